@@ -1,0 +1,1 @@
+"""ORDER: the graph, its routes, and the sessions that run it."""

@@ -1,0 +1,152 @@
+"""What the harness says: frozen records, and an Outcome that is a closed enum.
+
+The types refuse lies: no timing without PASSED, no PASSED without checks.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from kernels.spec import Device, Frozen, Workload
+
+Cache = Literal["cold", "hot"]
+
+
+class DeviceFacts(Frozen):
+    """What is known of the device, as read or measured there."""
+
+    device: Device
+    name: str
+    architecture: str
+    """`sm_90`, or the CPU's vector instruction set such as `avx512`."""
+    units: int
+    """Multiprocessors, or cores that this process may use."""
+    last_level_cache_bytes: int
+    bandwidth_gbps: float | None = None
+    """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second."""
+
+
+class Outcome(StrEnum):
+    """How one candidate ended. A candidate's failure is an Outcome; a failure of ours is an exception."""
+
+    PASSED = "PASSED"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    MISSING_ENTRY = "MISSING_ENTRY"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    TIMEOUT = "TIMEOUT"
+    OUT_OF_RESOURCES = "OUT_OF_RESOURCES"
+    WRONG_SHAPE = "WRONG_SHAPE"
+    WRONG_DTYPE = "WRONG_DTYPE"
+    INCORRECT = "INCORRECT"
+    CHEATED = "CHEATED"
+
+
+class Comparison(StrEnum):
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    UNCLEAR = "UNCLEAR"
+
+
+class Interval(Frozen):
+    """A median and the confidence interval around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Check(Frozen):
+    """One comparison with the reference (or of guards, inputs, repeatability) on one workload."""
+
+    workload: str
+    name: str
+    """What was checked: a value distribution (`ordinary`), or `guards`, `inputs unchanged`, `second call` ..."""
+    passed: bool
+    error: float = 0.0
+    """Largest |candidate - reference| in units of the tolerance; 1.0 is the limit."""
+    tolerance: str = ""
+    message: str = ""
+
+
+class Timing(Frozen):
+    """Time of one call on one workload in one cache state, against the baseline's, interleaved."""
+
+    workload: Workload
+    cache: Cache
+    baseline_us: float = Field(gt=0)
+    time_us: float = Field(gt=0)
+    speedup: Interval
+    """baseline time / candidate time."""
+    comparison: Comparison
+    against_incumbent: Interval | None = None
+    """incumbent time / candidate time, where an incumbent other than the baseline was measured beside it."""
+    light_us: float | None = None
+    """Speed of light: what this device needs to move the bytes at this size and mix; never less than an empty launch."""
+    samples: int = Field(gt=0)
+    note: str = ""
+
+    @property
+    def light_fraction(self) -> float | None:
+        """Share of the speed of light reached, 1.0 at the bound."""
+        return None if self.light_us is None else self.light_us / self.time_us
+
+
+class Suite(Frozen):
+    """Geometric mean of the speedups of a set of timings."""
+
+    speedup: Interval
+    comparison: Comparison
+
+
+class Build(Frozen):
+    """A compiled candidate, or why it is none. `artefact` is a path in the store, named by content."""
+
+    candidate: str
+    backend: str
+    ok: bool
+    artefact: str = ""
+    log: str = ""
+    seconds: float = 0.0
+    resources: dict[str, str] = Field(default_factory=dict)
+    """What the compiler said of each kernel: registers, spills, shared memory, by kernel name."""
+
+
+class Verdict(Frozen):
+    """All that the harness says of a candidate."""
+
+    candidate: str
+    """sha256 of the source, hex."""
+    kernel: str
+    device: str
+    outcome: Outcome
+    reason: str = ""
+    checks: tuple[Check, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    suite: Suite | None = None
+    """Against the baseline, over the timings."""
+    suite_incumbent: Suite | None = None
+    warnings: tuple[str, ...] = ()
+    build: Build | None = None
+    seconds: float = 0.0
+
+    @model_validator(mode="after")
+    def _honest(self) -> Verdict:
+        if self.outcome is Outcome.PASSED:
+            if not self.checks:
+                raise ValueError("PASSED without a single check")
+            failed = [check.name for check in self.checks if not check.passed]
+            if failed:
+                raise ValueError(f"PASSED with failed checks: {', '.join(failed)}")
+        elif self.timings or self.suite or self.suite_incumbent:
+            raise ValueError(f"{self.outcome} with timings: only a PASSED candidate has a time")
+        elif not self.reason:
+            raise ValueError(f"{self.outcome} without a reason")
+        return self
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASSED

@@ -1,0 +1,79 @@
+"""Sources, artefacts and verdicts by the hash of their content. Writing twice is harmless; half a file is never seen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+def digest(*parts: str | bytes) -> str:
+    """sha256 of the parts, hex; the lengths are hashed too, so ("ab", "c") is not ("a", "bc")."""
+    whole = hashlib.sha256()
+    if len(parts) == 1:
+        whole.update(parts[0].encode() if isinstance(parts[0], str) else parts[0])
+        return whole.hexdigest()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "little") + data)
+    return whole.hexdigest()
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Write to a sibling, then rename: a reader, or a resume after a kill, sees all of it or nothing.
+
+    Raises OSError where the disk is full; the sibling is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class Store:
+    """A folder of content-addressed files: `sources/<hash>`, `records/<kind>/<key>.json`, `builds/<key>/`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, source: str) -> str:
+        """Keep a source; returns its sha256."""
+        name = digest(source)
+        path = self.folder / "sources" / name
+        if not path.exists():
+            write_atomically(path, source)
+        return name
+
+    def get(self, name: str) -> str:
+        """The source of that hash. Raises KeyError where there is none."""
+        path = self.folder / "sources" / name
+        if len(name) != 64 or not name.isalnum() or not path.is_file():
+            raise KeyError(f"no source {name!r} in {self.folder}")
+        return path.read_text()
+
+    def build_folder(self, key: str) -> Path:
+        folder = self.folder / "builds" / key
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def keep(self, kind: str, key: str, record: BaseModel) -> None:
+        write_atomically(self.folder / "records" / kind / f"{key}.json", record.model_dump_json())
+
+    def kept(self, kind: str, key: str, model: type[Record]) -> Record | None:
+        """The record of that key, or None where there is none yet."""
+        path = self.folder / "records" / kind / f"{key}.json"
+        return model.model_validate_json(path.read_text()) if path.is_file() else None

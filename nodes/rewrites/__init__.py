@@ -1,0 +1,48 @@
+"""Source-to-source steps for the rules policy, one a file. The file's name is the rewrite's name.
+
+Each file has
+- `LANGUAGES`: the backends it works on, from {"cuda", "cpu"};
+- `HELPS`: which bounds of a Finding it is for;
+- `EXPECTED`: what it should do to which number, one sentence;
+- `SPEEDUP`: what to expect where it applies, before anything was measured (the planner's prior);
+- `rewrite(source: Source, facts: Facts) -> str | None`: the new text, or None where it does not apply.
+
+A rewrite is deterministic, works on the syntax tree, refuses to touch what it does not understand, never looks at the
+kernel's name, and leaves code that a person would be glad to read. Numbers that a search should pick are left open as
+`#define NAME value  // tune: choices` (see harness/tunables.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Protocol
+
+from harness.records import DeviceFacts
+from kernels.spec import Frozen, Spec
+from nodes.rewrites.source import Source
+from nodes.roles import Bound
+
+
+class Facts(Frozen):
+    """What a rewrite may rely on beside the source."""
+
+    spec: Spec
+    device: DeviceFacts
+
+
+class Rewrite(Protocol):
+    __name__: str
+    LANGUAGES: frozenset[str]
+    HELPS: frozenset[Bound]
+    EXPECTED: str
+    SPEEDUP: float
+
+    @staticmethod
+    def rewrite(source: Source, facts: Facts) -> str | None: ...
+
+
+def catalog() -> dict[str, Rewrite]:
+    """Every rewrite of this folder by name, in name order."""
+    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in {"source"})
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}

@@ -1,0 +1,90 @@
+"""A C++ or CUDA source with its syntax tree, and edits by byte range.
+
+tree-sitter's CUDA grammar is a superset of its C++ one (the C++ grammar errors on every CUDA qualifier), so it parses
+both. Edits inside or next to an ERROR node are refused: what was not understood is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
+
+_LANGUAGE = Language(tree_sitter_cuda.language())
+
+
+class Unsupported(Exception):
+    """The source has a form that a rewrite does not understand; the rewrite does not apply."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """`text` parsed once. All positions are byte offsets into `data`."""
+
+    text: str
+    language: str
+    """`cuda` or `cpu`."""
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.text.encode()
+
+    @cached_property
+    def tree(self) -> Tree:
+        return Parser(_LANGUAGE).parse(self.data)
+
+    @property
+    def root(self) -> Node:
+        return self.tree.root_node
+
+    def of(self, node: Node | None) -> str:
+        """The text of a node, "" for None."""
+        return "" if node is None else self.data[node.start_byte : node.end_byte].decode()
+
+    def walk(self, node: Node | None = None, *types: str) -> Iterator[Node]:
+        """The node and all below it, depth first, in source order; only `types` where given."""
+        stack = [node or self.root]
+        while stack:
+            here = stack.pop()
+            if not types or here.type in types:
+                yield here
+            stack.extend(reversed(here.children))
+
+    def query(self, pattern: str, node: Node | None = None) -> list[dict[str, list[Node]]]:
+        """Matches of a tree-sitter query, each a mapping of capture name to nodes."""
+        cursor = QueryCursor(Query(_LANGUAGE, pattern))
+        return [captures for _, captures in cursor.matches(node or self.root)]
+
+    def reparsed(self, text: str) -> Source:
+        return Source(text, self.language)
+
+
+@dataclass
+class Edits:
+    """Replacements of byte ranges of one source, applied together from the end to the start."""
+
+    source: Source
+    changes: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def replace(self, node: Node, text: str) -> None:
+        if node.has_error or (node.parent is not None and node.parent.type == "ERROR"):
+            raise Unsupported(f"the parser did not understand line {node.start_point[0] + 1}")
+        self.changes.append((node.start_byte, node.end_byte, text))
+
+    def insert(self, at: int, text: str) -> None:
+        self.changes.append((at, at, text))
+
+    def apply(self) -> str:
+        """The new text. Raises Unsupported where two changes overlap."""
+        data, end = self.source.data, len(self.source.data)
+        pieces: list[bytes] = []
+        # Stable on equal starts: insertions at one place keep the order in which they were asked for.
+        for start, stop, text in reversed(sorted(self.changes, key=lambda change: (change[0], change[1]))):
+            if stop > end:
+                raise Unsupported("two edits overlap")
+            pieces[:0] = [text.encode(), data[stop:end]]
+            end = start
+        return (data[:end] + b"".join(pieces)).decode()

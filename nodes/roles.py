@@ -1,0 +1,164 @@
+"""What an agent is asked and what it may answer. A policy is whoever answers: rules, a chat model, a recording.
+
+Requests carry facts only; answers are frozen records, so they can be checkpointed, recorded and replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from harness.records import DeviceFacts, Outcome, Timing
+from kernels.spec import Frozen, Spec, Workload
+
+Role = Literal["tester", "profiler", "planner", "coder"]
+ROLES: tuple[Role, ...] = ("tester", "profiler", "planner", "coder")
+Bound = Literal["memory", "latency", "compute", "launch", "at the limit", "unknown"]
+
+
+class Usage(Frozen):
+    """What answers have cost so far. Money is None as soon as one answer's price is unknown."""
+
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    money_usd: float | None = 0.0
+
+    def plus(self, other: Usage) -> Usage:
+        money = None if None in (self.money_usd, other.money_usd) else self.money_usd + other.money_usd
+        return Usage(
+            calls=self.calls + other.calls,
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            money_usd=money,
+        )
+
+
+class Finding(Frozen):
+    """What bounds the incumbent, with the numbers."""
+
+    bound: Bound
+    summary: str
+    light_fraction: float | None = None
+    """Geometric mean over the timed workloads of speed of light / time."""
+    numbers: dict[str, float] = Field(default_factory=dict)
+    """Named figures with the unit in the name: `registers`, `load_width_bytes`, `cold_light_percent` ..."""
+    slow_workloads: tuple[str, ...] = ()
+    """Labels of the workloads farthest from their bound, worst first."""
+
+
+class Plan(Frozen):
+    """One change to make to the incumbent, and what it should do to which number."""
+
+    id: str
+    title: str
+    steps: tuple[str, ...] = Field(min_length=1)
+    """For rules: names of rewrites, in order. For a model: what to do, one sentence each."""
+    rationale: str = ""
+    expected_speedup: float | None = None
+    base: str = ""
+    """Hash of the source that the plan starts from; the incumbent's unless the planner says otherwise."""
+
+
+class Attempt(Frozen):
+    """What one plan came to. A round ends in exactly one attempt for each of its plans."""
+
+    round: int
+    plan: Plan
+    candidate: str = ""
+    """Hash of the source, empty where no source came out of the plan."""
+    outcome: Outcome | Literal["NO_CANDIDATE", "REFUSED"]
+    reason: str = ""
+    accepted: bool = False
+    speedup: float | None = None
+    """Against the baseline; None, never 0, where it did not pass."""
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    comparison: str = "UNCLEAR"
+    """Against the baseline: FASTER, SLOWER, SAME or UNCLEAR."""
+    against_incumbent: str = "UNCLEAR"
+    gain: float | None = None
+    """Median speedup over the incumbent of that moment."""
+    tuned: dict[str, int] = Field(default_factory=dict)
+    repairs: int = 0
+    seconds: float = 0.0
+
+
+class TesterRequest(Frozen):
+    spec: Spec
+    device: DeviceFacts
+    baseline_source: str
+
+
+class TesterAnswer(Frozen):
+    """Workloads and value distributions to add to the suite. Nothing can be removed or loosened."""
+
+    workloads: tuple[Workload, ...] = ()
+    values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Input tensor's name -> distributions to add, from the closed set of `kernels.spec.Values`."""
+    reasons: str = ""
+
+
+class ProfilerRequest(Frozen):
+    spec: Spec
+    device: DeviceFacts
+    source: str
+    timings: tuple[Timing, ...]
+    probes: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Probe's name -> its readings, or {"unavailable": why}."""
+
+
+class PlannerRequest(Frozen):
+    spec: Spec
+    device: DeviceFacts
+    finding: Finding
+    incumbent: str
+    """Hash of the incumbent's source."""
+    source: str
+    attempts: tuple[Attempt, ...]
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Hash -> source of every candidate that PASSED, so that a plan may start from another than the incumbent."""
+    width: int = 1
+    round: int = 1
+
+
+class CoderRequest(Frozen):
+    spec: Spec
+    device: DeviceFacts
+    finding: Finding
+    plan: Plan
+    source: str
+    """The source that the plan starts from; on a repair, the source that failed."""
+    failure: str = ""
+    """On a repair: the compiler's or the checker's own words, trimmed."""
+    outcome: Outcome | None = None
+    repair: int = 0
+
+
+class CoderAnswer(Frozen):
+    """A whole file, or "" with the reason why there is none."""
+
+    source: str = ""
+    reason: str = ""
+
+
+class Policy(Protocol):
+    """Answers for any role. Methods may block; they must be safe to call from several threads (`--width`)."""
+
+    name: str
+
+    def tester(self, request: TesterRequest) -> TesterAnswer: ...
+    def profiler(self, request: ProfilerRequest) -> Finding: ...
+    def planner(self, request: PlannerRequest) -> tuple[Plan, ...]: ...
+    def coder(self, request: CoderRequest) -> CoderAnswer: ...
+    def usage(self) -> dict[Role, Usage]:
+        """What this policy object has spent since it was made, by role. Answers that were replayed cost nothing."""
+        ...
+
+
+class PolicyPaused(Exception):
+    """The answer cannot be had now (a server is down, a budget is spent); the run stops at its checkpoint.
+
+    The message is one clear sentence for the user. `resume` asks the same request again.
+    """

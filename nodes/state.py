@@ -1,0 +1,118 @@
+"""The checkpointed facts of a run: hashes and small records, never sources or logs (those are in the store)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import Field
+
+from harness.records import Build, DeviceFacts, Verdict
+from kernels.spec import Device, Frozen
+from nodes.roles import Attempt, Finding, Plan, Role, TesterAnswer, Usage
+
+STATE_VERSION = 1
+"""Raised when a field changes meaning; a resume under another version is refused by name."""
+
+
+class Stop(StrEnum):
+    """Why a run ended. Each is named in the result."""
+
+    ROUNDS = "rounds"
+    PLATEAU = "plateau"
+    LIGHT = "speed of light"
+    EXHAUSTED = "nothing left to try"
+    SECONDS = "budget: seconds"
+    TOKENS = "budget: tokens"
+    MONEY = "budget: money"
+    BASELINE = "baseline failed"
+
+
+class Settings(Frozen):
+    """What the user asked for. Fixed for the whole run; a resume reads it from the checkpoint."""
+
+    run_id: str
+    kernel: str
+    """Name in the catalog, or the absolute path of a kernel folder."""
+    device: Device
+    policy: dict[Role, str]
+    baseline: str
+    """Name of the baseline that 1.0x is measured against, or the path that --source gave."""
+    source: str
+    """Hash of the baseline's source."""
+    dtypes: tuple[str, ...] = ()
+    """Restricts the suite; empty means every dtype of the spec."""
+    rounds: int = Field(default=5, ge=0)
+    width: int = Field(default=1, ge=1)
+    repairs: int = Field(default=2, ge=0)
+    patience: int = Field(default=3, ge=1)
+    """Rounds without a new incumbent before the run stops on a plateau."""
+    light_fraction: float = Field(default=0.97, gt=0, le=1.5)
+    """Stop once the incumbent reaches this share of the speed of light over the suite."""
+    seconds: float | None = None
+    tokens: int | None = None
+    money_usd: float | None = None
+    sandbox: Literal["auto", "require"] = "auto"
+    approve: Literal["none", "plans", "candidates"] = "none"
+    agents: Literal["four", "single"] = "four"
+    models: dict[Role, str] = Field(default_factory=dict)
+
+
+class Draft(Frozen):
+    """A candidate of this round on its way to an Attempt."""
+
+    plan: Plan
+    candidate: str = ""
+    build: Build | None = None
+    verdict: Verdict | None = None
+    tuned: dict[str, int] = Field(default_factory=dict)
+    repairs: int = 0
+    refused: str = ""
+    """Why no source came out of the plan, or why the person refused it."""
+    seconds: float = 0.0
+
+
+class Incumbent(Frozen):
+    """The fastest candidate that PASSED; the baseline itself until one is clearly FASTER."""
+
+    candidate: str
+    verdict: Verdict
+    round: int = 0
+
+
+class Spent(Frozen):
+    """What the run has used, over all its processes."""
+
+    seconds: float = 0.0
+    usage: dict[Role, Usage] = Field(default_factory=dict)
+
+    @property
+    def total(self) -> Usage:
+        total = Usage()
+        for usage in self.usage.values():
+            total = total.plus(usage)
+        return total
+
+
+def merge_attempts(left: list[Attempt], right: list[Attempt]) -> list[Attempt]:
+    """Reducer: an attempt is named by round and plan, so a node that runs twice adds nothing twice."""
+    merged = {(attempt.round, attempt.plan.id): attempt for attempt in [*left, *right]}
+    return list(merged.values())
+
+
+class State(TypedDict, total=False):
+    version: int
+    settings: Settings
+    device: DeviceFacts
+    tests: TesterAnswer
+    baseline: Verdict
+    incumbent: Incumbent
+    finding: Finding
+    round: int
+    stale_rounds: int
+    """Rounds since the incumbent last changed."""
+    drafts: list[Draft]
+    attempts: Annotated[list[Attempt], merge_attempts]
+    spent: Spent
+    stop: Stop
+    held_out: Verdict
