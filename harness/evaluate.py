@@ -1,18 +1,53 @@
 """The only place that knows build -> verify -> measure.
 
-An Evaluator holds what is warm for one kernel on one device: inputs, expected outputs, the baseline's worker, the
-caches. Every answer is cached by content in the store, so asking twice costs nothing, and a resumed run re-evaluates
-nothing that was finished.
+An Evaluator holds what is warm for one kernel on one device: inputs, expected outputs, the workers of the baseline and
+the incumbent, the caches. Every answer is cached by content in the store, so asking twice costs nothing, and a resumed
+run re-evaluates nothing that was finished.
 """
 
 from __future__ import annotations
 
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
 from pydantic import Field
 
-from harness.records import Build, DeviceFacts, Verdict
-from harness.store import Store
+from harness import backends, comparison, device, light, sandbox, timing
+from harness.correctness import Bench, Case, Cases, Layout, distributions, failure
+from harness.device import Arena, generator
+from harness.engines.process import Worker, WorkerFailure
+from harness.records import (
+    Build,
+    Cache,
+    Check,
+    Comparison,
+    DeviceFacts,
+    Interval,
+    Outcome,
+    Suite,
+    Timing,
+    Verdict,
+)
+from harness.store import Store, digest
+from harness.timing import Contest, Side, SideFailure
+from harness.tunables import bake, tunables
 from kernels.catalog import Kernel
 from kernels.spec import Device, Frozen, Workload
+
+VERSION = "1"
+"""Part of every cache key: raised when a verdict would come out differently."""
+CACHES: tuple[Cache, ...] = ("cold", "hot")
+WARM_WORKERS = 4
+"""Workers kept beside the baseline's; a worker on a GPU holds a context of some 500 MB."""
+COMPILE_S = 300.0
+SMALL_BYTES = 1 << 20
+"""Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
+KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
 class Tuned(Frozen):
@@ -24,47 +59,413 @@ class Tuned(Frozen):
     reason: str = ""
 
 
+class MissingTool(Exception):
+    """A compiler or device that the evaluation needs is not here; the message says what to install."""
+
+
 class Evaluator:
     """Not safe for several threads at once, `build` excepted. Use as a context manager: closing ends the workers."""
 
     def __init__(
         self,
         kernel: Kernel,
-        device: Device,
+        on: Device,
         store: Store,
         *,
         dtypes: tuple[str, ...] = (),
-        sandbox: str = "auto",
-        extra_workloads: tuple[Workload, ...] = (),
-        extra_values: dict[str, tuple[str, ...]] | None = None,
-    ) -> None: ...
+        sandbox_mode: str = "auto",
+        say: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self.kernel, self.device, self.store, self.say = kernel, on, store, say
+        self.spec = kernel.spec
+        unknown = [dtype for dtype in dtypes if dtype not in self.spec.dtypes]
+        if unknown:
+            raise ValueError(f"{self.spec.name} has no dtype {unknown[0]} (have: {', '.join(self.spec.dtypes)})")
+        self.dtypes = dtypes or self.spec.dtypes
+        self.extra_workloads: tuple[Workload, ...] = ()
+        self.extra_values: dict[str, tuple[str, ...]] = {}
+        self.facts: DeviceFacts = device.facts(on)
+        self.sandbox_mode = sandbox_mode
+        self.notices: tuple[str, ...] = ()
+        self.layers: tuple[str, ...] = ()
+        self._arena: Arena | None = None
+        self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
+        self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self._pinned: set[str] = set()
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        if not self.suite():
+            raise ValueError(f"{self.spec.name} has no workload for device {on} and dtype {', '.join(self.dtypes)}")
 
-    facts: DeviceFacts
-    notices: tuple[str, ...]
-    """What the user should know at the start: missing sandbox layers, a throttled clock."""
+    # --- the suite -----------------------------------------------------------------------------------------------
+
+    def suite(self, *, held_out: bool = False) -> tuple[Workload, ...]:
+        """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
+        extra = () if held_out else self.extra_workloads
+        found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
+        return tuple(sorted(found, key=lambda w: self.spec.read_bytes(w) + self.spec.write_bytes(w)))
 
     def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
-        """Adds what the tester proposed. Raises ValueError naming what the spec does not allow."""
+        """Add what the tester proposed; nothing can be removed. Raises ValueError naming what the spec does not allow."""
+        names = {tensor.name for tensor in self.spec.inputs}
+        for name in values:
+            if name not in names:
+                raise ValueError(f"values are proposed for {name!r}, which is no input (inputs: {', '.join(sorted(names))})")
+        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *workloads)})
+        type(self.spec).model_validate(proposed.model_dump())
+        known = {w.label for w in self.spec.workloads}
+        self.extra_workloads = tuple(w for w in workloads if w.label not in known)
+        self.extra_values = dict(values)
+
+    def _key(self, *parts: str) -> str:
+        suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
+        values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
+        reference = (self.kernel.folder / "reference.py").read_text()
+        spec = self.spec.model_dump_json(exclude={"workloads"})
+        return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *parts)
+
+    # --- build ---------------------------------------------------------------------------------------------------
+
+    def backend(self, candidate: str) -> ModuleType:
+        module = backends.for_source(self.store.get(candidate), self.device)
+        if missing := module.why_unavailable():
+            raise MissingTool(missing)
+        return module
 
     def build(self, candidate: str) -> Build:
-        """Compile the source of that hash. Safe to call from several threads."""
+        """Compile the source of that hash. Safe to call from several threads. Raises MissingTool without a compiler."""
+        module = self.backend(candidate)
+        key = digest(candidate, module.__name__, module.identity(self.facts))
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            kept = self.store.kept("build", key, Build)
+            if kept is not None and (not kept.ok or Path(kept.artefact).exists()):
+                return kept
+            folder = self.store.build_folder(key)
+            source, artefact = folder / f"candidate{module.SUFFIX}", folder / "candidate.so"
+            source.write_text(self.store.get(candidate))
+            start = time.perf_counter()
+            done = module.compile(source, artefact, self.facts, COMPILE_S)
+            build = Build(
+                candidate=candidate,
+                backend=module.__name__.rpartition(".")[2],
+                ok=done.ok,
+                artefact=str(artefact) if done.ok else "",
+                log=done.log[-20_000:],
+                seconds=time.perf_counter() - start,
+                resources=done.resources,
+            )
+            self.store.keep("build", key, build)
+            return build
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def _worker(self, build: Build) -> Worker:
+        """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
+        worker = self._workers.get(build.candidate)
+        if worker is not None and worker.alive:
+            self._workers.move_to_end(build.candidate)
+            return worker
+        self._drop(build.candidate)
+        loose = [name for name in self._workers if name not in self._pinned]
+        for name in loose[: max(0, len(loose) - WARM_WORKERS + 1)]:
+            self._drop(name)
+        symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
+        worker = Worker(device=self.device, artefact=Path(build.artefact), symbols=symbols)
+        self._workers[build.candidate] = worker
+        self._look_at_box(worker)
+        return worker
+
+    def _look_at_box(self, worker: Worker) -> None:
+        """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""
+        if self.layers:
+            return
+        self.layers = tuple(worker.active)
+        self.notices = tuple(sandbox.missing(worker.active))
+        if self.notices and self.sandbox_mode == "require":
+            self.close()
+            raise MissingTool(f"--sandbox require: {'; '.join(self.notices)}")
+
+    def _drop(self, candidate: str) -> None:
+        worker = self._workers.pop(candidate, None)
+        if worker is not None:
+            worker.close()
+
+    def _memory(self, size: int) -> Arena:
+        """An arena of at least `size` bytes; the workers let go of a smaller one."""
+        if self._arena is None or self._arena.size < size:
+            if self._arena is not None:
+                for worker in self._workers.values():
+                    if worker.alive:
+                        worker.proceed()
+                        worker.unmap(self._arena)
+                self._arena.close()
+            everything = (*self.suite(), *self.suite(held_out=True))
+            wanted = max(Layout(self.spec, workload, 2).size for workload in everything)
+            self._arena = Arena(self.device, max(size, wanted, 64 << 20))
+        return self._arena
+
+    # --- verify --------------------------------------------------------------------------------------------------
 
     def verify(self, build: Build, *, held_out: bool = False) -> Verdict:
         """Correctness on the suite: PASSED with checks and no timings, or the candidate's failure."""
+        key = self._key("verify", build.candidate, build.backend, str(held_out))
+        if (kept := self.store.kept("verdict", key, Verdict)) is not None:
+            return kept
+        start = time.perf_counter()
+        checks: list[Check] = []
+        outcome, reason = Outcome.PASSED, ""
+        try:
+            if not build.ok:
+                raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
+            worker = self._worker(build)
+            self._entries(worker, held_out)
+            for workload in self.suite(held_out=held_out):
+                self.say(f"checking {workload.label}")
+                for check in self._checks(worker, workload):
+                    checks.append(check)
+                    if not check.passed:
+                        raise WorkerFailure(*failure(check))
+        except WorkerFailure as fault:
+            outcome, reason = fault.outcome, fault.reason
+            self._drop(build.candidate)
+        verdict = Verdict(
+            candidate=build.candidate,
+            kernel=self.spec.name,
+            device=self.facts.name,
+            outcome=outcome,
+            reason=reason,
+            checks=tuple(checks),
+            build=build,
+            seconds=time.perf_counter() - start,
+        )
+        self.store.keep("verdict", key, verdict)
+        return verdict
 
-    def tune(self, candidate: str, *, seconds: float) -> Tuned:
-        """Search the integers that the candidate leaves open, by building and measuring variants."""
+    def _entries(self, worker: Worker, held_out: bool) -> None:
+        for dtype in {w.dtype for w in self.suite(held_out=held_out)}:
+            if dtype not in worker.found:
+                wanted = " or ".join(self.spec.entry_names(dtype))
+                raise WorkerFailure(Outcome.MISSING_ENTRY, f'the source exports no extern "C" {wanted}')
 
-    def measure(self, verdict: Verdict, *, baseline: str, incumbent: str | None = None, held_out: bool = False) -> Verdict:
-        """The PASSED verdict with timings against the baseline (and the incumbent), interleaved."""
+    def _checks(self, worker: Worker, workload: Workload):
+        """Yields the checks of one workload; stops looking after the first that failed."""
+        layout = Layout(self.spec, workload, 2)
+        arena = self._memory(layout.size)
+        bench = Bench(self.spec, arena, layout, generator(self.device))
+        if arena.id not in worker.mapped:
+            worker.map(arena)
+        known = distributions(self.spec, self.extra_values)
+        small = self.spec.read_bytes(workload) + self.spec.write_bytes(workload) <= SMALL_BYTES
+        chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
+        cases = [self._cases.get(workload, values, self.extra_values) for values in chosen]
+        for case in cases:  # each at the same addresses as the one before
+            yield from self._call(worker, bench, [case])
+        if len(cases) > 1 and small:
+            yield from self._call(worker, bench, cases[:2])
+
+    def _call(self, worker: Worker, bench: Bench, cases: list[Case]):
+        layout = bench.layout
+        for slot, case in enumerate(cases):
+            bench.write(slot, case.inputs)
+        self._synchronize()
+        calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
+        worker.request({"op": "call", "dtype": layout.workload.dtype, "calls": calls}, timeout_s=20.0)
+        together = "" if len(cases) == 1 else ", two calls in flight"
+        for slot, case in enumerate(cases):
+            yield bench.check_outputs(slot, case.expected, case.name + together)
+            yield bench.check_inputs(slot, case.inputs, f"inputs unchanged, {case.name}{together}")
+        yield bench.check_guards(f"guards, {cases[0].name}{together}")
+
+    def _synchronize(self) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    # --- measure -------------------------------------------------------------------------------------------------
+
+    def measure(
+        self, verdict: Verdict, *, baseline: str, incumbent: str | None = None, held_out: bool = False
+    ) -> Verdict:
+        """The PASSED verdict with timings against the baseline (and the incumbent), interleaved.
+
+        A candidate that fails while it is timed (crashes, is wrong when nobody announced a check, has a clock that
+        disagrees with ours, is faster than light) gets that as its verdict. Raises ValueError for a verdict that has
+        not PASSED and RuntimeError where the baseline fails.
+        """
+        if not verdict.passed or verdict.build is None:
+            raise ValueError(f"only a PASSED candidate is timed; this one is {verdict.outcome}")
+        names = [baseline, incumbent or "", str(held_out)]
+        key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
+        if (kept := self.store.kept("verdict", key, Verdict)) is not None:
+            return kept
+        start = time.perf_counter()
+        rivals = {"baseline": baseline}
+        if incumbent and incumbent != baseline:
+            rivals["incumbent"] = incumbent
+        itself = verdict.candidate == baseline
+        timings: list[Timing] = []
+        ratios: dict[str, list[list[float]]] = {"baseline": [], "incumbent": []}
+        checks = list(verdict.checks)
+        warnings: list[str] = list(verdict.warnings)
+        self._pinned = set(rivals.values())
+        try:
+            for workload in self.suite(held_out=held_out):
+                if not workload.timed:
+                    continue
+                for cache in self._caches(workload):
+                    self.say(f"timing {workload.label}, {cache}")
+                    timed, found = self._time(verdict, rivals, workload, cache, itself, ratios)
+                    timings.append(timed)
+                    checks += found
+                    if timed.note:
+                        warnings.append(f"{workload.label}, {cache}: {timed.note}")
+        except SideFailure as fault:
+            if fault.side != "candidate":
+                raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
+            self._drop(verdict.candidate)
+            failed = verdict.model_copy(update={"outcome": fault.outcome, "reason": fault.reason})
+            self.store.keep("verdict", key, failed)
+            return failed
+        measured = verdict.model_copy(
+            update={
+                "timings": tuple(timings),
+                "checks": tuple(checks),
+                "suite": self._suite(ratios["baseline"]),
+                "suite_incumbent": self._suite(ratios["incumbent"]),
+                "warnings": tuple(dict.fromkeys(warnings)),
+                "seconds": verdict.seconds + time.perf_counter() - start,
+            }
+        )
+        measured = Verdict.model_validate(measured.model_dump())
+        self.store.keep("verdict", key, measured)
+        return measured
+
+    def _caches(self, workload: Workload) -> tuple[Cache, ...]:
+        """A working set larger than the last-level cache is never hot."""
+        moved = self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
+        return CACHES if moved <= self.facts.last_level_cache_bytes else CACHES[:1]
+
+    def _suite(self, ratios: list[list[float]]) -> Suite | None:
+        if not ratios:
+            return None
+        interval = comparison.geometric_mean(ratios)
+        return Suite(speedup=interval, comparison=comparison.compare(interval, comparison.MARGIN[self.device]))
+
+    def _time(
+        self,
+        verdict: Verdict,
+        rivals: dict[str, str],
+        workload: Workload,
+        cache: Cache,
+        itself: bool,
+        ratios: dict[str, list[list[float]]],
+    ) -> tuple[Timing, list[Check]]:
+        contest = Contest(self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes)
+        contest.open(self._memory(contest.layout.size))
+        sides = [Side(name, self._worker(self.build(rival))) for name, rival in rivals.items()]
+        mine = "baseline" if itself else "candidate"
+        if not itself:
+            assert verdict.build is not None
+            sides.append(Side("candidate", self._worker(verdict.build)))
+        result = timing.run(contest, sides, check=(mine,))
+        speedups = result.ratios[mine]
+        ratios["baseline"].append(speedups)
+        against = None
+        if "incumbent" in rivals and not itself:
+            paired = [c / i for c, i in zip(speedups, result.ratios["incumbent"], strict=True)]
+            ratios["incumbent"].append(paired)
+            against = comparison.median_interval(paired)
+        mine_us = result.median_us[mine]
+        light_us = min(self.light_us(workload, cache), result.median_us["baseline"])
+        if mine_us < light.FASTER_THAN_LIGHT * light_us:
+            # Before anyone is accused the bound is measured once more: a busy moment may have raised it.
+            light_us = self.light_us(workload, cache, again=True)
+        if mine_us < light.FASTER_THAN_LIGHT * light_us and not itself:
+            reason = f"{mine_us:.2f} us at {workload.label}, {cache}: moving its bytes takes {light_us:.2f} us here"
+            raise SideFailure(mine, Outcome.CHEATED, reason)
+        interval = Interval(median=1, low=1, high=1) if itself else comparison.median_interval(speedups)
+        return (
+            Timing(
+                workload=workload,
+                cache=cache,
+                baseline_us=result.median_us["baseline"],
+                time_us=mine_us,
+                speedup=interval,
+                comparison=Comparison.SAME if itself else comparison.compare(interval, comparison.MARGIN[self.device]),
+                against_incumbent=against,
+                light_us=light_us,
+                samples=result.samples,
+                note="" if result.graph[mine] else "cannot be captured in a CUDA graph; timed with plain launches",
+            ),
+            result.checks[mine],
+        )
+
+    def light_us(self, workload: Workload, cache: Cache, *, again: bool = False) -> float:
+        """The measured bound of this workload on this device in that cache state; `again` measures it once more."""
+        key = digest(
+            "light", VERSION, self.facts.model_dump_json(), light.source(self.device).read_text(), cache,
+            self.spec.model_dump_json(include={"arguments"}), workload.label,
+        )  # fmt: skip
+        kept = self.store.kept("light", key, Light)
+        if kept is not None and not again:
+            return kept.microseconds
+        text = light.source(self.device).read_text()
+        build = self.build(self.store.put(text))
+        if not build.ok:
+            raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
+        kernel, streaming = light.kernel_for(self.spec, workload, self.device)
+        contest = Contest(kernel, streaming, cache, self.device, self.facts.last_level_cache_bytes)
+        contest.open(self._memory(contest.layout.size))
+        if "light" not in self._workers:
+            variants = {name: (name,) for name in light.VARIANTS[self.device]}
+            self._workers["light"] = Worker(device=self.device, artefact=Path(build.artefact), symbols=variants)
+            self._pinned.add("light")
+        # The fastest sample, not the median: a bound that a busy moment has raised would bound nothing.
+        sides = [Side(name, self._workers["light"], name) for name in light.VARIANTS[self.device]]
+        for side in sides:
+            timing.run(contest, [side], blocks=(5, 5))
+        best = min(min(side.seconds) for side in sides) * 1e6
+        best = min(best, kept.microseconds) if kept else best
+        self.store.keep("light", key, Light(microseconds=best))
+        return best
 
     def probes(self, build: Build) -> dict[str, dict[str, str]]:
         """What the cheap sources know of a build: probe's name -> readings, or {"unavailable": why}."""
+        return {"compiler": build.resources or {"unavailable": "the build carries no report"}}
 
-    def close(self) -> None: ...
+    # --- tune ----------------------------------------------------------------------------------------------------
+
+    def tune(self, candidate: str, *, seconds: float) -> Tuned:
+        """Search the integers that the candidate leaves open, by building and measuring variants."""
+        return Tuned(candidate=candidate, reason="nothing is left open" if not tunables(self.store.get(candidate)) else "")
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End all workers and free the shared memory. Safe to call twice."""
+        for candidate in list(self._workers):
+            self._drop(candidate)
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
 
     def __enter__(self) -> Evaluator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Light(Frozen):
+    """A measured speed of light."""
+
+    microseconds: float = Field(gt=0)
+
+
+def first_error(log: str) -> str:
+    """The compiler's first complaint, one line, for a reason."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "the compiler failed")

@@ -61,6 +61,14 @@ def expression(text: str, axes: dict[str, int]) -> int:
         raise ValueError(f"{text!r} is not an integer expression") from error
 
 
+def _named(field: str, text: str, axes: dict[str, int]) -> int:
+    """`expression`, whose ValueError names the field that holds the text."""
+    try:
+        return expression(text, axes)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+
+
 class Tensor(Frozen):
     """A pointer argument. `dtype="T"` is the workload's dtype; `shape` holds integer expressions of the axes."""
 
@@ -194,14 +202,15 @@ class Spec(Frozen):
             if workload.dtype not in self.dtypes:
                 raise ValueError(f"workloads: {workload.label} has a dtype that the spec does not list")
             for tensor in self.tensors:
-                if min(self.shape(tensor, workload.axes)) < 1:
-                    raise ValueError(f"arguments: {tensor.name} has an empty shape at {workload.label}")
+                shape = [_named(f"arguments: {tensor.name}.shape", extent, workload.axes) for extent in tensor.shape]
+                if min(shape) < 1:
+                    raise ValueError(f"arguments: {tensor.name}.shape is empty at {workload.label}")
                 if tensor.touched:
-                    expression(tensor.touched, workload.axes)
+                    _named(f"arguments: {tensor.name}.touched", tensor.touched, workload.axes)
                 for value in tensor.values:
                     if value.startswith("index:") and value[6:] not in self.axes:
                         raise ValueError(f"arguments: {tensor.name} draws indices from {value[6:]!r}, which is no axis")
-            expression(self.flops, workload.axes)
+            _named("flops", self.flops, workload.axes)
         if not any(not workload.held_out for workload in self.workloads):
             raise ValueError("workloads: every one is held out, so agents would have nothing to run")
         return self

@@ -1,0 +1,101 @@
+"""Toolchains, one a file: the file's name is the backend's name.
+
+Each file has
+- `SUFFIX`: of its sources;
+- `DEVICE`: where its candidates run, "cuda", "cpu" or "any";
+- `takes(text) -> bool`: whether a source is of its kind (a store keeps sources without their file names);
+- `why_unavailable() -> str`: "" where it can be used, else one clause with what to install;
+- `identity(facts: DeviceFacts) -> str`: compiler version and flags, part of a build's key;
+- `compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) -> Compiled`.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import os
+import pkgutil
+import re
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from harness import sandbox
+
+
+@dataclass(frozen=True)
+class Compiled:
+    ok: bool
+    log: str
+    """The compiler's own words, paths of the scratch folder removed."""
+    resources: dict[str, str] = field(default_factory=dict)
+
+
+def names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def get(name: str) -> ModuleType:
+    if name not in names():
+        raise ValueError(f"unknown backend {name!r} (have: {', '.join(names())})")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def for_source(text: str, device: str) -> ModuleType:
+    """The backend that takes this source on this device: each says by `takes(text)` whether it is its own kind."""
+    for name in names():
+        module = get(name)
+        if module.DEVICE in (device, "any") and module.takes(text):
+            return module
+    raise ValueError(f"no backend of device {device} takes this source (have: {', '.join(names())})")
+
+
+def is_python(text: str) -> bool:
+    """Whether a source is a Python module. C++ never parses as Python: its includes, braces or semicolons do not."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def uses_torch(text: str) -> bool:
+    """Whether a C++ or CUDA source includes torch's headers and so binds itself."""
+    return re.search(r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch|ATen|c10|pybind11)/", text, re.MULTILINE) is not None
+
+
+def run_boxed(command: list[str], scratch: Path, readable: list[str], timeout_s: float) -> tuple[int, str]:
+    """Run a compiler on hostile source: no network, nothing written outside `scratch`, the user's home out of sight.
+
+    Returns (exit code, merged output). A compiler that runs over `timeout_s` is killed with its children; exit code -1.
+    """
+    limits = sandbox.Limits(memory_bytes=16 << 30, file_bytes=1 << 30)
+    process = subprocess.Popen(
+        sandbox.launch_command(command, scratch=str(scratch), readable=readable, limits=limits),
+        cwd=scratch,
+        env=sandbox.clean_environment(str(scratch)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return -1, f"the compiler was killed after {timeout_s:.0f} s"
+    except BaseException:  # Ctrl-C: nothing may go on compiling behind the user's back
+        _kill(process)
+        raise
+
+
+def _kill(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

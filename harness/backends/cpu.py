@@ -1,0 +1,49 @@
+"""C++ by g++: one file, plain C entry points, no stream."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from harness.backends import Compiled, is_python, run_boxed, uses_torch
+from harness.records import DeviceFacts
+
+SUFFIX = ".cpp"
+DEVICE = "cpu"
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX") or "g++"
+
+
+def takes(text: str) -> bool:
+    return not is_python(text) and not uses_torch(text)
+
+
+def why_unavailable() -> str:
+    if shutil.which(_compiler()) is None:
+        return f"{_compiler()} was not found; install it (Debian, Ubuntu: apt-get install g++)"
+    return ""
+
+
+@functools.cache
+def identity(facts: DeviceFacts) -> str:
+    version = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    return f"{version.splitlines()[0]} {' '.join(FLAGS)} {facts.name} {facts.architecture}"
+
+
+def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) -> Compiled:
+    # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.
+    command = [_compiler(), *FLAGS, "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
+    code, output = run_boxed(command, source.parent, [], timeout_s)
+    loops = re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+) byte vectors", output)
+    log = "\n".join(line for line in output.splitlines() if ": optimized: " not in line)
+    log = log.replace(f"{source.parent}/", "")
+    widths = [int(width) for _, width in loops]
+    resources = {"vectorised loops": str(len(loops)), "widest vector": f"{max(widths, default=0)} bytes"}
+    return Compiled(code == 0 and artefact.exists(), log, resources if code == 0 else {})

@@ -1,0 +1,334 @@
+"""Right or not: inputs that nobody can know before, expected values in fp64, and a tolerance that each output earns.
+
+Everything here happens in the parent. A worker gets addresses of buffers that the parent owns; it never sees an
+expected value, and what it says of its own success is not asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.device import Arena, generator
+from harness.records import Check, Outcome
+from kernels.catalog import Kernel
+from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+GUARD_BYTES = 256
+"""Of random pattern before and after every tensor: an overrun of one 16-byte store lands in it."""
+UNIT_ROUNDOFF = {
+    "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4,
+}  # fmt: skip
+DEFAULT_ULPS = {"float64": 64.0, "float32": 64.0, "float16": 3.0, "bfloat16": 3.0, "float8_e4m3fn": 1.02}
+"""16-bit outputs: one rounding of the result, one of an intermediate that the operation stores, one to spare; eight
+would let a bfloat16 result pass for a float16 one. float32: expf and a division are a few ulp each, and the __expf
+family loses one more for every unit of the exponent."""
+SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-24, "float8_e4m3fn": 2.0**-9}
+"""Spacing of subnormals for the types that GPUs never flush, the smallest normal for those that they may."""
+NOISE_FACTOR = 8.0
+"""How many times the rounding noise of the reference in fp32 a kernel that sums in another order may show."""
+
+
+class Layout:
+    """Where each tensor of `slots` independent argument sets lies in an arena, guards around every one."""
+
+    def __init__(self, spec: Spec, workload: Workload, slots: int) -> None:
+        self.spec, self.workload, self.slots = spec, workload, slots
+        self.offsets: dict[str, int] = {}
+        self.strides: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        at = 0
+        for tensor in spec.tensors:
+            size = math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
+            stride = -(-size // 256) * 256 + GUARD_BYTES  # 256-byte alignment, as cudaMalloc gives
+            self.offsets[tensor.name], self.strides[tensor.name], self.sizes[tensor.name] = at + GUARD_BYTES, stride, size
+            at += GUARD_BYTES + slots * stride
+        self.size = at
+
+    def bytes_view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+        """uint8 [slots, bytes of the tensor]."""
+        offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
+        return arena.view.as_strided((self.slots, size), (stride, 1), offset)
+
+    def head(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+        """uint8 [1, GUARD_BYTES]: the bytes that end just before the first slot's tensor."""
+        offset = self.offsets[tensor.name]
+        return arena.view.as_strided((1, GUARD_BYTES), (GUARD_BYTES, 1), offset - GUARD_BYTES)
+
+    def tail(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+        """uint8 [slots, GUARD_BYTES or more]: all bytes between each slot's tensor and the next slot's."""
+        offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
+        return arena.view.as_strided((self.slots, stride - size), (stride, 1), offset + size)
+
+    def view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+        """The tensor's dtype, [slots, *shape]."""
+        import torch
+
+        dtype = getattr(torch, self.spec.dtype(tensor, self.workload))
+        shape = self.spec.shape(tensor, self.workload.axes)
+        step = self.strides[tensor.name] // dtype.itemsize
+        inner = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        usable = arena.view[: arena.size // 8 * 8].view(dtype)
+        return usable.as_strided((self.slots, *shape), (step, *inner), self.offsets[tensor.name] // dtype.itemsize)
+
+    def arguments(self, arena: Arena, slot: int) -> list[list[Any]]:
+        """The encoded argument list of one call, in the spec's order (see worker.arguments)."""
+        encoded: list[list[Any]] = []
+        for argument in self.spec.arguments:
+            if isinstance(argument, Tensor):
+                encoded.append(["p", arena.id, self.offsets[argument.name] + slot * self.strides[argument.name]])
+            elif isinstance(argument, Size):
+                encoded.append(["i", self.workload.axes[argument.name]])
+            elif isinstance(argument, Scalar):
+                code = {"float": "f", "double": "d", "int64_t": "i"}[argument.ctype]
+                encoded.append([code, int(argument.value) if code == "i" else argument.value])
+        return encoded
+
+
+def draw(view: torch.Tensor, values: str, workload: Workload, rng: torch.Generator) -> None:
+    """Fill `view` (any shape, the tensor's dtype) in place with values of the named distribution."""
+    import torch
+
+    kind, _, rest = values.partition(":")
+    if not view.dtype.is_floating_point or kind == "index":
+        limit = workload.axes[rest] if kind == "index" else 127
+        if view.dtype.is_floating_point:
+            raise ValueError(f"{values!r} needs an integer tensor")
+        view.random_(0 if kind == "index" or view.dtype == torch.uint8 else -127, limit, generator=rng)
+        return
+    if view.dtype.itemsize == 1:  # no random kernels for 8-bit floats
+        wide = torch.empty(view.shape, dtype=torch.float32, device=view.device)
+        draw(wide, values, workload, rng)
+        view.copy_(wide)
+        return
+    if kind == "range":
+        low, high = (float(bound) for bound in rest.split(":"))
+        view.uniform_(low, high, generator=rng)
+        return
+    if kind == "uniform":
+        view.uniform_(0, 1, generator=rng)
+        return
+    view.normal_(generator=rng)
+    if kind == "large":
+        view.mul_(30.0)  # products of two still fit float16
+    elif kind == "tiny":
+        view.mul_(2.0**-20 if view.dtype == torch.float16 else 1e-20)  # subnormal, and squares that underflow
+    elif kind in ("zeros", "outliers", "infinities"):
+        pick = torch.rand(view.shape, generator=rng, device=view.device)
+        if kind == "zeros":
+            view.masked_fill_(pick < 0.5, 0.0)
+        elif kind == "outliers":
+            view.mul_(torch.where(pick < 0.001, 300.0, 1.0).to(view.dtype))
+        else:
+            view.masked_fill_(pick < 0.05, math.inf)
+            view.masked_fill_(pick > 0.95, -math.inf)
+
+
+@dataclass
+class Expected:
+    """The right answer of one output in fp64, and how far from it each element may be."""
+
+    value: torch.Tensor
+    tolerance: torch.Tensor
+    says: str
+
+
+@dataclass
+class Case:
+    """One workload with one set of input values: private copies, and the expected outputs."""
+
+    workload: Workload
+    name: str
+    inputs: dict[str, torch.Tensor]
+    expected: dict[str, Expected]
+    size: int = field(default=0)
+
+
+def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> dict[str, Expected]:
+    """Reference outputs for these inputs (name -> tensor in its own dtype), with tolerances.
+
+    tolerance = ulps * unit roundoff of the output's dtype * |value|
+              + NOISE_FACTOR * the row's largest |reference in fp64 - reference in fp32|
+              + the smallest step of the dtype.
+    The middle term is what an honest kernel that computes in fp32 shows where terms cancel. Integer outputs may differ
+    by `ulps` (default 0).
+    """
+    import torch
+
+    spec = kernel.spec
+
+    def run(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        upcast = {name: t.to(dtype) if t.dtype.is_floating_point else t for name, t in inputs.items()}
+        with torch.no_grad():
+            return kernel.reference(**upcast, **spec.scalars)
+
+    exact, rough = run(torch.float64), run(torch.float32)
+    result = {}
+    for tensor in spec.outputs:
+        if tensor.name not in exact:
+            raise ValueError(f"{spec.name}: reference.py returns no {tensor.name!r}, which the spec lists as an output")
+        value = exact[tensor.name]
+        shape = spec.shape(tensor, workload.axes)
+        if tuple(value.shape) != shape:
+            raise ValueError(
+                f"{spec.name}: reference.py returns {tensor.name!r} of shape {tuple(value.shape)}, the spec says {shape}"
+            )
+        dtype = spec.dtype(tensor, workload)
+        if dtype not in UNIT_ROUNDOFF:
+            allowed = tensor.ulps or 0.0
+            value = value.to(torch.float64)
+            result[tensor.name] = Expected(value, torch.full_like(value, allowed), f"{tensor.name}: +-{allowed:g}")
+            continue
+        value = value.to(torch.float64)
+        noise = torch.nan_to_num((value - rough[tensor.name].to(torch.float64)).abs(), nan=0.0, posinf=0.0, neginf=0.0)
+        row = noise.amax(dim=-1, keepdim=True)
+        del noise
+        ulps = tensor.ulps or DEFAULT_ULPS[dtype]
+        relative = ulps * UNIT_ROUNDOFF[dtype]
+        tolerance = torch.nan_to_num(value.abs(), nan=0.0, posinf=0.0, neginf=0.0).mul_(relative)
+        tolerance += NOISE_FACTOR * row + SMALLEST[dtype]
+        says = f"{tensor.name}: {relative:.2g} of the value + {NOISE_FACTOR * row.median().item():.2g} (fp32 noise of the row)"
+        result[tensor.name] = Expected(value, tolerance, says)
+    return result
+
+
+def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str) -> Case:
+    """Fresh inputs: every input that knows the distribution `values` draws from it, the others from their first."""
+    import torch
+
+    spec, rng = kernel.spec, generator(device)
+    inputs = {}
+    for tensor in spec.inputs:
+        known = (*tensor.values, *extra.get(tensor.name, ()))
+        dtype = getattr(torch, spec.dtype(tensor, workload))
+        view = torch.empty(spec.shape(tensor, workload.axes), dtype=dtype, device=device)
+        draw(view, values if values in known else tensor.values[0], workload, rng)
+        inputs[tensor.name] = view
+    right = expected(kernel, workload, inputs)
+    held = [*inputs.values(), *(t for e in right.values() for t in (e.value, e.tolerance))]
+    return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
+
+
+class Cases:
+    """Cases kept for the next candidate, newest first, up to a size: no candidate can tell another what it saw."""
+
+    def __init__(self, kernel: Kernel, device: str, limit_bytes: int) -> None:
+        self.kernel, self.device, self.limit = kernel, device, limit_bytes
+        self.kept: OrderedDict[tuple[str, str], Case] = OrderedDict()
+
+    def get(self, workload: Workload, values: str, extra: dict[str, tuple[str, ...]]) -> Case:
+        key = (workload.label, values)
+        if key not in self.kept:
+            self.kept[key] = make_case(self.kernel, workload, values, extra, self.device)
+        self.kept.move_to_end(key)
+        while len(self.kept) > 1 and sum(case.size for case in self.kept.values()) > self.limit:
+            self.kept.popitem(last=False)
+        return self.kept[key]
+
+
+def distributions(spec: Spec, extra: dict[str, tuple[str, ...]]) -> list[str]:
+    """Every distribution that some input knows, the first of the first input first; index and range draws ride along."""
+    known = [v for t in spec.inputs for v in (*t.values, *extra.get(t.name, ())) if ":" not in v]
+    return list(dict.fromkeys(known)) or [spec.inputs[0].values[0] if spec.inputs else "ordinary"]
+
+
+class Bench:
+    """Argument sets of one workload in an arena: writes inputs and poison, and looks at what a call left there."""
+
+    def __init__(self, spec: Spec, arena: Arena, layout: Layout, rng: torch.Generator) -> None:
+        self.spec, self.arena, self.layout = spec, arena, layout
+        self.pattern: dict[str, tuple[torch.Tensor, ...]] = {}
+        for tensor in spec.tensors:
+            views = layout.head(arena, tensor), layout.tail(arena, tensor)
+            self.pattern[tensor.name] = tuple(v.random_(0, 256, generator=rng).clone() for v in views)
+
+    def write(self, slot: int, inputs: dict[str, torch.Tensor]) -> None:
+        """Inputs as given; outputs to all ones bits, which is NaN in every float type and so never a right answer."""
+        for tensor in self.spec.tensors:
+            view = self.layout.view(self.arena, tensor)[slot]
+            if tensor.role == "output":
+                self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
+            else:
+                view.copy_(inputs[tensor.name])
+
+    def read(self, slot: int, tensor: Tensor) -> torch.Tensor:
+        return self.layout.view(self.arena, tensor)[slot]
+
+    def check_guards(self, name: str) -> Check:
+        label = self.layout.workload.label
+        for tensor in self.spec.tensors:
+            head, tail = self.pattern[tensor.name]
+            for pattern, now, where in (
+                (head, self.layout.head(self.arena, tensor), "before"),
+                (tail, self.layout.tail(self.arena, tensor), "behind"),
+            ):
+                if not bool((pattern == now).all()):
+                    return Check(workload=label, name=name, passed=False, message=f"wrote {where} {tensor.name}")
+        return Check(workload=label, name=name, passed=True)
+
+    def check_inputs(self, slot: int, inputs: dict[str, torch.Tensor], name: str) -> Check:
+        import torch
+
+        label = self.layout.workload.label
+        for tensor in self.spec.tensors:
+            if tensor.role == "input":
+                # By bytes: NaN is not equal to itself, and -0.0 equals 0.0.
+                then = inputs[tensor.name].contiguous().view(-1).view(torch.uint8)
+                if not bool((self.layout.bytes_view(self.arena, tensor)[slot] == then).all()):
+                    return Check(workload=label, name=name, passed=False, message=f"changed its input {tensor.name}")
+        return Check(workload=label, name=name, passed=True)
+
+    def check_outputs(self, slot: int, right: dict[str, Expected], name: str) -> Check:
+        """Every element of every output against the reference."""
+        label = self.layout.workload.label
+        worst, says = 0.0, "; ".join(e.says for e in right.values())
+        for tensor in self.spec.outputs:
+            error, message = judge(self.read(slot, tensor), right[tensor.name], self.spec.dtype(tensor, self.layout.workload))
+            worst = max(worst, error)
+            if message:
+                text = f"{tensor.name}{message}"
+                return Check(workload=label, name=name, passed=False, error=error, tolerance=says, message=text)
+        return Check(workload=label, name=name, passed=True, error=worst, tolerance=says)
+
+
+BEYOND = 1e9
+"""The error reported where it is infinite or not a number, so that records stay valid JSON."""
+
+
+def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:
+    """(largest error in tolerances, "" or what is wrong and where) of one output tensor."""
+    import torch
+
+    value, out = right.value, got.to(torch.float64)
+    error = (out - value).abs_()
+    if bool((error <= right.tolerance).all()):  # NaN is never <=; the rare cases below cost four more passes
+        return float(error.div_(right.tolerance.clamp_min(1e-300)).max()), ""
+    error.div_(right.tolerance.clamp_min(1e-300))
+    # Equal infinities differ by NaN; exact integers have tolerance 0 and difference 0.
+    error.masked_fill_(out == value, 0.0)
+    error.masked_fill_(out.isnan() & value.isnan(), 0.0)
+    error = error.nan_to_num_(nan=BEYOND, posinf=BEYOND).clamp_max_(BEYOND)
+    if dtype in UNIT_ROUNDOFF:
+        top = torch.finfo(getattr(torch, dtype)).max
+        overflow = (value.abs() + right.tolerance > top) & (out.isinf()) & (out.sign() == value.sign())
+        error.masked_fill_(overflow, 0.0)
+    worst = float(error.max())
+    if worst <= 1.0:
+        return worst, ""
+    wrong = int((error > 1.0).sum())
+    place = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+    text = (
+        f"{list(place)} is {float(out[place]):.6g}, should be {float(value[place]):.6g} "
+        f"+- {float(right.tolerance[place]):.2g}; {wrong} of {error.numel()} elements are wrong"
+    )
+    return worst, text
+
+
+def failure(check: Check) -> tuple[Outcome, str]:
+    """The outcome and reason of a failed check."""
+    return Outcome.INCORRECT, f"{check.name} at {check.workload}: {check.message}"

@@ -1,0 +1,1 @@
+"""Places where a job runs, one a file: `process` is this machine."""

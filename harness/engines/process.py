@@ -1,0 +1,216 @@
+"""One candidate, one process: the parent's end of harness/worker.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness import sandbox
+from harness.device import Arena, cuda_library
+from harness.records import Outcome
+from harness.worker import receive, send
+
+ANSWER_BYTES = 1 << 20  # an answer is a few numbers; a longer one is an attack on our memory
+START_S = 30.0
+
+
+class WorkerFailure(Exception):
+    """The candidate failed in its worker: what to call it, and why."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome, self.reason = outcome, reason
+
+
+REQUEST_S = 60.0
+LIMITS = sandbox.Limits(memory_bytes=8 << 30, threads=512)
+
+# The kernel ends a worker with the *thread* that started it, and a graph's nodes run on threads that come and go.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="worker-starter")
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+class Worker:
+    """A process that has entered the sandbox and loaded one candidate. Close it; a failure closes it too."""
+
+    def __init__(
+        self, *, device: str, artefact: Path, symbols: dict[str, tuple[str, ...]], limits: sandbox.Limits = LIMITS
+    ) -> None:
+        self.device, self.limits = device, limits
+        self.scratch = Path(tempfile.mkdtemp(prefix="astrolabe-worker-"))
+        self.mapped: set[int] = set()
+        ours, theirs = socket.socketpair()
+        self.channel = ours
+        self.log = (self.scratch / "output.txt").open("wb")
+        self.watchdog: sandbox.Watchdog | None = None
+        self.process: subprocess.Popen = _starter.submit(
+            subprocess.Popen,
+            [sys.executable, "-I", "-S", str(Path(__file__).parent.parent / "worker.py"), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            cwd=self.scratch,
+            env=sandbox.clean_environment(str(self.scratch)) | self._threads(),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ).result()
+        theirs.close()
+        try:
+            gpu = device == "cuda"
+            self.watchdog = sandbox.Watchdog(self.process.pid, limits, scratch=str(self.scratch))
+            # The candidate's library is copied into its scratch folder: it need not see the store at all.
+            own = self.scratch / "candidate.so"
+            shutil.copyfile(artefact, own)
+            common = {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
+            box = {
+                "scratch": str(self.scratch),
+                "readable": [*sandbox.interpreter_paths(), *([str(Path(cuda_library()).parent)] if gpu else [])],
+                "devices": [],
+                "limits": asdict(limits),
+                "gpu": gpu,
+                "allow_exec": False,
+                "parent": os.getpid(),
+            }
+            self.active: list[str] = self.request({"op": "enter", "box": box, **common}, timeout_s=START_S)["active"]
+            answer = self.request(
+                {"op": "load", "path": str(own), "symbols": {d: list(names) for d, names in symbols.items()}, **common},
+                timeout_s=START_S,
+            )
+            self.found: dict[str, str] = answer["found"]
+        except BaseException:
+            self.close()
+            raise
+
+    def _threads(self) -> dict[str, str]:
+        cores = len(os.sched_getaffinity(0))
+        if self.device == "cuda":
+            return {"CUDA_MODULE_LOADING": "EAGER"}
+        # As many threads as cores, so that none has to move. The sandbox refuses threads that pin themselves: one that
+        # pins another process's threads would be slowing its rival.
+        return {"OMP_NUM_THREADS": str(cores)}
+
+    def map(self, arena: Arena) -> None:
+        message, fds = arena.description()
+        self.request({"op": "map", **message}, fds=fds)
+        self.mapped.add(arena.id)
+
+    def unmap(self, arena: Arena) -> None:
+        if arena.id in self.mapped:
+            self.request({"op": "unmap", "id": arena.id})
+            self.mapped.discard(arena.id)
+
+    def request(self, message: dict[str, Any], *, timeout_s: float | None = None, fds: list[int] | None = None) -> dict:
+        """Ask, and wait for the answer. Raises WorkerFailure where the worker died, hung, failed or talked nonsense."""
+        limit = timeout_s or REQUEST_S
+        self.channel.settimeout(limit)
+        try:
+            if fds:
+                self._send_with(message, fds)
+            else:
+                send(self.channel, message)
+            answer = self._answer()
+        except TimeoutError:
+            self.close()
+            raise WorkerFailure(Outcome.TIMEOUT, f"no answer within {limit:.0f} s") from None
+        except (OSError, ValueError, EOFError) as error:
+            raise self._death(error) from None
+        if "error" in answer:
+            text = str(answer["error"])[:2000]
+            self.close()
+            out_of_memory = "out of memory" in text or "MemoryError" in text
+            raise WorkerFailure(Outcome.OUT_OF_RESOURCES if out_of_memory else Outcome.RUNTIME_ERROR, text)
+        return answer
+
+    def _send_with(self, message: dict[str, Any], fds: list[int]) -> None:
+        import json
+
+        data = json.dumps(message).encode()
+        socket.send_fds(self.channel, [struct.pack("<I", len(data)) + data], fds)
+
+    def _answer(self) -> dict[str, Any]:
+        head = self.channel.recv(4, socket.MSG_PEEK)
+        if len(head) == 4 and struct.unpack("<I", head)[0] > ANSWER_BYTES:
+            raise ValueError("the answer is too long")
+        answer, extra = receive(self.channel)
+        for fd in extra:
+            os.close(fd)
+        if answer is None:
+            raise EOFError
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is no object")
+        return answer
+
+    def _death(self, error: Exception) -> WorkerFailure:
+        """Why the worker is gone, from its exit status, its watchdog and the last line that it wrote."""
+        if self.watchdog and not self.watchdog.reason:
+            time.sleep(0.1)  # a poll of the watchdog: the kill and its reason are not one step
+        try:
+            code: int | None = self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            code = None
+        killed = self.watchdog.reason if self.watchdog else ""
+        last = self.output().strip().splitlines()[-1:] or [""]
+        self.close()
+        tail = f"; it wrote: {last[0][:300]}" if last[0] else ""
+        if killed:
+            return WorkerFailure(Outcome.OUT_OF_RESOURCES, killed)
+        if code is None:
+            return WorkerFailure(Outcome.CHEATED, f"the worker answered outside the protocol ({error}){tail}")
+        if code in (-signal.SIGXFSZ, -signal.SIGXCPU):
+            return WorkerFailure(Outcome.OUT_OF_RESOURCES, f"it ran over a limit ({signal.Signals(-code).name}){tail}")
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return WorkerFailure(Outcome.RUNTIME_ERROR, f"the process {how} in the middle of its work{tail}")
+
+    def output(self) -> str:
+        """The end of what the candidate wrote to its standard output and error."""
+        try:
+            with (self.scratch / "output.txt").open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def pause(self) -> None:
+        """Stop all its threads, so that they cannot disturb what is timed next."""
+        signal_group(self.process.pid, signal.SIGSTOP)
+
+    def proceed(self) -> None:
+        signal_group(self.process.pid, signal.SIGCONT)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """End the process and all that it started, and remove its scratch folder. Safe to call twice."""
+        if self.process.returncode is None:
+            signal_group(self.process.pid, signal.SIGKILL)
+        if self.watchdog is not None:
+            self.watchdog.stop()
+        self.process.wait()
+        self.channel.close()
+        self.log.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:
+    """A request, and the seconds that it took by our own clock."""
+    start = time.perf_counter()
+    answer = worker.request(message, timeout_s=timeout_s)
+    return answer, time.perf_counter() - start

@@ -1,0 +1,1 @@
+"""Views over records: they measure nothing."""

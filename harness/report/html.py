@@ -1,0 +1,128 @@
+"""`report.html`: one file that opens offline, in light and dark, on a phone; no script at all.
+
+Candidates' code and models' words are hostile: Jinja2 escapes everything, control characters are made visible, a
+content security policy forbids scripts and the network, and the graph's SVG comes in as an image, where nothing runs.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.records import Outcome
+from harness.report import charts, words
+from harness.report.inert import inert, one_line
+from harness.report.result import AttemptRow, Result
+from harness.report.source import Diff, diff_html, source_html
+
+PROSE_LIMIT = 20_000
+"""Characters of a reason, a prompt or an answer that are shown."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One question to a model and its answer, for the transcript."""
+
+    role: str
+    title: str
+    prompt: str
+    answer: str
+    note: str = ""
+    """Model, tokens, seconds: one line."""
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    row: AttemptRow
+    diff: Diff | None
+    against: str
+
+
+def _attempt(row: AttemptRow, result: Result, sources: Mapping[str, str], language: str) -> AttemptView:
+    base = row.plan.base or result.source
+    diff = None
+    if row.candidate in sources and base in sources:
+        diff = diff_html(sources[base], sources[row.candidate], language)
+    rounds = {other.candidate: other.round for other in result.attempts if other.candidate}
+    against = f"the candidate of round {rounds[base]}" if base in rounds else f"the {result.baseline} baseline"
+    return AttemptView(row, diff, against)
+
+
+def _headline(result: Result) -> tuple[str, str]:
+    """Verdict in a few words, and the sentence under it."""
+    where = result.device_name or result.device
+    if result.status == "failed":
+        return "failed", "The run failed before it could say anything final."
+    if result.improved and result.speedup:
+        held_out = ""
+        if result.held_out_speedup:
+            held_out = f" On workloads that no agent saw it is {words.times(result.held_out_speedup.median)} as fast."
+        return "faster", (
+            f"The file of round {result.best_round} takes {1 / result.speedup.median:.0%} of the time of the "
+            f"{result.baseline} baseline on {where}.{held_out}"
+        ).replace("%", " %")
+    if result.status == "finished":
+        return "same", f"No candidate was clearly faster than the {result.baseline} baseline on {where}."
+    return "unclear", f"Nothing clearly faster than the {result.baseline} baseline on {where} so far."
+
+
+def _page() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("harness.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else inert(value, PROSE_LIMIT),
+    )
+    environment.filters.update(
+        times=words.times,
+        interval=words.interval,
+        micros=words.micros,
+        percent=words.percent,
+        duration=words.duration,
+        count=words.count,
+        one_line=one_line,
+    )
+    return environment
+
+
+def render(
+    result: Result,
+    sources: Mapping[str, str],
+    *,
+    graph_svg: str = "",
+    transcript: Sequence[Exchange] = (),
+) -> str:
+    """The page as text. `sources` maps hash -> text for the baseline, the best and the attempts; a missing one is left out."""
+    language = "cu" if result.device == "cuda" else "cpp"
+    visible, held_out = result.rows(held_out=False), result.rows(held_out=True)
+    scale = charts.time_scale(result.workloads) if result.workloads else None
+    verdict, sentence = _headline(result)
+    baseline, best = sources.get(result.source), sources.get(result.best)
+    return (
+        _page()
+        .get_template("report.html.j2")
+        .render(
+            result=result,
+            verdict=verdict,
+            sentence=sentence,
+            # Wide for desktops, narrow for phones; CSS shows one of them.
+            rounds_wide=charts.rounds_chart(result, 960, 300),
+            rounds_narrow=charts.rounds_chart(result, 350, 260),
+            times_visible=charts.times_chart(visible, scale) if scale else None,
+            times_held_out=charts.times_chart(held_out, scale) if scale and held_out else None,
+            tables=[("Visible workloads", visible), ("Held-out workloads", held_out)],
+            attempts=[_attempt(row, result, sources, language) for row in result.attempts],
+            passed=sum(row.outcome == Outcome.PASSED for row in result.attempts),
+            best_source=source_html(best, language) if best else None,
+            best_diff=diff_html(baseline, best, language) if baseline and best and result.best != result.source else None,
+            baseline_source=source_html(baseline, language) if baseline else None,
+            graph=base64.b64encode(graph_svg.encode()).decode() if graph_svg else "",
+            transcript=transcript,
+        )
+    )

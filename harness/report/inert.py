@@ -1,0 +1,31 @@
+"""Candidates' and models' words made safe to show: no terminal escapes, no bidirectional tricks, no XML-breaking bytes."""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls except tab and newline; lone surrogates and the two non-characters XML forbids; the bidirectional
+# overrides and isolates that can make a diff read differently from what it does ("Trojan Source", CVE-2021-42574).
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)  # the picture of that control character: an escape shows as ␛
+    return "␡" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"
+
+
+def inert(text: object, limit: int = 1_000_000) -> str:
+    """`text` with every dangerous character replaced by a visible one; longer than `limit` characters is cut with a note."""
+    whole = str(text)
+    kept = whole[:limit].replace("\r\n", "\n")
+    cut = f" … [{len(whole) - limit:,} more characters]" if len(whole) > limit else ""
+    return _UNSAFE.sub(_visible, kept) + cut
+
+
+def one_line(text: object, limit: int = 200) -> str:
+    """`inert` on one line: runs of white space become a single space."""
+    whole = str(text)
+    flat = " ".join(inert(whole[: 4 * limit]).split())
+    return flat if len(flat) <= limit and len(whole) <= 4 * limit else flat[: limit - 1].rstrip() + "…"

@@ -1,0 +1,223 @@
+"""The versioned record of a run: everything that `result.json`, the tables and the HTML report show.
+
+Plain rows of its own, so that a reader needs neither the agents nor the graph. `python -m harness.report.result` prints
+the JSON schema (kept in `docs/result.schema.json`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from harness.records import Cache, Comparison, DeviceFacts, Interval, Outcome, Timing
+from kernels.spec import Device, Dtype, Frozen
+
+SCHEMA_VERSION = 1
+Status = Literal["running", "finished", "stopped", "paused", "failed"]
+Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class Row(Frozen):
+    model_config = ConfigDict(use_attribute_docstrings=True)  # the strings under the fields go into the schema
+
+
+class PlanRow(Row):
+    id: str
+    title: str
+    steps: tuple[str, ...] = ()
+    rationale: str = ""
+    expected_speedup: float | None = None
+    base: Hash = ""
+    """sha256 of the source that the plan started from; "" means the baseline."""
+
+
+class AttemptRow(Row):
+    """What one plan of one round came to. No speedup without PASSED."""
+
+    round: int
+    plan: PlanRow
+    candidate: Hash = ""
+    """sha256 of the source; "" where no source came out of the plan."""
+    outcome: Outcome | Literal["NO_CANDIDATE", "REFUSED"]
+    reason: str = ""
+    comparison: Comparison = Comparison.UNCLEAR
+    """Against the baseline."""
+    against_incumbent: Comparison = Comparison.UNCLEAR
+    speedup: Interval | None = None
+    """Baseline time / candidate time, geometric mean over the visible suite; None, never 0, if it did not pass."""
+    gain: float | None = None
+    """Median speedup over the incumbent of that moment."""
+    accepted: bool = False
+    tuned: dict[str, int] = Field(default_factory=dict)
+    repairs: int = 0
+    seconds: float = 0.0
+
+    @model_validator(mode="after")
+    def _honest(self) -> AttemptRow:
+        if self.outcome != Outcome.PASSED and (self.speedup or self.accepted):
+            raise ValueError(f"round {self.round}: {self.outcome} with a speedup or accepted; only PASSED has either")
+        return self
+
+
+class Light(Row):
+    """The speed of light of one workload on this device."""
+
+    us: float = Field(gt=0)
+    fraction: float | None = None
+    """Share of it that the best candidate reaches, 1.0 at the bound."""
+
+
+class WorkloadRow(Row):
+    """One workload in one cache state: baseline and best candidate, interleaved."""
+
+    axes: dict[str, int]
+    dtype: Dtype
+    held_out: bool = False
+    cache: Cache
+    baseline_us: float = Field(gt=0)
+    best_us: float = Field(gt=0)
+    speedup: Interval
+    comparison: Comparison
+    light: Light | None = None
+    samples: int = 0
+    note: str = ""
+
+    @classmethod
+    def of(cls, timing: Timing) -> WorkloadRow:
+        light = None
+        if timing.light_us is not None:
+            light = Light(us=timing.light_us, fraction=timing.light_fraction)
+        return cls(
+            axes=timing.workload.axes,
+            dtype=timing.workload.dtype,
+            held_out=timing.workload.held_out,
+            cache=timing.cache,
+            baseline_us=timing.baseline_us,
+            best_us=timing.time_us,
+            speedup=timing.speedup,
+            comparison=timing.comparison,
+            light=light,
+            samples=timing.samples,
+            note=timing.note,
+        )
+
+    @property
+    def label(self) -> str:
+        """Sizes only, such as `tokens 64 · hidden 8192`."""
+        return " · ".join(f"{axis} {size}" for axis, size in self.axes.items())
+
+
+class SpentRow(Row):
+    seconds: float = 0.0
+    """Working time over all processes of the run; pauses do not count."""
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    money_usd: float | None = 0.0
+    """None: a price was unknown."""
+
+
+class Versions(Row):
+    """`""` means not known or not there."""
+
+    astrolabe: str = ""
+    python: str = ""
+    torch: str = ""
+    compiler: str = ""
+    driver: str = ""
+
+
+class Result(Row):
+    """A run, finished or not. A field changes its meaning only together with `schema_version`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    run_id: str
+    kernel: str
+    summary: str = ""
+    """One line on what the kernel computes."""
+    device: Device
+    device_name: str = ""
+    facts: DeviceFacts | None = None
+    policy: str
+    """`rules`, or `planner=chat, others rules`."""
+    policies: dict[str, str] = Field(default_factory=dict)
+    """Role -> policy."""
+    baseline: str
+    """Name of the baseline, or the user's file, that 1.0x is."""
+    status: Status
+    stop_reason: str = ""
+    error: str = ""
+    """What went wrong where the status is `failed`, or what is awaited where it is `paused`."""
+    source: Hash = ""
+    """sha256 of the baseline's source."""
+    best: Hash = ""
+    """sha256 of the incumbent's source; the baseline's where nothing was clearly faster."""
+    best_round: int = 0
+    """Round that made it; 0 is the baseline."""
+    speedup: Interval | None = None
+    """Best against baseline: geometric mean over the visible suite, cold and hot together."""
+    speedup_cold: Interval | None = None
+    speedup_hot: Interval | None = None
+    held_out_speedup: Interval | None = None
+    comparison: Comparison = Comparison.UNCLEAR
+    held_out_outcome: Outcome | None = None
+    """How the best ended on the held-out workloads; None where it has not met them."""
+    held_out_comparison: Comparison | None = None
+    held_out_reason: str = ""
+    rounds: int = 0
+    """Rounds that were asked for."""
+    attempts: tuple[AttemptRow, ...] = ()
+    workloads: tuple[WorkloadRow, ...] = ()
+    spent: SpentRow = SpentRow()
+    sandbox: tuple[str, ...] = ()
+    """Layers that were in force, such as `landlock`, `seccomp`, `no network`."""
+    notices: tuple[str, ...] = ()
+    """Said at the start: a missing layer, a throttled clock, why this device and this policy."""
+    warnings: tuple[str, ...] = ()
+    measured: dict[str, str] = Field(default_factory=dict)
+    """How: heading -> words (`clocks`, `tolerance`, `samples`, `timing` ...)."""
+    command: str = ""
+    """Command line that does the same again."""
+    versions: Versions = Versions()
+    commit: str = ""
+    """Of Astrolabe's own repository; "" where it does not run from one."""
+    started: datetime | None = None
+    finished: datetime | None = None
+
+    @property
+    def improved(self) -> bool:
+        return bool(self.best) and self.best != self.source and self.comparison is Comparison.FASTER
+
+    def rows(self, *, held_out: bool) -> tuple[WorkloadRow, ...]:
+        return tuple(row for row in self.workloads if row.held_out == held_out)
+
+    @property
+    def light_fraction(self) -> float | None:
+        """Geometric mean over the visible workloads of the share of the speed of light; None where none is known."""
+        shares = [row.light.fraction for row in self.rows(held_out=False) if row.light and row.light.fraction]
+        return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else None
+
+
+def policy_text(policies: Mapping[str, str]) -> str:
+    """`{"planner": "chat", "coder": "rules", ...}` as `planner=chat, others rules`."""
+    if not policies:
+        return ""
+    common = Counter(policies.values()).most_common(1)[0][0]
+    exceptions = [f"{role}={policy}" for role, policy in policies.items() if policy != common]
+    return ", ".join([*exceptions, f"others {common}"]) if exceptions else common
+
+
+def schema() -> str:
+    """The JSON schema of `result.json`, as kept in `docs/result.schema.json`."""
+    return json.dumps(Result.model_json_schema(mode="serialization"), indent=2, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema())

@@ -1,0 +1,193 @@
+"""Tables for the terminal. `print_result(result, Console())`: rich leaves colour and boxes out where it is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from harness.records import Comparison, Outcome
+from harness.report.inert import one_line
+from harness.report.result import AttemptRow, Result, WorkloadRow
+from harness.report.words import count, duration, interval, micros, percent, times
+
+STYLES = {
+    "FASTER": "bold green",
+    "SLOWER": "bold red",
+    "SAME": "dim",
+    "UNCLEAR": "yellow",
+    "PASSED": "green",
+    "finished": "green",
+    "running": "cyan",
+    "paused": "yellow",
+    "stopped": "yellow",
+    "failed": "bold red",
+}
+
+
+def word(value: object) -> Text:
+    """A verdict, an outcome or a status in its colour; an outcome that is no pass is red."""
+    text = one_line(value, 40)
+    return Text(text, style=STYLES.get(text, "red" if text.isupper() else ""))
+
+
+def _plain(value: object, limit: int = 200, style: str = "") -> Text:
+    return Text(one_line(value, limit), style=style)
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A column's name may start with a mark: `>` set to the right, `~` may take several lines where space is short."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for column in columns:
+        mark, name = (column[0], column[1:]) if column[:1] in (">", "~") else ("", column)
+        table.add_column(Text(name), justify="right" if mark == ">" else "left", no_wrap=mark != "~", overflow="fold")
+    return table
+
+
+def _print(console: Console, view: RenderableType) -> None:
+    if not console.is_terminal:
+        console.width = max(console.width, 150)  # a pipe has no width, and rich would break everything at 80
+    console.print(view)
+
+
+def workloads_table(rows: Sequence[WorkloadRow], title: str) -> Table:
+    """One line a workload and cache state: times in microseconds, speedup with its interval, share of speed of light."""
+    axes = " × ".join(rows[0].axes) if rows else "workload"
+    table = _table(title, f"~{one_line(axes, 60)}", "cache", ">baseline µs", ">best µs", ">speedup", "verdict", ">light")
+    before = ""
+    for row in rows:
+        label = f"{' × '.join(map(str, row.axes.values()))} {row.dtype}"
+        table.add_row(
+            _plain(label if label != before else ""),
+            row.cache,
+            micros(row.baseline_us),
+            micros(row.best_us),
+            f"{times(row.speedup.median)} {row.speedup.low:.2f}–{row.speedup.high:.2f}",
+            word(row.comparison),
+            percent(row.light.fraction if row.light else None),
+        )
+        before = label
+    return table
+
+
+def attempts_table(attempts: Sequence[AttemptRow]) -> Table:
+    """A run's attempts: under each plan the numbers that were searched, or why it was not kept."""
+    table = _table("Attempts", ">#", "~plan", "outcome", ">speedup", ">gain", "candidate", ">time")
+    for row in attempts:
+        plan = _plain(row.plan.title, 100)
+        tuned = " ".join(f"{name}={value}" for name, value in row.tuned.items())
+        for detail in filter(None, (tuned, row.reason)):
+            plan.append(f"\n{one_line(detail, 220)}", style="dim")
+        table.add_row(
+            str(row.round),
+            plan,
+            Text("PASSED, kept", style="bold green") if row.accepted else word(row.outcome),
+            times(row.speedup.median) if row.speedup else "–",
+            times(row.gain) if row.gain else "–",
+            row.candidate[:8] or "–",
+            duration(row.seconds),
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One run of `runs`."""
+
+    run_id: str
+    kernel: str
+    device: str
+    policy: str
+    status: str
+    round: int
+    rounds: int
+    speedup: float | None = None
+    started: str = ""
+
+
+def runs_table(runs: Iterable[RunLine]) -> Table:
+    table = _table("", "~run", "kernel", "device", "~policy", ">round", ">speedup", "state", "~started")
+    for run in runs:
+        table.add_row(
+            _plain(run.run_id),
+            _plain(run.kernel),
+            _plain(run.device),
+            _plain(run.policy),
+            f"{run.round}/{run.rounds}",
+            times(run.speedup) if run.speedup else "–",
+            word(run.status),
+            _plain(run.started),
+        )
+    return table
+
+
+def headline(result: Result) -> Text:
+    """The run in two or three lines: what came out, against which baseline, on which device, why it ended."""
+    text = Text()
+    where = one_line(f"{result.kernel} on {result.device_name or result.device}", 120)
+    if result.improved and result.speedup:
+        text.append(times(result.speedup.median), style="bold green")
+        text.append(f" (interval {result.speedup.low:.2f} – {result.speedup.high:.2f}) ")
+        text.append(f"against the {one_line(result.baseline, 80)} baseline: {where}, round {result.best_round}")
+    elif result.status == "failed":
+        text.append("failed", style="bold red")
+        text.append(f": {where}")
+    else:
+        text.append("No improvement found", style="bold")
+        text.append(f" over the {one_line(result.baseline, 80)} baseline: {where}")
+    parts = [
+        f"cold {interval(result.speedup_cold)}" if result.speedup_cold and result.improved else "",
+        f"hot {interval(result.speedup_hot)}" if result.speedup_hot and result.improved else "",
+        f"held out {interval(result.held_out_speedup)}" if result.held_out_speedup and result.improved else "",
+        f"{percent(result.light_fraction)} of speed of light" if result.light_fraction else "",
+    ]
+    if any(parts):
+        text.append("\n" + ", ".join(filter(None, parts)))
+    correct = sum(row.outcome == Outcome.PASSED for row in result.attempts)
+    ended = f"{result.status}: {one_line(result.stop_reason, 100)}" if result.stop_reason else result.status
+    tokens = result.spent.tokens_in + result.spent.tokens_out
+    spent = duration(result.spent.seconds) + (f", {count(tokens, 'token')}" if tokens else "")
+    text.append(f"\n{ended}; {count(len(result.attempts), 'attempt')}, {correct} correct; {spent}", style="dim")
+    return text
+
+
+def result_view(result: Result) -> RenderableType:
+    """The end-of-run report for the terminal: attempts, a table of workloads, held-out ones apart, the headline last."""
+    parts: list[RenderableType] = [attempts_table(result.attempts)] if result.attempts else []
+    visible, held_out = result.rows(held_out=False), result.rows(held_out=True)
+    if visible:
+        parts.append(workloads_table(visible, "Workloads"))
+    if held_out:
+        parts.append(workloads_table(held_out, "Held out: no agent saw these"))
+    parts.append(headline(result))
+    if result.held_out_outcome not in (None, Outcome.PASSED):
+        parts.append(_plain(f"On held-out workloads: {result.held_out_outcome}. {result.held_out_reason}", 400, "bold red"))
+    elif result.held_out_comparison is Comparison.SLOWER:
+        parts.append(_plain("Slower than the baseline on held-out workloads.", style="bold red"))
+    parts += [_plain(f"warning: {warning}", 400, "yellow") for warning in result.warnings]
+    if result.error:
+        parts.append(_plain(result.error, 600, "red"))
+    return Group(*parts)
+
+
+def print_result(result: Result, console: Console) -> None:
+    _print(console, result_view(result))
+
+
+def print_attempts(result: Result, console: Console) -> None:
+    """`show RUN`: the attempts, then the headline."""
+    _print(console, Group(attempts_table(result.attempts), headline(result)))
+
+
+def print_runs(runs: Iterable[RunLine], console: Console) -> None:
+    _print(console, runs_table(runs))

@@ -1,0 +1,724 @@
+"""The box that hostile candidate code runs in: what the kernel offers, as root or as an ordinary user.
+
+Standard library only, and loadable by its path from `python -I -S`, so that a worker needs nothing of the project.
+A worker calls `enter()` on itself before it loads a candidate; a compiler is started through the launcher
+
+    python -I -S harness/sandbox.py --spec JSON -- g++ candidate.cpp ...
+
+because `#include "/home/me/.ssh/id_rsa"` in a hostile source is a read, too. `enter()` returns the layers that are
+active, never one that is not, and `missing()` says in sentences what is not protected.
+
+What cannot be done here: nothing protects the GPU itself, Landlock does not hide that a path exists (stat), and
+whatever shares the candidate's process (its clock, its replies) stays the candidate's to forge. The parent owns those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Self
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one boxed process tree may use. 0 means no limit.
+
+    `memory_bytes` is an address-space limit where there is no GPU (CUDA reserves terabytes of addresses) and the
+    Watchdog's limit of resident anonymous and shared memory everywhere: count the shared buffers in.
+    """
+
+    memory_bytes: int = 4 << 30
+    file_bytes: int = 64 << 20
+    scratch_bytes: int = 1 << 30
+    """All files in the scratch folder together; the Watchdog's, as no rlimit says it."""
+    threads: int = 256
+    """Processes and threads of the box together."""
+    open_files: int = 256
+    cpu_seconds: int = 0
+
+
+# Layer -> what is not protected without it, for the user. The order is that of the harm.
+LAYERS: dict[str, str] = {
+    "files": "Landlock is missing: candidate code can read this user's files and write where this user may",
+    "seccomp": "seccomp is missing: candidate code can fork, trace, change limits and use every system call",
+    "network": "neither a network namespace nor seccomp is available: candidate code can reach the network",
+    "no new privileges": "no_new_privs is missing: candidate code can gain rights through setuid programs",
+    "capabilities": "capabilities could not be dropped: candidate code has the rights of root",
+    "signals": "neither Landlock (ABI 6) nor seccomp guards signals: candidate code can signal this user's processes",
+    "truncate": "Landlock ABI 3 is missing: candidate code can empty files that it cannot write",
+    "device ioctl": "Landlock ABI 5 is missing: ioctl on device files outside the list is not refused",
+    "dies with parent": "PR_SET_PDEATHSIG is missing: a worker may outlive this process",
+    "limits": "rlimits could not be set: files, open files and CPU time are not bounded",
+}
+# Extra strength; each is covered by another layer or by the Watchdog, so its absence is no warning by itself.
+EXTRAS = (
+    "network namespace",
+    "ipc namespace",
+    "pid namespace",
+    "process limit",
+    "address space",
+    "not dumpable",
+    "tcp",
+)
+
+
+def missing(active: list[str]) -> list[str]:
+    """One sentence for each protection that is not there, the worst first; empty when the box is whole."""
+    return [sentence for layer, sentence in LAYERS.items() if layer not in active]
+
+
+# --- environment and paths -------------------------------------------------------------------------------------
+
+# Where the GPU's libraries and the toolchain are. Everything else (keys, tokens, PYTHONPATH, LD_PRELOAD) stays out.
+_KEPT = (
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDA_ROOT",
+    "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "OMP_NUM_THREADS", "CPATH",
+    "LIBRARY_PATH", "TZ",
+)  # fmt: skip
+
+
+def clean_environment(scratch: str) -> dict[str, str]:
+    """The environment of a boxed process: nothing of the user's but where CUDA and the toolchain are."""
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment |= {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LANG": "C.UTF-8",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "CUDA_CACHE_PATH": os.path.join(scratch, "cuda-cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return environment
+
+
+def interpreter_paths() -> list[str]:
+    """What the running interpreter reads to start: its installation and, in a virtual environment, that too."""
+    paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
+    environment = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
+    if os.path.exists(os.path.join(environment, "pyvenv.cfg")):  # until 3.14 `-S` leaves sys.prefix without it
+        paths.add(environment)
+    return sorted(path for path in paths if path not in ("", "/", "/usr") and os.path.isdir(path))
+
+
+_SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix/store")
+_ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/alternatives")
+# The CPU's and the memory's shape; nothing about other processes. CUDA reads /proc/driver/nvidia and /proc/devices.
+_PROC = (
+    "cpuinfo", "meminfo", "stat", "version", "filesystems", "loadavg", "uptime", "self",
+    "sys/kernel", "sys/vm", "sys/fs", "sys/net/core",
+)  # fmt: skip
+_PROC_GPU = ("driver", "devices", "modules", "interrupts", "misc")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+# --- Landlock ----------------------------------------------------------------------------------------------------
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG, _MAKE_SYM = 1 << 4, 1 << 5, 1 << 7, 1 << 8, 1 << 12
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_READ = _READ_FILE | _READ_DIR
+_SCRATCH = (
+    _READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _MAKE_SYM | _REFER | _TRUNCATE
+)  # no sockets, pipes or device nodes
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock ABI, 0 where there is none."""
+    return max(0, _libc.syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
+
+
+def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: bool, allow_exec: bool) -> list[str]:
+    abi = landlock_abi()
+    if abi < 1:
+        return []
+    handled = (1 << 13) - 1
+    handled |= (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0) | (_IOCTL_DEV if abi >= 5 else 0)
+    # struct landlock_ruleset_attr grew: file rights, then TCP bind and connect (ABI 4), then scopes: abstract
+    # sockets and signals (ABI 6). An older kernel takes the shorter struct.
+    attribute = struct.pack("=QQQ", handled, 0b11 if abi >= 4 else 0, 0b11 if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = _libc.syscall(444, attribute, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    if ruleset < 0:
+        return []
+
+    def allow(path: str, rights: int) -> None:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return  # not on this system: nothing to allow
+        try:
+            if not os.path.isdir(f"/proc/self/fd/{fd}"):
+                rights &= _FILE_RIGHTS
+            rule = struct.pack("=Qi", rights & handled, fd)
+            _libc.syscall(445, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint32(0))
+        finally:
+            # The inode of /proc/<pid> lives as long as its dentry: keep the descriptor, or memory pressure could
+            # drop the inode and the rule with it.
+            if path != "/proc/self":
+                os.close(fd)
+
+    read = _READ | (_EXECUTE if allow_exec else 0)
+    for path in (*_SYSTEM, *readable):
+        allow(path, read)
+    for path in _ETC:
+        allow(path, _READ)
+    for name in _PROC:
+        allow(f"/proc/{name}", _READ)
+    for path in _DEVICES:
+        allow(path, _READ_FILE | _WRITE_FILE)
+    for path in devices:
+        allow(path, _READ | _WRITE_FILE | _IOCTL_DEV)
+    allow("/sys/devices/system", _READ)
+    if gpu:
+        allow("/sys", _READ)
+        for name in _PROC_GPU:
+            allow(f"/proc/{name}", _READ)
+        # cuInit names its threads by fopen("/proc/self/task/*/comm", "w"), which truncates, and returns 304 when it
+        # may not. Only the process's own folder: the parent's /proc/<pid>/mem stays out of sight.
+        allow("/proc/self", _READ | _WRITE_FILE | _TRUNCATE)
+        for name in sorted(os.listdir("/dev")):
+            if name.startswith("nvidia") or name == "dxg":
+                allow(f"/dev/{name}", _READ | _WRITE_FILE | _IOCTL_DEV)
+    allow(scratch, _SCRATCH | (_EXECUTE if allow_exec else 0))
+
+    # ABI 7: a candidate that is refused a million times must not fill the audit log.
+    flags = 1 if abi >= 7 else 0
+    restricted = _libc.syscall(446, ctypes.c_int(ruleset), ctypes.c_uint32(flags)) == 0
+    os.close(ruleset)
+    if not restricted:
+        return []
+    layers = ["files"]
+    layers += ["truncate"] if abi >= 3 else []
+    layers += ["tcp"] if abi >= 4 else []
+    layers += ["device ioctl"] if abi >= 5 else []
+    layers += ["signals"] if abi >= 6 else []
+    return layers
+
+
+# --- seccomp -----------------------------------------------------------------------------------------------------
+
+# name -> number on (x86_64, aarch64); None where the architecture has no such call.
+_CALLS: dict[str, tuple[int | None, int | None]] = {
+    "accept": (43, 202), "accept4": (288, 242), "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171),
+    "bind": (49, 200), "bpf": (321, 280), "chmod": (90, None), "chown": (92, None), "chroot": (161, 51),
+    "clock_adjtime": (305, 266), "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435),
+    "connect": (42, 203), "delete_module": (176, 106), "execve": (59, 221), "execveat": (322, 281),
+    "fanotify_init": (300, 262), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "fchown": (93, 55), "fchownat": (260, 54), "fcntl": (72, 25), "file_setattr": (469, 469),
+    "finit_module": (313, 273), "fork": (57, None), "fremovexattr": (199, 16), "fsconfig": (431, 431),
+    "fsetxattr": (190, 7), "fsmount": (432, 432), "fsopen": (430, 430), "fspick": (433, 433),
+    "futimesat": (261, None), "init_module": (175, 105), "inotify_init": (253, None), "inotify_init1": (294, 26),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_uring_setup": (425, 425),
+    "ioctl": (16, 29), "ioperm": (173, None), "iopl": (172, None), "ioprio_set": (251, 30), "kcmp": (312, 272),
+    "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219), "kill": (62, 129),
+    "lchown": (94, None), "listen": (50, 201), "lremovexattr": (198, 15), "lsetxattr": (189, 6),
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "migrate_pages": (256, 238), "mknod": (133, None),
+    "mknodat": (259, 33), "modify_ldt": (154, None), "mount": (165, 40), "mount_setattr": (442, 442),
+    "move_mount": (429, 429), "move_pages": (279, 239), "mq_open": (240, 180), "msgget": (68, 186),
+    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
+    "open_tree_attr": (467, 467), "perf_event_open": (298, 241), "pidfd_getfd": (438, 438), "pidfd_open": (434, 434),
+    "pidfd_send_signal": (424, 424), "pivot_root": (155, 41), "prctl": (157, 167), "prlimit64": (302, 261),
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60), "quotactl_fd": (443, 443),
+    "reboot": (169, 142), "removexattr": (197, 14), "removexattrat": (466, 466), "request_key": (249, 218),
+    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+    "seccomp": (317, 277), "semget": (64, 190), "setdomainname": (171, 162), "sethostname": (170, 161),
+    "setns": (308, 268), "setpgid": (109, 154), "setpriority": (141, 140), "setsid": (112, 157),
+    "settimeofday": (164, 170), "setxattr": (188, 5), "setxattrat": (463, 463), "shmat": (30, 196), "shmget": (29, 194),
+    "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
+    "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
+    "utime": (132, None), "utimensat": (280, 88), "utimes": (235, None), "vfork": (58, None), "vhangup": (153, 58),
+}  # fmt: skip
+
+# No compiler and no kernel needs these, and each reaches outside the process (or round the filter: io_uring).
+_NEVER = (
+    "acct", "add_key", "adjtimex", "bpf", "chroot", "clock_adjtime", "clock_settime", "delete_module", "fanotify_init",
+    "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "inotify_init", "inotify_init1",
+    "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl", "ioprio_set", "kcmp", "kexec_file_load",
+    "kexec_load", "keyctl", "memfd_secret", "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount",
+    "move_pages", "mq_open", "msgget", "name_to_handle_at", "open_by_handle_at", "open_tree", "open_tree_attr",
+    "perf_event_open", "pidfd_send_signal", "pivot_root", "process_madvise", "process_mrelease", "quotactl",
+    "quotactl_fd", "reboot", "request_key", "seccomp", "semget", "setdomainname", "sethostname", "setns",
+    "settimeofday", "shmat", "shmget", "swapoff", "swapon", "syslog", "umount2", "unshare", "userfaultfd", "vhangup",
+    # Landlock does not know these: a file's mode, owner, times and attributes can be changed where it cannot be
+    # written, and a time or an attribute is a place to keep an answer for the next process.
+    "chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "file_setattr", "fremovexattr",
+    "fsetxattr", "futimesat", "lchown", "lremovexattr", "lsetxattr", "mknod", "mknodat", "removexattr",
+    "removexattrat", "setxattr", "setxattrat", "utime", "utimensat", "utimes",
+    # Out of the process group is out of reach of killpg.
+    "setpgid", "setsid",
+)  # fmt: skip
+# An attempt on another process's memory is no accident: end it, so that the verdict can say so.
+_FATAL = ("ptrace", "process_vm_readv", "process_vm_writev")
+
+_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_EPERM, _ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_CLONE_THREAD = 0x00010000
+_CLONE_NEW = 0x7E020080  # every CLONE_NEW* flag
+_AF_UNIX = 1
+
+
+def _arguments_equal(argument: int, values: tuple[int, ...], otherwise: int, action: int = _ALLOW) -> list[tuple]:
+    """`action` when the low word of the argument is one of the values, `otherwise` else."""
+    block: list[tuple] = [(_LOAD, 0, 0, 16 + 8 * argument)]
+    for value in values:
+        block += [(_JEQ, 0, 1, value & 0xFFFFFFFF), (_RETURN, 0, 0, action)]
+    return [*block, (_RETURN, 0, 0, otherwise)]
+
+
+def _program(machine: str, *, gpu: bool, allow_exec: bool) -> bytes:
+    """The BPF filter: everything that is not named is allowed, as Landlock is the list of what may be touched."""
+    column, audit_arch = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}[machine]
+    me = os.getpid()
+    rules: dict[str, list[tuple]] = {name: [(_RETURN, 0, 0, _EPERM)] for name in _NEVER}
+    for name in _FATAL:
+        rules[name] = [(_RETURN, 0, 0, _EPERM if allow_exec else _KILL)]
+    rules["clone3"] = [(_RETURN, 0, 0, _ENOSYS)]  # its flags are behind a pointer; glibc then falls back to clone
+    # FIOSETOWN, SIOCSPGRP and fcntl's F_SETOWN, F_SETOWN_EX make the kernel send a signal for us; TIOCSTI and
+    # TIOCLINUX type into a terminal.
+    rules["ioctl"] = _arguments_equal(1, (0x8901, 0x8902, 0x5412, 0x541C), _ALLOW, _EPERM)
+    rules["fcntl"] = _arguments_equal(1, (8, 15), _ALLOW, _EPERM)
+    # PDEATHSIG, DUMPABLE, SECCOMP, MM, CHILD_SUBREAPER, SCHED_CORE (idles a neighbour's hyperthread), PTRACER
+    rules["prctl"] = _arguments_equal(0, (1, 4, 22, 35, 36, 62, 0x59616D61), _ALLOW, _EPERM)
+    if allow_exec:
+        rules["clone"] = [
+            (_LOAD, 0, 0, 16),
+            (_JSET, 0, 1, _CLONE_NEW),
+            (_RETURN, 0, 0, _EPERM),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
+        for name in ("socket", "socketpair", "connect", "setpriority"):
+            rules[name] = [(_RETURN, 0, 0, _EPERM)]
+    else:
+        for name in ("fork", "vfork", "execve", "execveat", "tkill", "setpriority", "connect", "memfd_create"):
+            rules[name] = [(_RETURN, 0, 0, _EPERM)]
+        rules["clone"] = [
+            (_LOAD, 0, 0, 16),
+            (_JSET, 0, 1, _CLONE_NEW),
+            (_RETURN, 0, 0, _EPERM),
+            (_JSET, 0, 1, _CLONE_THREAD),
+            (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, _EPERM),
+        ]
+        rules["kill"] = _arguments_equal(0, (me, 0), _EPERM)
+        for name in ("tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
+            rules[name] = _arguments_equal(0, (me,), _EPERM)
+        for name in ("sched_setattr", "sched_setparam", "sched_setscheduler"):
+            rules[name] = [(_RETURN, 0, 0, _EPERM)]
+        # A same-user process may otherwise move the parent or the baseline to one core, or to idle priority. On a
+        # CPU not even its own: the comparison is between equal numbers of cores.
+        rules["sched_setaffinity"] = _arguments_equal(0, (0, me), _EPERM) if gpu else [(_RETURN, 0, 0, _EPERM)]
+        if gpu:  # the driver opens abstract sockets and pidfds of its own; Landlock and the namespace bound them
+            rules["socket"] = _arguments_equal(0, (_AF_UNIX,), _EPERM)
+            rules["socketpair"] = _arguments_equal(0, (_AF_UNIX,), _EPERM)
+        else:
+            names = ("socket", "socketpair", "bind", "listen", "accept", "accept4", "pidfd_open", "pidfd_getfd")
+            for name in names:
+                rules[name] = [(_RETURN, 0, 0, _EPERM)]
+    rules["prlimit64"] = _arguments_equal(0, (0, me), _EPERM)
+
+    program: list[tuple] = [
+        (_LOAD, 0, 0, 4),
+        (_JEQ, 1, 0, audit_arch),
+        (_RETURN, 0, 0, _KILL),  # a 32-bit call from a 64-bit process has other numbers
+        (_LOAD, 0, 0, 0),
+    ]
+    if machine == "x86_64":
+        program += [(_JGE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]  # the x32 numbers
+    for name, block in rules.items():
+        number = _CALLS[name][column]
+        if number is not None:
+            program += [(_JEQ, 0, len(block), number), *block]
+    program.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _seccomp(*, gpu: bool, allow_exec: bool) -> list[str]:
+    machine = platform.machine()
+    if machine not in ("x86_64", "aarch64"):
+        return []
+    program = _program(machine, gpu=gpu, allow_exec=allow_exec)
+    buffer = ctypes.create_string_buffer(program, len(program))
+
+    class SockFprog(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    filters = SockFprog(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    if _prctl(22, 2, ctypes.addressof(filters)) != 0:
+        return []
+    # A worker's filter bounds every call that sends a signal; a compiler must be free to signal its children.
+    return ["seccomp", "network"] + ([] if allow_exec else ["signals"])
+
+
+# --- the other layers --------------------------------------------------------------------------------------------
+
+
+def _prctl(option: int, argument: int = 0, third: int = 0) -> int:
+    return _libc.prctl(
+        ctypes.c_int(option), ctypes.c_ulong(argument), ctypes.c_ulong(third), ctypes.c_ulong(0), ctypes.c_ulong(0)
+    )
+
+
+_NEWUSER, _NEWNET, _NEWIPC, _NEWPID = 0x10000000, 0x40000000, 0x08000000, 0x20000000
+
+
+def _namespaces(*, pid: bool) -> list[str]:
+    """New network, IPC and (for the launcher's children) process namespaces, through a user namespace if need be."""
+    uid, gid = os.getuid(), os.getgid()
+    extra = _NEWPID if pid else 0
+    names = ["network namespace", "ipc namespace", "network"] + (["pid namespace", "signals"] if pid else [])
+    if _libc.unshare(_NEWNET | _NEWIPC | extra) == 0:
+        return names
+    if _libc.unshare(_NEWUSER | _NEWNET | _NEWIPC | extra) != 0:
+        return []
+    with contextlib.suppress(OSError):  # without a map the process shows as `nobody`; its rights are the same
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    return [*names, "user namespace"]
+
+
+def _limit(limits: Limits, *, gpu: bool, own_users: bool) -> list[str]:
+    """rlimits. `own_users`: in a user namespace of its own the number of processes counts this box alone."""
+    layers = ["limits"]
+
+    def bound(which: int, value: int, hard: int | None = None) -> bool:
+        ceiling = resource.getrlimit(which)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            value, hard = min(value, ceiling), min(value if hard is None else hard, ceiling)
+        try:
+            resource.setrlimit(which, (value, value if hard is None else hard))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    held = [bound(resource.RLIMIT_CORE, 0), bound(resource.RLIMIT_MSGQUEUE, 0)]
+    if limits.file_bytes:
+        held.append(bound(resource.RLIMIT_FSIZE, limits.file_bytes))
+    if limits.open_files:
+        held.append(bound(resource.RLIMIT_NOFILE, limits.open_files))
+    if limits.cpu_seconds:  # SIGXCPU names the reason; one second later SIGKILL
+        held.append(bound(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1))
+    if limits.memory_bytes and not gpu and bound(resource.RLIMIT_AS, limits.memory_bytes):
+        layers.append("address space")
+    # The kernel never applies NPROC to root, and elsewhere counts all of the user's processes.
+    if limits.threads and own_users and os.getuid() != 0 and bound(resource.RLIMIT_NPROC, limits.threads):
+        layers.append("process limit")
+    return layers if all(held) else layers[1:]
+
+
+def _drop_capabilities() -> list[str]:
+    if os.path.exists("/proc/sys/kernel/cap_last_cap"):
+        with open("/proc/sys/kernel/cap_last_cap") as file:
+            last = int(file.read())
+    else:
+        last = 40
+    for capability in range(last + 1):
+        _prctl(24, capability)  # PR_CAPBSET_DROP; refused without CAP_SETPCAP, when there is nothing to drop
+    _prctl(47, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
+    header = struct.pack("=Ii", 0x20080522, 0)
+    number = {"x86_64": 126, "aarch64": 91}.get(platform.machine())
+    if number is not None:
+        _libc.syscall(number, header, bytes(24))
+    with open("/proc/self/status") as file:
+        held = {line.split(":")[0]: int(line.split()[1], 16) for line in file if line.startswith("Cap")}
+    return ["capabilities"] if not (held["CapEff"] | held["CapPrm"] | held["CapInh"]) else []
+
+
+def _die_with(parent: int) -> list[str]:
+    if _prctl(1, signal.SIGKILL) != 0:
+        return []
+    if parent and os.getppid() != parent:  # it died before we asked
+        os._exit(1)
+    return ["dies with parent"]
+
+
+def enter(
+    *,
+    scratch: str,
+    readable: list[str],
+    devices: list[str],
+    limits: Limits,
+    gpu: bool,
+    allow_exec: bool,
+    parent: int = 0,
+) -> list[str]:
+    """Box the calling process, for good. Returns the names of the layers that are active.
+
+    Call it while there is a single thread and before CUDA is touched. `scratch` is the only folder that can be
+    written; `readable` are files and folders beside the system's own; `devices` are device files beside the GPU's.
+    `allow_exec` is for compilers: child processes of the same box. `parent`: pid of the expected parent, to close
+    the race with its death. The kernel ends this process when the *thread* that started it ends: start workers from
+    a thread that outlives them. A missing layer is no error here: see `missing`.
+    """
+    namespaces = _namespaces(pid=False)
+    return _confine(
+        namespaces,
+        scratch=scratch,
+        readable=readable,
+        devices=devices,
+        limits=limits,
+        gpu=gpu,
+        allow_exec=allow_exec,
+        parent=parent,
+    )
+
+
+def _confine(
+    namespaces: list[str],
+    *,
+    scratch: str,
+    readable: list[str],
+    devices: list[str],
+    limits: Limits,
+    gpu: bool,
+    allow_exec: bool,
+    parent: int,
+) -> list[str]:
+    active = [*namespaces]
+    active += ["no new privileges"] if _prctl(38, 1) == 0 else []
+    active += _limit(limits, gpu=gpu, own_users="user namespace" in namespaces)
+    active += _drop_capabilities()
+    # A change of credentials clears both of these, so they come after it.
+    active += _die_with(parent)
+    active += ["not dumpable"] if _prctl(4, 0) == 0 else []
+    active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec)
+    active += _seccomp(gpu=gpu, allow_exec=allow_exec)
+    return list(dict.fromkeys(active))  # some protections come from two layers
+
+
+# --- the parent's side -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Usage:
+    memory_bytes: int
+    threads: int
+
+
+def _usage(pid: int) -> _Usage | None:
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            fields = dict(line.split(":", 1) for line in file if ":" in line)
+    except OSError:
+        return None
+    if "RssAnon" not in fields:  # a zombie
+        return None
+    kilobytes = sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem", "VmSwap"))
+    return _Usage(kilobytes * 1024, int(fields["Threads"]))
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/<pid>/stat after the name: state, parent, group, session, ..."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def session_members(leader: int) -> list[int]:
+    """Every process in the session that `leader` began."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if (fields := _stat(pid)) and fields[3] == str(leader)]
+
+
+def _folder_bytes(folder: str, most: int) -> int:
+    """Bytes of the files below a folder; stops counting beyond `most`. Links are not followed."""
+    total, pending = 0, [folder]
+    while pending and total <= most:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                else:
+                    total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1)
+                if total > most:
+                    break
+    return total
+
+
+class Watchdog:
+    """Kills a boxed process group that outgrows its limits or its time, and says why.
+
+    The group's leader must be an unreaped child started with `start_new_session=True`. `tree`: it may have children
+    (compilers). Without it only the leader is looked at, as seccomp lets a worker have none: two small reads of
+    /proc a poll, 60 us, so that watching does not disturb what is timed.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        limits: Limits,
+        *,
+        seconds: float | None = None,
+        scratch: str = "",
+        tree: bool = False,
+        interval_s: float = 0.05,
+    ) -> None:
+        self.reason = ""
+        """Why the group was killed; empty while it was not."""
+        self._pid, self._limits, self._scratch, self._tree, self._interval = pid, limits, scratch, tree, interval_s
+        self._seconds = seconds
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._began = _stat(pid)[19:20]
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._polls = 0
+        self._thread = threading.Thread(target=self._watch, name=f"watchdog-{pid}", daemon=True)
+        self._thread.start()
+
+    def allow(self, seconds: float | None) -> None:
+        """A new deadline, from now: a worker gets one for each request. None: no deadline."""
+        with self._lock:
+            self._seconds = seconds
+            self._deadline = None if seconds is None else time.monotonic() + seconds
+
+    def stop(self) -> str:
+        """End the watch (call before the process is reaped) and return the reason for a kill, or ''."""
+        self._stop.set()
+        self._thread.join()
+        return self.reason
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._interval):
+            reason = self._fault()
+            if reason:
+                self.reason = reason
+                self._kill()
+                return
+
+    def _fault(self) -> str:
+        with self._lock:
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                return f"took longer than {self._seconds:g} s"
+        usages = [_usage(pid) for pid in (session_members(self._pid) if self._tree else [self._pid])]
+        memory = sum(usage.memory_bytes for usage in usages if usage)
+        threads = sum(usage.threads for usage in usages if usage)
+        if self._limits.memory_bytes and memory > self._limits.memory_bytes:
+            return f"used {memory / 2**30:.2f} GiB of memory, {self._limits.memory_bytes / 2**30:.2f} GiB are allowed"
+        if self._limits.threads and threads > self._limits.threads:
+            return f"started {threads} processes and threads, {self._limits.threads} are allowed"
+        self._polls += 1
+        if self._scratch and self._limits.scratch_bytes and self._polls % 4 == 0:
+            size = _folder_bytes(self._scratch, self._limits.scratch_bytes)
+            if size > self._limits.scratch_bytes:
+                allowed = self._limits.scratch_bytes / 2**20
+                return f"filled its scratch folder beyond the {allowed:.0f} MiB that are allowed"
+        return ""
+
+    def _kill(self) -> None:
+        if self._began != _stat(self._pid)[19:20]:
+            return  # the pid is someone else's by now
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        if self._tree:
+            for pid in session_members(self._pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+# --- the launcher ------------------------------------------------------------------------------------------------
+
+
+def launch_command(
+    command: list[str], *, scratch: str, readable: list[str], limits: Limits, report_fd: int = -1
+) -> list[str]:
+    """The argument list that runs `command` in the box. Start it with `start_new_session=True`, `close_fds=True`, an
+    environment from `clean_environment`, and `pass_fds=(report_fd,)` to be told the active layers as JSON there."""
+    spec = {"scratch": scratch, "readable": readable, "limits": asdict(limits), "report_fd": report_fd}
+    spec["parent"] = os.getpid()
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), "--spec", json.dumps(spec), "--", *command]
+
+
+def _run_boxed(spec: dict, command: list[str], *, namespaces: list[str], parent: int) -> None:
+    """Box this process and become the command. Does not return."""
+    active = _confine(
+        namespaces,
+        scratch=spec["scratch"],
+        readable=[*spec["readable"], *interpreter_paths()],
+        devices=[],
+        limits=Limits(**spec["limits"]),
+        gpu=False,
+        allow_exec=True,
+        parent=parent,
+    )
+    if spec["report_fd"] >= 0:
+        os.write(spec["report_fd"], json.dumps(active).encode())
+        os.close(spec["report_fd"])
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a child would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"cannot run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    os._exit(127)
+
+
+def _exit_as(status: int) -> None:
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _launch(spec: dict, command: list[str]) -> None:
+    """The command in a process namespace of its own, so that whatever it leaves behind dies with it.
+
+    launcher (dies with the parent) -> init of the namespace (dies with the launcher) -> the command. Where process
+    namespaces are not permitted the launcher becomes the command itself.
+    """
+    _die_with(spec["parent"])
+    namespaces = _namespaces(pid=True)
+    if not namespaces:
+        _run_boxed(spec, command, namespaces=[], parent=spec["parent"])
+    alive_read, alive_write = os.pipe()  # end of file there: the launcher is dead
+    init = os.fork()
+    if init == 0:
+        os.close(alive_write)
+        _prctl(1, signal.SIGKILL)
+        if select.select([alive_read], [], [], 0)[0]:
+            os._exit(1)
+        child = os.fork()
+        if child == 0:
+            os.close(alive_read)
+            _run_boxed(spec, command, namespaces=namespaces, parent=1)
+        if spec["report_fd"] >= 0:
+            os.close(spec["report_fd"])
+        while True:
+            pid, status = os.wait()  # orphans come here too
+            if pid == child:
+                _exit_as(status)
+    os.close(alive_read)
+    if spec["report_fd"] >= 0:
+        os.close(spec["report_fd"])
+    _exit_as(os.waitpid(init, 0)[1])
+
+
+if __name__ == "__main__":
+    _flag, _spec, _dashes, *_command = sys.argv[1:]
+    if _flag != "--spec" or _dashes != "--" or not _command:
+        sys.exit("usage: sandbox.py --spec JSON -- command arguments...")
+    _launch(json.loads(_spec), _command)

@@ -1,0 +1,233 @@
+"""Every kernel by name, and a user's own by the path of its folder.
+
+A kernel is a folder with `spec.py` (binds `SPEC`), `reference.py` (defines `reference`), baselines and known wrong
+candidates. Both Python files are executed by their location under a name of their own: `kernels` is also a package on
+PyPI, and a user's folder need not be importable. Nothing here imports torch; only a call of the reference does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import inspect
+import symtable
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from kernels.spec import Device, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+FOLDER = Path(__file__).resolve().parent
+DEVICES_OF_SUFFIX: dict[str, tuple[Device, ...]] = {".cu": ("cuda",), ".cpp": ("cpu",), ".py": ("cuda", "cpu")}
+_SUFFIX_OF_DEVICE: dict[Device, str] = {"cuda": ".cu", "cpu": ".cpp"}
+
+
+class KernelError(Exception):
+    """What the user named or wrote cannot be used; the message is one sentence that says where and what."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One operation and the folder that describes it. Cheap to make, to hash and to pickle."""
+
+    spec: Spec
+    folder: Path
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
+
+    def reference(self, **arguments: Any) -> dict[str, Tensor]:
+        """What is right: every output and inout tensor by name, in the dtype and on the device of the inputs.
+
+        Takes every input and inout tensor and every scalar of the spec by name (no sizes, no outputs), and changes
+        none of them. Raises KernelError where reference.py cannot be called so or leaves an output away.
+        """
+        path = self.folder / "reference.py"
+        function = _reference(path)
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError as error:
+            raise KernelError(f"{path}: reference() does not take the spec's inputs and scalars: {error}") from None
+        expected = function(**arguments)
+        if not isinstance(expected, dict):
+            raise KernelError(
+                f"{path}: reference() returned a {type(expected).__name__}, not a dict of tensors by name"
+            )
+        for tensor in self.spec.outputs:
+            if tensor.name not in expected:
+                raise KernelError(f"{path}: reference() returned no {tensor.name!r}, which the spec lists as an output")
+        return expected
+
+    def baselines(self, device: Device) -> dict[str, Path]:
+        """`baseline.cu` under the name "baseline", `baseline.<name>.cu` under <name>; `.cpp` and `.py` alike."""
+        return _files(self.folder, "baseline", device)
+
+    def baseline(self, device: Device, name: str | None = None) -> tuple[str, Path]:
+        """The named baseline, or the spec's default, or the only one. Raises KernelError where there is none."""
+        found = self.baselines(device)
+        if not found:
+            suffix = _SUFFIX_OF_DEVICE[device]
+            raise KernelError(
+                f"{self.folder} has no baseline for {device}: put it into baseline{suffix} or baseline.<name>{suffix}"
+            )
+        chosen = name or self.spec.default_baseline.get(device) or next(iter(found))
+        if chosen not in found:
+            raise KernelError(f"{self.spec.name} has no {device} baseline {chosen!r}; {_nearest(chosen, found)}")
+        return chosen, found[chosen]
+
+    def wrong(self, device: Device) -> dict[str, Path]:
+        """Candidates of `wrong/` that the harness must reject, by file name without its suffix."""
+        paths = (self.folder / "wrong").glob("*")
+        return {path.stem: path for path in sorted(paths) if device in DEVICES_OF_SUFFIX.get(path.suffix, ())}
+
+
+def names() -> list[str]:
+    """Every kernel of the catalog: the folders beside this file that have a spec.py."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/spec.py"))
+
+
+def load(name_or_path: str) -> Kernel:
+    """A kernel of the catalog by its name, or any folder by its path. Raises KernelError."""
+    known = names()
+    if name_or_path in known:
+        folder = FOLDER / name_or_path
+    else:
+        folder = Path(name_or_path).expanduser()
+        if not folder.is_dir():
+            if "/" in name_or_path:
+                raise KernelError(f"{name_or_path} is not a folder")
+            raise KernelError(f"there is no kernel {name_or_path!r}; {_nearest(name_or_path, known)}")
+        folder = folder.resolve()
+    kernel = Kernel(_spec(folder / "spec.py"), folder)
+    _check_reference(folder / "reference.py")
+    _check_baselines(kernel)
+    return kernel
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
+
+
+def _files(folder: Path, stem: str, device: Device) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob(f"{stem}*")):
+        first, *middle, suffix = path.name.split(".")
+        if first != stem or device not in DEVICES_OF_SUFFIX.get(f".{suffix}", ()):
+            continue
+        name = ".".join(middle) or stem
+        if name in found:
+            raise KernelError(f"{folder}: {found[name].name} and {path.name} are both the {device} baseline {name!r}")
+        found[name] = path
+    return found
+
+
+def _read(path: Path, holds: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise KernelError(f"{path.parent} has no {path.name}, which must {holds}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise KernelError(f"{path} cannot be read: {error}") from None
+
+
+def _execute(path: Path, text: str) -> ModuleType:
+    """The module of one file. No byte code is kept: two edits within a second would otherwise be taken for one."""
+    module = ModuleType(f"_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # Pydantic and dataclasses look annotations up through here.
+    try:
+        exec(compile(text, str(path), "exec"), module.__dict__)  # noqa: S102
+    except ValidationError as error:
+        raise KernelError(f"{path}, line {_line(path, error)}: {_one_sentence(error)}") from None
+    except Exception as error:  # noqa: BLE001, the user's own code may raise anything
+        del sys.modules[module.__name__]
+        said = str(error).splitlines()[0] if str(error) else "no reason given"
+        raise KernelError(f"{path}, line {_line(path, error)}: {type(error).__name__}: {said}") from None
+    return module
+
+
+def _line(path: Path, error: BaseException) -> int:
+    """The last line of that file that was running, 0 where none was."""
+    if isinstance(error, SyntaxError):
+        return error.lineno or 0
+    return max((f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)), default=0)
+
+
+def _one_sentence(error: ValidationError) -> str:
+    """The first complaint, as `Tensor 'input': field shape[1]: what is wrong`."""
+    # A misspelt field is both unknown and missing; the misspelling is what to name.
+    first, *others = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    said = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        said = "is required"
+    elif first["type"] == "extra_forbidden":
+        said = f"is no field of {error.title}"
+    elif first["type"] != "value_error":
+        said = f"{said[0].lower()}{said[1:]}, not {_short(first['input'])}"
+    given = first["input"] if isinstance(first["input"], dict) else {}
+    named = f" {given['name']!r}" if error.title != "Spec" and isinstance(given.get("name"), str) else ""
+    field = f" field {place}:" if place else ""
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{error.title}{named}:{field} {said}{more}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _spec(path: Path) -> Spec:
+    module = _execute(path, _read(path, "bind SPEC = Spec(...)"))
+    spec = getattr(module, "SPEC", None)
+    if not isinstance(spec, Spec):
+        found = "binds no SPEC" if spec is None else f"binds SPEC to a {type(spec).__name__}"
+        raise KernelError(f"{path} {found}; it must bind SPEC = Spec(...) of kernels.spec")
+    return spec
+
+
+def _check_reference(path: Path) -> None:
+    """That the file is there, parses and binds `reference`, without executing it: that would import torch."""
+    text = _read(path, "define reference(...)")
+    try:
+        bound = symtable.symtable(text, str(path), "exec").lookup("reference")
+    except SyntaxError as error:
+        raise KernelError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except KeyError:
+        raise KernelError(f"{path} defines no function reference(...)") from None
+    if not (bound.is_assigned() or bound.is_imported()):
+        raise KernelError(f"{path} defines no function reference(...)")
+
+
+@functools.cache
+def _reference(path: Path) -> Callable[..., dict[str, Tensor]]:
+    function = getattr(_execute(path, _read(path, "define reference(...)")), "reference", None)
+    if not callable(function):
+        raise KernelError(f"{path} defines no function reference(...)")
+    return function
+
+
+def _check_baselines(kernel: Kernel) -> None:
+    for device in _SUFFIX_OF_DEVICE:
+        found = kernel.baselines(device)
+        default = kernel.spec.default_baseline.get(device)
+        where = f"{kernel.folder / 'spec.py'}: Spec: field default_baseline"
+        if default is not None and default not in found:
+            there = ", ".join(found) or "none"
+            raise KernelError(f"{where}: {device} names {default!r}, but the folder's {device} baselines are: {there}")
+        if default is None and len(found) > 1:
+            raise KernelError(f"{where}: must name one for {device}, since there are several: {', '.join(found)}")
