@@ -59,8 +59,8 @@ extern "C" void fused_add_rmsnorm_float16(
 }
 
 extern "C" void fused_add_rmsnorm_bfloat16(
-    __nv_bfloat16* input, __nv_bfloat16* residual, const __nv_bfloat16* weight, int64_t tokens, int64_t hidden, float eps,
-    cudaStream_t stream) {
+    __nv_bfloat16* input, __nv_bfloat16* residual, const __nv_bfloat16* weight, int64_t tokens, int64_t hidden,
+    float eps, cudaStream_t stream) {
     fused_add_rmsnorm(input, residual, weight, tokens, hidden, eps, stream);
 }
 

@@ -97,22 +97,23 @@ void merge_attn_states_lse(
 }
 
 extern "C" void merge_attn_states_lse_float16(
-    const __half* prefix_output, const float* prefix_lse, const __half* suffix_output, const float* suffix_lse, __half* output,
-    float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim, cudaStream_t stream) {
+    const __half* prefix_output, const float* prefix_lse, const __half* suffix_output, const float* suffix_lse,
+    __half* output, float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim, cudaStream_t stream) {
     merge_attn_states_lse(
         prefix_output, prefix_lse, suffix_output, suffix_lse, output, output_lse, tokens, heads, head_dim, stream);
 }
 
 extern "C" void merge_attn_states_lse_bfloat16(
-    const __nv_bfloat16* prefix_output, const float* prefix_lse, const __nv_bfloat16* suffix_output, const float* suffix_lse, __nv_bfloat16* output,
-    float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim, cudaStream_t stream) {
+    const __nv_bfloat16* prefix_output, const float* prefix_lse, const __nv_bfloat16* suffix_output,
+    const float* suffix_lse, __nv_bfloat16* output, float* output_lse, int64_t tokens, int64_t heads,
+    int64_t head_dim, cudaStream_t stream) {
     merge_attn_states_lse(
         prefix_output, prefix_lse, suffix_output, suffix_lse, output, output_lse, tokens, heads, head_dim, stream);
 }
 
 extern "C" void merge_attn_states_lse_float32(
-    const float* prefix_output, const float* prefix_lse, const float* suffix_output, const float* suffix_lse, float* output,
-    float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim, cudaStream_t stream) {
+    const float* prefix_output, const float* prefix_lse, const float* suffix_output, const float* suffix_lse,
+    float* output, float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim, cudaStream_t stream) {
     merge_attn_states_lse(
         prefix_output, prefix_lse, suffix_output, suffix_lse, output, output_lse, tokens, heads, head_dim, stream);
 }

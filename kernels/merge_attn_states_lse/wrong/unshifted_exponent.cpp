@@ -57,22 +57,22 @@ static void merge_attn_states_lse(
 }
 
 extern "C" void merge_attn_states_lse_float16(
-    const _Float16* prefix_output, const float* prefix_lse, const _Float16* suffix_output, const float* suffix_lse, _Float16* output,
-    float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim) {
+    const _Float16* prefix_output, const float* prefix_lse, const _Float16* suffix_output, const float* suffix_lse,
+    _Float16* output, float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim) {
     merge_attn_states_lse(
         prefix_output, prefix_lse, suffix_output, suffix_lse, output, output_lse, tokens, heads, head_dim);
 }
 
 extern "C" void merge_attn_states_lse_bfloat16(
-    const bfloat16* prefix_output, const float* prefix_lse, const bfloat16* suffix_output, const float* suffix_lse, bfloat16* output,
-    float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim) {
+    const bfloat16* prefix_output, const float* prefix_lse, const bfloat16* suffix_output, const float* suffix_lse,
+    bfloat16* output, float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim) {
     merge_attn_states_lse(
         prefix_output, prefix_lse, suffix_output, suffix_lse, output, output_lse, tokens, heads, head_dim);
 }
 
 extern "C" void merge_attn_states_lse_float32(
-    const float* prefix_output, const float* prefix_lse, const float* suffix_output, const float* suffix_lse, float* output,
-    float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim) {
+    const float* prefix_output, const float* prefix_lse, const float* suffix_output, const float* suffix_lse,
+    float* output, float* output_lse, int64_t tokens, int64_t heads, int64_t head_dim) {
     merge_attn_states_lse(
         prefix_output, prefix_lse, suffix_output, suffix_lse, output, output_lse, tokens, heads, head_dim);
 }

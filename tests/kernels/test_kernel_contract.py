@@ -1,0 +1,203 @@
+"""What every folder of the catalog must keep: one contract, all siblings."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.correctness import distributions, judge, make_case
+from kernels import catalog
+from kernels.catalog import Kernel
+from kernels.spec import Scalar, Size, Tensor, Workload
+
+# Every dtype and every odd size is among these; the full suites are the harness's to run.
+SMALL_BYTES = 1_000_000
+NVCC = ("nvcc", "-std=c++17", "-O3")
+GXX = ("g++", "-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+KERNELS = [catalog.load(name) for name in catalog.names()]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Tensors this small are slower on several threads, the more so where tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def sources(device: str, *, wrong: bool) -> list:
+    return [
+        pytest.param(kernel, path, id=f"{kernel.spec.name}-{name}")
+        for kernel in KERNELS
+        for name, path in (kernel.wrong(device) if wrong else kernel.baselines(device)).items()
+        if path.suffix != ".py"
+    ]
+
+
+def small(kernel: Kernel, device: str, *, held_out: bool = False) -> list[Workload]:
+    spec = kernel.spec
+    return [w for w in spec.suite(device, held_out=held_out) if spec.read_bytes(w) + spec.write_bytes(w) < SMALL_BYTES]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Compiles a source into a shared library once: build(path, *command) -> path of the library."""
+    place = tmp_path_factory.mktemp("libraries")
+
+    def compiled(path: Path, *command: str) -> Path:
+        library = place / f"{path.parent.parent.name}-{path.parent.name}-{path.name}.so"
+        if not library.exists():
+            done = subprocess.run(
+                [*command, str(path), "-o", str(library)], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+        return library
+
+    return compiled
+
+
+def complaint(kernel: Kernel, library: Path, workload: Workload, values: str, device: str) -> str:
+    """Call the library once on fresh inputs of that distribution: "" or the first thing that is wrong."""
+    spec = kernel.spec
+    case = make_case(kernel, workload, values, {}, device)
+    tensors = {name: tensor.clone() for name, tensor in case.inputs.items()}
+    for tensor in spec.outputs:
+        if tensor.role == "output":
+            dtype = getattr(torch, spec.dtype(tensor, workload))
+            tensors[tensor.name] = torch.full(spec.shape(tensor, workload.axes), torch.nan, dtype=dtype, device=device)
+    arguments: list = []
+    for argument in spec.arguments:
+        if isinstance(argument, Tensor):
+            arguments.append(ctypes.c_void_p(tensors[argument.name].data_ptr()))
+        elif isinstance(argument, Size):
+            arguments.append(ctypes.c_int64(workload.axes[argument.name]))
+        elif isinstance(argument, Scalar):
+            ctype = {"float": ctypes.c_float, "double": ctypes.c_double, "int64_t": ctypes.c_int64}[argument.ctype]
+            arguments.append(ctype(argument.value))
+    if device == "cuda":
+        arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    loaded = ctypes.CDLL(str(library))
+    entry = next(getattr(loaded, name) for name in spec.entry_names(workload.dtype) if hasattr(loaded, name))
+    entry.restype = None
+    entry(*arguments)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    for tensor in spec.tensors:
+        if tensor.role == "input" and not torch.equal(tensors[tensor.name], case.inputs[tensor.name]):
+            return f"changed its input {tensor.name}"
+    for tensor in spec.outputs:
+        _, said = judge(tensors[tensor.name], case.expected[tensor.name], spec.dtype(tensor, workload))
+        if said:
+            return f"{workload.label}, {values}: {tensor.name}{said}"
+    return ""
+
+
+def complaints(kernel: Kernel, library: Path, workloads: list[Workload], device: str) -> Iterator[str]:
+    """What is wrong on each workload and distribution, one call at a time."""
+    said = (complaint(kernel, library, w, v, device) for w in workloads for v in distributions(kernel.spec, {}))
+    return (one for one in said if one)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.spec.name)
+def test_a_folder_says_what_it_is(kernel):
+    assert kernel.spec.name == kernel.folder.name
+    assert (kernel.folder / "README.md").stat().st_size > 0
+    for device in ("cuda", "cpu"):
+        if not kernel.baselines(device):
+            continue
+        kernel.baseline(device)
+        assert len(kernel.wrong(device)) >= 3
+        visible, held_out = kernel.spec.suite(device), kernel.spec.suite(device, held_out=True)
+        assert not {w.label for w in visible} & {w.label for w in held_out}
+        for suite in (visible, held_out):
+            assert any(w.timed for w in suite)
+            assert any(not w.timed for w in suite), "no odd sizes"
+        assert {w.dtype for w in (*visible, *held_out)} == set(kernel.spec.dtypes)
+    for path in (kernel.folder / "wrong").iterdir():
+        assert path.read_text().startswith("// WRONG: "), path
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.spec.name)
+def test_some_workload_leaves_the_cache(kernel):
+    # Last-level caches: 60 MB of an H200's L2, 32 MB of a server core complex.
+    for device, cache in (("cuda", 60e6), ("cpu", 32e6)):
+        timed = [w for w in kernel.spec.suite(device) if w.timed]
+        assert not timed or max(kernel.spec.read_bytes(w) + kernel.spec.write_bytes(w) for w in timed) >= 2 * cache
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.spec.name)
+def test_the_reference_gives_every_output_in_the_dtype_that_it_is_given(kernel, dtype):
+    spec = kernel.spec
+    for workload in small(kernel, "cpu") + small(kernel, "cuda"):
+        inputs = {t.name: torch.randn(spec.shape(t, workload.axes), dtype=dtype) for t in spec.inputs}
+        given = {name: tensor.clone() for name, tensor in inputs.items()}
+        got = kernel.reference(**given, **spec.scalars)
+        assert set(got) == {tensor.name for tensor in spec.outputs}
+        for tensor in spec.outputs:
+            assert got[tensor.name].dtype == dtype
+            assert tuple(got[tensor.name].shape) == spec.shape(tensor, workload.axes)
+            assert got[tensor.name].isfinite().all()
+        assert all(torch.equal(given[name], inputs[name]) for name in inputs), "the reference changed its inputs"
+
+
+@pytest.mark.parametrize(("kernel", "path"), sources("cpu", wrong=False))
+def test_cpu_baselines_agree_with_the_reference(kernel, path, build):
+    workloads = small(kernel, "cpu") + small(kernel, "cpu", held_out=True)
+    assert {w.dtype for w in workloads} == set(kernel.spec.dtypes)
+    assert list(complaints(kernel, build(path, *GXX), workloads, "cpu")) == []
+
+
+@pytest.mark.parametrize(("kernel", "path"), sources("cpu", wrong=True))
+def test_wrong_cpu_candidates_disagree_on_the_visible_suite(kernel, path, build):
+    assert any(complaints(kernel, build(path, *GXX), small(kernel, "cpu"), "cpu"))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize(("kernel", "path"), sources("cuda", wrong=False) + sources("cuda", wrong=True))
+def test_cuda_sources_compile_without_a_warning(kernel, path, build):
+    # To PTX only: a quarter of the time, and all that can go wrong in the source shows there.
+    build(path, *NVCC, "-arch=sm_90", "-ptx", "-Werror", "all-warnings")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or shutil.which("nvcc") is None, reason="no CUDA device or no nvcc")
+@pytest.mark.parametrize(("kernel", "path"), sources("cuda", wrong=False))
+def test_cuda_baselines_agree_with_the_reference(kernel, path, build):
+    library = build(path, *NVCC, "-arch=native", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared")
+    workloads = [*kernel.spec.suite("cuda"), *kernel.spec.suite("cuda", held_out=True)]
+    assert list(complaints(kernel, library, workloads, "cuda")) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or shutil.which("nvcc") is None, reason="no CUDA device or no nvcc")
+@pytest.mark.parametrize(("kernel", "path"), sources("cuda", wrong=True))
+def test_wrong_cuda_candidates_disagree_on_the_visible_suite(kernel, path, build):
+    library = build(path, *NVCC, "-arch=native", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared")
+    assert any(complaints(kernel, library, list(kernel.spec.suite("cuda")), "cuda"))
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory) -> Kernel:
+    """The folder of docs/kernels.md, from the fenced blocks that begin with a file's name."""
+    at = tmp_path_factory.mktemp("documented")
+    page = (catalog.FOLDER.parent / "docs" / "kernels.md").read_text()
+    for block in page.split("```")[1::2]:
+        _, first, _ = block.split("\n", 2)
+        (at / first.split()[-1]).write_text(block.partition("\n")[2])
+    return catalog.load(str(at))
+
+
+def test_the_documented_kernel_agrees_with_its_reference(documented, build):
+    _, path = documented.baseline("cpu")
+    assert list(complaints(documented, build(path, *GXX), small(documented, "cpu"), "cpu")) == []
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_the_documented_cuda_source_compiles(documented, build):
+    build(documented.baseline("cuda")[1], *NVCC, "-arch=sm_90", "-ptx", "-Werror", "all-warnings")
