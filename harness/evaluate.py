@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +33,7 @@ from harness.records import (
     Timing,
     Verdict,
 )
+from harness.search import search
 from harness.store import Store, digest
 from harness.timing import Contest, Side, SideFailure
 from harness.tunables import bake, tunables
@@ -168,12 +169,17 @@ class Evaluator:
             self._workers.move_to_end(build.candidate)
             return worker
         self._drop(build.candidate)
-        loose = [name for name in self._workers if name not in self._pinned]
+        loose = [name for name in self._workers if name not in self._pinned]  # oldest first
         for name in loose[: max(0, len(loose) - WARM_WORKERS + 1)]:
             self._drop(name)
+        worker = self.start(build)
+        self._workers[build.candidate] = worker
+        return worker
+
+    def start(self, build: Build) -> Worker:
+        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
         symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
         worker = Worker(device=self.device, artefact=Path(build.artefact), symbols=symbols)
-        self._workers[build.candidate] = worker
         self._look_at_box(worker)
         return worker
 
@@ -192,7 +198,7 @@ class Evaluator:
         if worker is not None:
             worker.close()
 
-    def _memory(self, size: int) -> Arena:
+    def memory(self, size: int) -> Arena:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
         if self._arena is None or self._arena.size < size:
             if self._arena is not None:
@@ -223,7 +229,7 @@ class Evaluator:
             self._entries(worker, held_out)
             for workload in self.suite(held_out=held_out):
                 self.say(f"checking {workload.label}")
-                for check in self._checks(worker, workload):
+                for check in self.checks(worker, workload):
                     checks.append(check)
                     if not check.passed:
                         raise WorkerFailure(*failure(check))
@@ -249,23 +255,24 @@ class Evaluator:
                 wanted = " or ".join(self.spec.entry_names(dtype))
                 raise WorkerFailure(Outcome.MISSING_ENTRY, f'the source exports no extern "C" {wanted}')
 
-    def _checks(self, worker: Worker, workload: Workload):
-        """Yields the checks of one workload; stops looking after the first that failed."""
+    def checks(self, worker: Worker, workload: Workload, *, everything: bool = True) -> Iterator[Check]:
+        """The checks of one workload, one after another; only the first distribution without `everything`."""
         layout = Layout(self.spec, workload, 2)
-        arena = self._memory(layout.size)
+        arena = self.memory(layout.size)
         bench = Bench(self.spec, arena, layout, generator(self.device))
         if arena.id not in worker.mapped:
             worker.map(arena)
         known = distributions(self.spec, self.extra_values)
         small = self.spec.read_bytes(workload) + self.spec.write_bytes(workload) <= SMALL_BYTES
         chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
+        chosen = chosen if everything else known[:1]
         cases = [self._cases.get(workload, values, self.extra_values) for values in chosen]
         for case in cases:  # each at the same addresses as the one before
             yield from self._call(worker, bench, [case])
         if len(cases) > 1 and small:
             yield from self._call(worker, bench, cases[:2])
 
-    def _call(self, worker: Worker, bench: Bench, cases: list[Case]):
+    def _call(self, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator[Check]:
         layout = bench.layout
         for slot, case in enumerate(cases):
             bench.write(slot, case.inputs)
@@ -315,7 +322,7 @@ class Evaluator:
             for workload in self.suite(held_out=held_out):
                 if not workload.timed:
                     continue
-                for cache in self._caches(workload):
+                for cache in self.caches(workload):
                     self.say(f"timing {workload.label}, {cache}")
                     timed, found = self._time(verdict, rivals, workload, cache, itself, ratios)
                     timings.append(timed)
@@ -343,7 +350,7 @@ class Evaluator:
         self.store.keep("verdict", key, measured)
         return measured
 
-    def _caches(self, workload: Workload) -> tuple[Cache, ...]:
+    def caches(self, workload: Workload) -> tuple[Cache, ...]:
         """A working set larger than the last-level cache is never hot."""
         moved = self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
         return CACHES if moved <= self.facts.last_level_cache_bytes else CACHES[:1]
@@ -364,7 +371,7 @@ class Evaluator:
         ratios: dict[str, list[list[float]]],
     ) -> tuple[Timing, list[Check]]:
         contest = Contest(self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes)
-        contest.open(self._memory(contest.layout.size))
+        contest.open(self.memory(contest.layout.size))
         sides = [Side(name, self._worker(self.build(rival))) for name, rival in rivals.items()]
         mine = "baseline" if itself else "candidate"
         if not itself:
@@ -418,7 +425,7 @@ class Evaluator:
             raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
         kernel, streaming = light.kernel_for(self.spec, workload, self.device)
         contest = Contest(kernel, streaming, cache, self.device, self.facts.last_level_cache_bytes)
-        contest.open(self._memory(contest.layout.size))
+        contest.open(self.memory(contest.layout.size))
         if "light" not in self._workers:
             variants = {name: (name,) for name in light.VARIANTS[self.device]}
             self._workers["light"] = Worker(device=self.device, artefact=Path(build.artefact), symbols=variants)
@@ -439,8 +446,18 @@ class Evaluator:
     # --- tune ----------------------------------------------------------------------------------------------------
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
-        """Search the integers that the candidate leaves open, by building and measuring variants."""
-        return Tuned(candidate=candidate, reason="nothing is left open" if not tunables(self.store.get(candidate)) else "")
+        """Search the integers that the candidate leaves open, by building and measuring variants, for about `seconds`."""
+        source = self.store.get(candidate)
+        open_ = [tunable for tunable in tunables(source) if len(tunable.choices) > 1]
+        if not open_:
+            return Tuned(candidate=candidate, reason="nothing is left open")
+        key = self._key("tune", candidate)
+        if (kept := self.store.kept("tuned", key, Tuned)) is not None:
+            return kept
+        values, tried, reason = search(self, source, open_, seconds)
+        tuned = Tuned(candidate=self.store.put(bake(source, values)), values=values, tried=tried, reason=reason)
+        self.store.keep("tuned", key, tuned)
+        return tuned
 
     # --- the end -------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ def rounds_chart(result: Result, width: int, height: int) -> Markup:
     last_round = max([result.rounds, 1, *(attempt.round for attempt in attempts)])
     timed = [(attempt, attempt.speedup) for attempt in attempts if attempt.speedup]
     scale = speedup_scale([bound for _, speedup in timed for bound in (speedup.low, speedup.median, speedup.high)])
-    left, right, top, strip, bottom = 44, 56, 12, 26, 24
+    left, right, top, strip, bottom = 58, 56, 12, 26, 24
     floor = height - bottom - strip
     many = last_round > (width - left - right) / 26
 
@@ -114,7 +114,7 @@ def rounds_chart(result: Result, width: int, height: int) -> Markup:
     )
     if any(not attempt.speedup for attempt in attempts):
         parts.append(
-            Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">failed</text>').format(
+            Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">rejected</text>').format(
                 left - 8, height - bottom - strip / 2 + 4
             )
         )
@@ -139,10 +139,12 @@ def rounds_chart(result: Result, width: int, height: int) -> Markup:
     if best != 1.0:
         lift = 0 if abs(y(best) - y(1.0)) > 14 else -14
         parts.append(
-            Markup('<text class="now" x="{:.1f}" y="{:.1f}">{}</text>').format(width - right + 6, y(best) + 4 + lift, times(best))
+            Markup('<text class="now" x="{:.1f}" y="{:.1f}">{}</text>').format(
+                width - right + 6, y(best) + 4 + lift, times(best)
+            )
         )
     return Markup(
-        '<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="Speedup over the baseline by round">{}</svg>'
+        '<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="Speedup by round">{}</svg>'
     ).format(width, height, width, height, Markup("").join(parts))
 
 

@@ -62,9 +62,11 @@ def _headline(result: Result) -> tuple[str, str]:
         if result.held_out_speedup:
             held_out = f" On workloads that no agent saw it is {words.times(result.held_out_speedup.median)} as fast."
         return "faster", (
-            f"The file of round {result.best_round} takes {1 / result.speedup.median:.0%} of the time of the "
-            f"{result.baseline} baseline on {where}.{held_out}"
-        ).replace("%", " %")
+            f"The file of round {result.best_round} takes {words.percent(1 / result.speedup.median)} of the time of "
+            f"the {result.baseline} baseline on {where}.{held_out}"
+        )
+    if result.held_out_reason:
+        return "same", "The fastest file did not hold on workloads that no agent saw, so the baseline stands."
     if result.status == "finished":
         return "same", f"No candidate was clearly faster than the {result.baseline} baseline on {where}."
     return "unclear", f"Nothing clearly faster than the {result.baseline} baseline on {where} so far."
@@ -98,7 +100,7 @@ def render(
     graph_svg: str = "",
     transcript: Sequence[Exchange] = (),
 ) -> str:
-    """The page as text. `sources` maps hash -> text for the baseline, the best and the attempts; a missing one is left out."""
+    """The page as text. `sources`: hash -> text of baseline, best and attempts; a missing one is left out."""
     language = "cu" if result.device == "cuda" else "cpp"
     visible, held_out = result.rows(held_out=False), result.rows(held_out=True)
     scale = charts.time_scale(result.workloads) if result.workloads else None
@@ -120,7 +122,9 @@ def render(
             attempts=[_attempt(row, result, sources, language) for row in result.attempts],
             passed=sum(row.outcome == Outcome.PASSED for row in result.attempts),
             best_source=source_html(best, language) if best else None,
-            best_diff=diff_html(baseline, best, language) if baseline and best and result.best != result.source else None,
+            best_diff=diff_html(baseline, best, language)
+            if baseline and best and result.best != result.source
+            else None,
             baseline_source=source_html(baseline, language) if baseline else None,
             graph=base64.b64encode(graph_svg.encode()).decode() if graph_svg else "",
             transcript=transcript,

@@ -1,4 +1,4 @@
-"""Candidates' and models' words made safe to show: no terminal escapes, no bidirectional tricks, no XML-breaking bytes."""
+"""Candidates' and models' words made safe to show: no terminal escapes, no bidirectional tricks, no broken XML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def inert(text: object, limit: int = 1_000_000) -> str:
-    """`text` with every dangerous character replaced by a visible one; longer than `limit` characters is cut with a note."""
+    """`text` with every dangerous character replaced by a visible one; cut with a note past `limit` characters."""
     whole = str(text)
     kept = whole[:limit].replace("\r\n", "\n")
     cut = f" … [{len(whole) - limit:,} more characters]" if len(whole) > limit else ""

@@ -45,7 +45,9 @@ def _coloured(lines: Sequence[str], language: str) -> list[Markup]:
 
 def source_html(text: str, language: str = "cu") -> Markup:
     """A whole file, one `<span class="l">` a line (CSS counts them)."""
-    rows = Markup("").join(Markup('<span class="l">{}\n</span>').format(line) for line in _coloured(_lines(text), language))
+    rows = Markup("").join(
+        Markup('<span class="l">{}\n</span>').format(line) for line in _coloured(_lines(text), language)
+    )
     return Markup('<pre class="code numbered"><code>{}</code></pre>').format(rows)
 
 
@@ -63,7 +65,9 @@ def diff_html(old: str, new: str, language: str = "cu") -> Diff:
     if before == after:
         return Diff(0, 0, Markup(""), "The two files are the same.")
     if len(before) + len(after) > DIFF_LINES:
-        return Diff(0, 0, Markup(""), f"No diff: {len(before):,} and {len(after):,} lines are too many to compare here.")
+        return Diff(
+            0, 0, Markup(""), f"No diff: {len(before):,} and {len(after):,} lines are too many to compare here."
+        )
     left, right = _coloured(before, language), _coloured(after, language)
     added = removed = 0
     rows: list[Markup] = []

@@ -1,4 +1,4 @@
-"""Tables for the terminal. `print_result(result, Console())`: rich leaves colour and boxes out where it is no terminal."""
+"""Tables for the terminal. `print_result(result, Console())`: rich leaves colour out where it is no terminal."""
 
 from __future__ import annotations
 
@@ -61,9 +61,11 @@ def _print(console: Console, view: RenderableType) -> None:
 
 
 def workloads_table(rows: Sequence[WorkloadRow], title: str) -> Table:
-    """One line a workload and cache state: times in microseconds, speedup with its interval, share of speed of light."""
+    """One line a workload and cache state: times in us, speedup with its interval, share of speed of light."""
     axes = " × ".join(rows[0].axes) if rows else "workload"
-    table = _table(title, f"~{one_line(axes, 60)}", "cache", ">baseline µs", ">best µs", ">speedup", "verdict", ">light")
+    table = _table(
+        title, f"~{one_line(axes, 60)}", "cache", ">baseline µs", ">best µs", ">speedup", "verdict", ">light"
+    )
     before = ""
     for row in rows:
         label = f"{' × '.join(map(str, row.axes.values()))} {row.dtype}"
@@ -162,7 +164,7 @@ def headline(result: Result) -> Text:
 
 
 def result_view(result: Result) -> RenderableType:
-    """The end-of-run report for the terminal: attempts, a table of workloads, held-out ones apart, the headline last."""
+    """The end-of-run report for the terminal: attempts, workloads, held-out ones apart, the headline last."""
     parts: list[RenderableType] = [attempts_table(result.attempts)] if result.attempts else []
     visible, held_out = result.rows(held_out=False), result.rows(held_out=True)
     if visible:
@@ -170,8 +172,8 @@ def result_view(result: Result) -> RenderableType:
     if held_out:
         parts.append(workloads_table(held_out, "Held out: no agent saw these"))
     parts.append(headline(result))
-    if result.held_out_outcome not in (None, Outcome.PASSED):
-        parts.append(_plain(f"On held-out workloads: {result.held_out_outcome}. {result.held_out_reason}", 400, "bold red"))
+    if result.held_out_reason:
+        parts.append(_plain(f"The fastest candidate does not hold: {result.held_out_reason}", 400, "bold red"))
     elif result.held_out_comparison is Comparison.SLOWER:
         parts.append(_plain("Slower than the baseline on held-out workloads.", style="bold red"))
     parts += [_plain(f"warning: {warning}", 400, "yellow") for warning in result.warnings]
