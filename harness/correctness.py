@@ -76,6 +76,11 @@ class Layout:
         usable = arena.view[: arena.size // 8 * 8].view(dtype)
         return usable.as_strided((self.slots, *shape), (step, *inner), self.offsets[tensor.name] // dtype.itemsize)
 
+    def shapes(self) -> list[list[Any]]:
+        """[dtype, extents] of each tensor in the spec's order, for a far side that calls with tensors."""
+        axes = self.workload.axes
+        return [[self.spec.dtype(t, self.workload), list(self.spec.shape(t, axes))] for t in self.spec.tensors]
+
     def arguments(self, arena: Arena, slot: int) -> list[list[Any]]:
         """The encoded argument list of one call, in the spec's order (see worker.arguments)."""
         encoded: list[list[Any]] = []

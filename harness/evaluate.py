@@ -17,7 +17,7 @@ from types import ModuleType
 
 from pydantic import Field
 
-from harness import backends, comparison, device, light, sandbox, timing
+from harness import backends, comparison, device, light, probes, sandbox, timing
 from harness.correctness import Bench, Case, Cases, Layout, distributions, failure
 from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure
@@ -37,6 +37,7 @@ from harness.search import search
 from harness.store import Store, digest
 from harness.timing import Contest, Side, SideFailure
 from harness.tunables import bake, tunables
+from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel
 from kernels.spec import Device, Frozen, Workload
 
@@ -62,6 +63,11 @@ class Tuned(Frozen):
 
 class MissingTool(Exception):
     """A compiler or device that the evaluation needs is not here; the message says what to install."""
+
+
+def is_python_side(module: ModuleType) -> bool:
+    """Whether this toolchain's candidates are called with torch tensors (harness/worker_python.py)."""
+    return getattr(module, "PYTHON_SIDE", False)
 
 
 class Evaluator:
@@ -93,6 +99,7 @@ class Evaluator:
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._workers: OrderedDict[str, Worker] = OrderedDict()
         self._pinned: set[str] = set()
+        self._zygote: Zygote | None = None
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
         if not self.suite():
@@ -136,7 +143,9 @@ class Evaluator:
     def build(self, candidate: str) -> Build:
         """Compile the source of that hash. Safe to call from several threads. Raises MissingTool without a compiler."""
         module = self.backend(candidate)
-        key = digest(candidate, module.__name__, module.identity(self.facts))
+        # A toolchain that binds the entry itself must know its name; the others build the same for every kernel.
+        entry = {"entry": self.spec.entry_name} if is_python_side(module) else {}
+        key = digest(candidate, module.__name__, module.identity(self.facts), *entry.values())
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
@@ -144,10 +153,10 @@ class Evaluator:
             if kept is not None and (not kept.ok or Path(kept.artefact).exists()):
                 return kept
             folder = self.store.build_folder(key)
-            source, artefact = folder / f"candidate{module.SUFFIX}", folder / "candidate.so"
+            source, artefact = folder / f"candidate{module.SUFFIX}", folder / getattr(module, "ARTEFACT", "candidate.so")
             source.write_text(self.store.get(candidate))
             start = time.perf_counter()
-            done = module.compile(source, artefact, self.facts, COMPILE_S)
+            done = module.compile(source, artefact, self.facts, COMPILE_S, **entry)
             build = Build(
                 candidate=candidate,
                 backend=module.__name__.rpartition(".")[2],
@@ -178,8 +187,17 @@ class Evaluator:
 
     def start(self, build: Build) -> Worker:
         """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
-        symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
-        worker = Worker(device=self.device, artefact=Path(build.artefact), symbols=symbols)
+        artefact = Path(build.artefact)
+        worker: Worker
+        if is_python_side(backends.get(build.backend)):
+            if self._zygote is None or not self._zygote.alive:
+                self._zygote = Zygote(self.device)
+            worker = PythonWorker(
+                self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes
+            )
+        else:
+            symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
+            worker = Worker(device=self.device, artefact=artefact, symbols=symbols)
         self._look_at_box(worker)
         return worker
 
@@ -278,7 +296,8 @@ class Evaluator:
             bench.write(slot, case.inputs)
         self._synchronize()
         calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
-        worker.request({"op": "call", "dtype": layout.workload.dtype, "calls": calls}, timeout_s=20.0)
+        message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes()}
+        worker.request(message, timeout_s=20.0)
         together = "" if len(cases) == 1 else ", two calls in flight"
         for slot, case in enumerate(cases):
             yield bench.check_outputs(slot, case.expected, case.name + together)
@@ -340,8 +359,8 @@ class Evaluator:
             update={
                 "timings": tuple(timings),
                 "checks": tuple(checks),
-                "suite": self._suite(ratios["baseline"]),
-                "suite_incumbent": self._suite(ratios["incumbent"]),
+                "suite": self._suite(ratios["baseline"], timings),
+                "suite_incumbent": self._suite(ratios["incumbent"], timings),
                 "warnings": tuple(dict.fromkeys(warnings)),
                 "seconds": verdict.seconds + time.perf_counter() - start,
             }
@@ -355,11 +374,17 @@ class Evaluator:
         moved = self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
         return CACHES if moved <= self.facts.last_level_cache_bytes else CACHES[:1]
 
-    def _suite(self, ratios: list[list[float]]) -> Suite | None:
+    def _suite(self, ratios: list[list[float]], timings: list[Timing]) -> Suite | None:
+        """FASTER only where the cold cases are: hot calls overwrite each other's outputs, so one may hide a skipped one."""
         if not ratios:
             return None
+        margin = comparison.MARGIN[self.device]
         interval = comparison.geometric_mean(ratios)
-        return Suite(speedup=interval, comparison=comparison.compare(interval, comparison.MARGIN[self.device]))
+        said = comparison.compare(interval, margin)
+        cold = [samples for samples, timed in zip(ratios, timings, strict=True) if timed.cache == "cold"]
+        if said is Comparison.FASTER and comparison.geometric_mean(cold).median <= 1 + margin:
+            said = Comparison.UNCLEAR
+        return Suite(speedup=interval, comparison=said)
 
     def _time(
         self,
@@ -441,7 +466,7 @@ class Evaluator:
 
     def probes(self, build: Build) -> dict[str, dict[str, str]]:
         """What the cheap sources know of a build: probe's name -> readings, or {"unavailable": why}."""
-        return {"compiler": build.resources or {"unavailable": "the build carries no report"}}
+        return probes.read_all(build, self.facts)
 
     # --- tune ----------------------------------------------------------------------------------------------------
 
@@ -465,6 +490,9 @@ class Evaluator:
         """End all workers and free the shared memory. Safe to call twice."""
         for candidate in list(self._workers):
             self._drop(candidate)
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
         if self._arena is not None:
             self._arena.close()
             self._arena = None

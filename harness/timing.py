@@ -2,21 +2,25 @@
 
 A sample is one request: the worker runs a prepared sequence of calls (on a GPU a CUDA graph of them) and answers the
 seconds by its own clock. Ours runs outside. Between samples, unannounced, a few random elements of the inputs are
-changed and a few of the outputs poisoned; after some samples, chosen at random, an argument set is checked against the
-reference. So a candidate that skips work when it believes that nothing changed, or that nobody looks, is wrong.
-While one side is timed the others are stopped.
+changed and one or more of every output poisoned; no sample may leave poison behind, and after some, chosen at random,
+argument sets are checked against the reference. Where a sample calls with the same arguments again and again, inputs
+change while it runs. So a candidate that skips work when it believes that nothing changed, or that nobody looks, is
+wrong. A candidate that is FASTER by its own clock must be so by ours. While one side is timed the others are stopped.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import statistics
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from harness.comparison import median_interval
+from harness.comparison import MARGIN, median_interval
 from harness.correctness import Bench, Layout, draw, expected
 from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure, timed_request
@@ -30,7 +34,15 @@ if TYPE_CHECKING:
 Returned = TypeVar("Returned")
 MAX_SLOTS = 768
 TOUCHED_ELEMENTS = 64
-"""Changed or poisoned in each tensor before a sample, over all argument sets; sparse, so that caches stay as they are."""
+"""Changed or poisoned in each tensor before a sample, over all argument sets; few, so that caches stay as they are."""
+CLOSELY = 32
+"""As many again in an argument set that is about to be checked."""
+CHECKED_BYTES = 8 << 20
+"""One check looks at up to four argument sets, as many as this allows: the reference in fp64 costs the time."""
+LOOK_S = 0.03
+"""A hot sample during which inputs are changed lasts this long, so that the change falls inside."""
+LONG_S = 0.04
+"""The samples by which our own clock confirms FASTER; the pipe's latency is 1 % of this."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +55,15 @@ class Protocol:
     """Calls before the first sample, so that clocks have risen."""
     blocks: tuple[int, int]
     """At least and at most so many samples of each side."""
+    patience_s: float
+    """After the least number of blocks a contest goes on for this long at most."""
     width: float
     """Stop early once the 99 % interval of the ratio is this narrow (full width, relative)."""
     cache_factor: float
     """Cold: argument sets rotate through this many times the last-level cache."""
+    cold_bytes: int
+    """Cold: and through this many bytes at least, so that a sample is one pass: each of its calls has outputs of its own,
+    and one that was skipped shows."""
     checks: int
     """Unannounced checks in each case, at blocks drawn at random from the first ones and the end."""
     clock_share: float
@@ -62,8 +79,8 @@ class SideFailure(WorkerFailure):
 
 
 PROTOCOLS = {
-    "cuda": Protocol(1e-3, 0.02, (8, 32), 0.01, 4.0, 2, 0.15),
-    "cpu": Protocol(3e-3, 0.02, (6, 14), 0.04, 3.0, 1, 0.25),
+    "cuda": Protocol(1e-3, 0.02, (8, 32), 0.01, 4.0, 2 << 30, 2, 0.15),
+    "cpu": Protocol(3e-3, 0.02, (6, 14), 0.04, 3.0, 0, 1, 0.25),
 }
 PIPE_S = 5e-4
 """Scheduling of two processes may cost this much of a sample before we doubt a worker's clock."""
@@ -81,6 +98,8 @@ class Side:
     """In one run of its plan."""
     repeat: int = 1
     """Runs of the plan in one sample."""
+    pace_s: float = 0.0
+    """Seconds per call as warmed up, to foresee how long a request takes."""
     seconds: list[float] = field(default_factory=list)
     """Per call, one for each sample."""
     lacking: list[float] = field(default_factory=list)
@@ -95,7 +114,9 @@ class Contest:
         self.kernel, self.workload, self.cache, self.device = kernel, workload, cache, device
         self.protocol = PROTOCOLS[device]
         one = Layout(kernel.spec, workload, 1).size
-        wanted = int(self.protocol.cache_factor * cache_bytes / one) + 1 if cache == "cold" else 1
+        wanted = 1
+        if cache == "cold":
+            wanted = int(max(self.protocol.cache_factor * cache_bytes, self.protocol.cold_bytes) / one) + 1
         self.layout = Layout(kernel.spec, workload, max(2, min(wanted, MAX_SLOTS)))
         self.calls_slots = list(range(self.layout.slots)) if cache == "cold" else [0]
 
@@ -106,6 +127,7 @@ class Contest:
         self.rng = rng
         self.bench = Bench(self.kernel.spec, arena, self.layout, rng)
         self.pristine: dict[str, torch.Tensor] = {}
+        self.poisoned: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for tensor in self.kernel.spec.tensors:
             view = self.layout.view(arena, tensor)
             if tensor.role == "output":
@@ -143,6 +165,7 @@ class Contest:
 
     def _plan(self, side: Side, calls: list) -> None:
         message = {"op": "plan", "plan": 0, "dtype": side.symbol or self.workload.dtype, "calls": calls}
+        message["shapes"] = self.layout.shapes()
         side.graph = bool(side.worker.request(message).get("graph", True))
         side.calls = len(calls)
 
@@ -152,23 +175,46 @@ class Contest:
             tensor = next(t for t in self.kernel.spec.tensors if t.name == name)
             self.layout.view(self.arena, tensor).copy_(values)
 
-    def disturb(self) -> None:
-        """Change a few random input elements and poison a few random output elements, in every argument set at once."""
+    def disturb(self, closely: tuple[int, ...] = ()) -> None:
+        """Change random input elements and poison random output elements, one or more in every set that is called.
+
+        `closely`: argument sets that get CLOSELY more.
+        """
         import torch
 
+        called = torch.tensor(self.calls_slots)
+        often = [slot for slot in closely for _ in range(CLOSELY)]
+        some = called[torch.randint(0, len(called), (TOUCHED_ELEMENTS,))]
         for tensor in self.kernel.spec.tensors:
             view = self.layout.view(self.arena, tensor)
-            where = [torch.randint(0, n, (TOUCHED_ELEMENTS,), generator=self.rng, device=view.device) for n in view.shape]
             if tensor.role == "output":
-                raw = self.layout.bytes_view(self.arena, tensor)
-                slots = where[0]
-                at = torch.randint(0, raw.shape[1], (TOUCHED_ELEMENTS,), generator=self.rng, device=view.device)
-                raw[slots, at] = 0xFF
+                slots = torch.cat([called, some, torch.tensor(often, dtype=torch.long)]).to(view.device)
+                count = math.prod(view.shape[1:])
+                element = torch.randint(0, count, (len(slots), 1), generator=self.rng, device=view.device)
+                at = element * view.element_size() + torch.arange(view.element_size(), device=view.device)
+                self.layout.bytes_view(self.arena, tensor)[slots[:, None], at] = 0xFF
+                self.poisoned[tensor.name] = (slots[:, None], at)
             else:
-                values = torch.empty(TOUCHED_ELEMENTS, dtype=view.dtype, device=view.device)
+                slots = torch.cat([some, torch.tensor(often, dtype=torch.long)]).to(view.device)
+                inner = view.shape[1:]
+                where = [torch.randint(0, n, slots.shape, generator=self.rng, device=view.device) for n in inner]
+                values = torch.empty(len(slots), dtype=view.dtype, device=view.device)
                 draw(values, tensor.values[0], self.workload, self.rng)
-                view.index_put_(tuple(where), values)
+                view.index_put_((slots, *where), values)
         self.synchronize()
+
+    def require_written(self) -> None:
+        """No poison may be left. Of integers it may be right, -1; a float is not a NaN of all ones by chance."""
+        for tensor in self.kernel.spec.tensors:
+            if tensor.name not in self.poisoned or "float" not in self.kernel.spec.dtype(tensor, self.workload):
+                continue
+            raw = self.layout.bytes_view(self.arena, tensor)
+            left = int((raw[self.poisoned[tensor.name]] == 0xFF).all(dim=1).sum())
+            if left:
+                raise WorkerFailure(
+                    Outcome.CHEATED,
+                    f"skipped work while it was timed: {left} elements of {tensor.name} were not written",
+                )
 
     def sample(self, side: Side) -> None:
         """One sample of one side; the caller has stopped the others."""
@@ -176,26 +222,82 @@ class Contest:
         inside = _seconds(answer)
         if inside > outside * 1.01 + 1e-4:
             raise WorkerFailure(Outcome.CHEATED, "its clock says more seconds than have passed")
+        self.require_written()
         side.seconds.append(inside / side.repeat / side.calls)
         side.lacking.append(outside - inside)
 
-    def check(self, side: Side) -> Check:
-        """Snapshot one argument set, let the side run as it does for a sample, and look at that set."""
-        tensors = {t.name: t for t in self.kernel.spec.tensors}
-        slot = random.choice(self.calls_slots)
-        if self.pristine:
-            self.restore()
+    def long_sample(self, side: Side) -> float:
+        """Seconds per call by our clock, of a request so long that the pipe's latency does not matter."""
+        repeat = max(side.repeat, math.ceil(LONG_S / (side.pace_s * side.calls)))
+        self.restore()
         self.disturb()
-        inputs = {n: self.bench.read(slot, t).clone() for n, t in tensors.items() if t.role != "output"}
-        self.synchronize()
+        _, outside = timed_request(side.worker, {"op": "time", "plan": 0, "repeat": repeat})
+        self.require_written()
+        return outside / repeat / side.calls
+
+    def check(self, side: Side) -> Check:
+        """Snapshot some argument sets, let the side run as it does for a sample, and look at those sets."""
         name = f"unannounced, {self.cache}"
         if self.pristine and self.cache == "hot":
             return Check(workload=self.workload.label, name=f"{name}: in place, checked in the cold case", passed=True)
-        timed_request(side.worker, {"op": "time", "plan": 0, "repeat": 1})
-        check = self.bench.check_outputs(slot, expected(self.kernel, self.workload, inputs), name)
-        if check.passed:
-            check = self.bench.check_inputs(slot, inputs, name)
+        most = max(1, min(4, CHECKED_BYTES // (self.layout.size // self.layout.slots)))
+        slots = tuple(random.sample(self.calls_slots, min(most, len(self.calls_slots))))
+        self.restore()
+        self.disturb(slots)
+        if self.cache == "hot":
+            inputs = self._disturb_while_running(side, slots)
+        else:
+            inputs = self._snapshot(slots)
+            timed_request(side.worker, {"op": "time", "plan": 0, "repeat": side.repeat})
+        self.require_written()
+        for slot in slots:
+            check = self.bench.check_outputs(slot, expected(self.kernel, self.workload, inputs[slot]), name)
+            if check.passed:
+                check = self.bench.check_inputs(slot, inputs[slot], name)
+            if not check.passed:
+                break
         return check
+
+    def _snapshot(self, slots: tuple[int, ...]) -> dict[int, dict[str, torch.Tensor]]:
+        tensors = [t for t in self.kernel.spec.tensors if t.role != "output"]
+        copies = {slot: {t.name: self.bench.read(slot, t).clone() for t in tensors} for slot in slots}
+        self.synchronize()
+        return copies
+
+    def _disturb_while_running(self, side: Side, slots: tuple[int, ...]) -> dict[int, dict[str, torch.Tensor]]:
+        """A long sample of calls with the same arguments, in the middle of which they change; returns the last inputs.
+
+        A sample that ends before the change is followed by one of so many more calls that it cannot: calls that cost
+        nothing once their burst has begun are what this is to find.
+        """
+        pace_s = side.pace_s
+        for _ in range(5):
+            repeat = max(side.repeat, math.ceil(LOOK_S / (pace_s * side.calls)))
+            foreseen_s = repeat * pace_s * side.calls
+            inputs: dict[int, dict[str, torch.Tensor]] = {}
+            changed_at = math.inf
+
+            def change(delay_s: float, inputs: dict[int, dict[str, torch.Tensor]]) -> None:
+                nonlocal changed_at
+                time.sleep(delay_s)
+                self.disturb(slots)
+                inputs.update(self._snapshot(slots))
+                changed_at = time.perf_counter()
+
+            delay_s = foreseen_s * random.uniform(0.1, 0.5)
+            meanwhile = threading.Thread(target=change, args=(delay_s, inputs))
+            meanwhile.start()
+            try:
+                _, outside = timed_request(side.worker, {"op": "time", "plan": 0, "repeat": repeat})
+                answered_at = time.perf_counter()
+            finally:
+                meanwhile.join()
+            if answered_at - changed_at > 3 * side.pace_s + 1e-3:
+                return inputs
+            pace_s = max(outside / repeat / side.calls, pace_s / 100)
+        # The machine is too busy to change anything in time: an ordinary sample has to do.
+        timed_request(side.worker, {"op": "time", "plan": 0, "repeat": side.repeat})
+        return inputs
 
 
 def _seconds(answer: dict) -> float:
@@ -220,10 +322,13 @@ class Result:
         return median_interval(self.ratios[name])
 
 
-def run(contest: Contest, sides: list[Side], *, check: tuple[str, ...] = (), blocks: tuple[int, int] | None = None) -> Result:
+def run(
+    contest: Contest, sides: list[Side], *, check: tuple[str, ...] = (), blocks: tuple[int, int] | None = None
+) -> Result:
     """Blocks of one sample of each side, in an order that is drawn anew, until the intervals are narrow.
 
-    `sides[0]` is what the others are compared with. Sides named in `check` are looked at unannounced. Raises SideFailure naming the contestant that failed.
+    `sides[0]` is what the others are compared with. Sides named in `check` are looked at unannounced.
+    Raises SideFailure naming the contestant that failed.
     """
     protocol = contest.protocol
     least, most = blocks or protocol.blocks
@@ -249,12 +354,14 @@ def run(contest: Contest, sides: list[Side], *, check: tuple[str, ...] = (), blo
     try:
         for side in sides:
             seconds = alone(side, contest.prepare) * side.calls
-            side.repeat = max(1, round(protocol.sample_s / max(seconds, 1e-7)))
+            side.repeat = 1 if contest.cache == "cold" else max(1, round(protocol.sample_s / max(seconds, 1e-7)))
             for _ in range(1 if seconds > protocol.warm_s else 3):
                 alone(side, contest.sample)
+            side.pace_s = side.seconds[-1]
             side.seconds.clear()
             side.lacking.clear()
         looks = {side.name: set(rng.sample(range(least + 1), protocol.checks)) for side in sides if side.name in check}
+        began = time.monotonic()
         for block in range(most):
             if contest.pristine and block % 4 == 0:
                 contest.restore()
@@ -263,11 +370,15 @@ def run(contest: Contest, sides: list[Side], *, check: tuple[str, ...] = (), blo
                     look(side)
                 contest.disturb()
                 alone(side, contest.sample)
-            if block + 1 >= least and _narrow(sides, protocol.width):
+            late = time.monotonic() - began > protocol.patience_s
+            if block + 1 >= least and (late or _narrow(sides, protocol.width)):
                 break
         for side in sides:
             if least in looks.get(side.name, ()):
                 look(side)
+        for side in sides[1:]:
+            if statistics.median(_ratios(sides[0], side)) > 1 + MARGIN[contest.device] / 2:
+                _confirm(contest, sides[0], side, alone)
     finally:
         for side in sides:
             side.worker.proceed()
@@ -294,10 +405,25 @@ def _narrow(sides: list[Side], width: float) -> bool:
     return all((interval.high - interval.low) / interval.median < width for interval in intervals)
 
 
+def _confirm(
+    contest: Contest, first: Side, side: Side, alone: Callable[[Side, Callable[[Side], float]], float]
+) -> None:
+    """Believe our clock where the side's own claims more: its times are scaled to the ratio of long samples.
+
+    A clock that runs 10 % slow stays within what one sample's noise hides, so shorter samples cannot tell. Done even
+    where a case by itself says nothing: the suite adds cases up.
+    """
+    claimed = median_interval(_ratios(first, side)).median
+    ours = statistics.median(alone(first, contest.long_sample) / alone(side, contest.long_sample) for _ in range(3))
+    if ours < claimed:
+        side.seconds = [seconds * claimed / ours for seconds in side.seconds]
+
+
 def _doubt(first: Side, side: Side, protocol: Protocol) -> None:
     """The stopwatch outside: a worker whose clock lacks more than the baseline's does is not believed."""
     sample = statistics.median(side.seconds) * side.repeat * side.calls
-    lacking = statistics.median(side.lacking) - statistics.median(first.lacking)
+    # The smallest of all samples: on a busy machine the wake-up of a worker costs milliseconds, but not every time.
+    lacking = min(side.lacking) - min(first.lacking)
     if lacking > PIPE_S + protocol.clock_share * sample:
         raise SideFailure(
             side.name,

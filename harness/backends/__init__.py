@@ -7,6 +7,10 @@ Each file has
 - `why_unavailable() -> str`: "" where it can be used, else one clause with what to install;
 - `identity(facts: DeviceFacts) -> str`: compiler version and flags, part of a build's key;
 - `compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) -> Compiled`.
+
+One whose candidates are called with torch tensors also has
+- `PYTHON_SIDE = True`: they run in harness/worker_python.py, and `compile` takes the entry's name as `entry`;
+- `ARTEFACT`: the name of what it makes, which may be a folder.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness import sandbox
 from harness.device import Arena, cuda_library
@@ -35,6 +35,8 @@ class WorkerFailure(Exception):
 
 
 REQUEST_S = 60.0
+REFUSALS = ("WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
+"""What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
 LIMITS = sandbox.Limits(memory_bytes=8 << 30, threads=512)
 
 # The kernel ends a worker with the *thread* that started it, and a graph's nodes run on threads that come and go.
@@ -44,6 +46,17 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="worker-starter")
 def signal_group(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(pid, number)
+
+
+class Forked(Protocol):
+    """What is used of a subprocess.Popen; a worker that is no child of ours offers the same."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
 
 
 class Worker:
@@ -59,7 +72,34 @@ class Worker:
         self.channel = ours
         self.log = (self.scratch / "output.txt").open("wb")
         self.watchdog: sandbox.Watchdog | None = None
-        self.process: subprocess.Popen = _starter.submit(
+        self.process: subprocess.Popen | Forked = self._start(theirs)
+        theirs.close()
+        try:
+            gpu = device == "cuda"
+            self.watchdog = sandbox.Watchdog(self.process.pid, limits, scratch=str(self.scratch))
+            common = {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
+            box = {
+                "scratch": str(self.scratch),
+                "readable": [*self._readable(), *([str(Path(cuda_library()).parent)] if gpu else [])],
+                "devices": [],
+                "limits": asdict(limits),
+                "gpu": gpu,
+                "allow_exec": False,
+                "parent": self._parent(),
+            }
+            self.active: list[str] = self.request({"op": "enter", "box": box, **common}, timeout_s=START_S)["active"]
+            load = {"op": "load", "path": str(self._own(artefact)), **common, **self._entry()}
+            load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
+            self.found: dict[str, str] = self.request(load, timeout_s=START_S)["found"]
+        except BaseException:
+            self.close()
+            raise
+
+    # What a worker of another kind does otherwise (harness/zygote.py).
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen | Forked:
+        """The process, at the other end of the channel, in a session of its own."""
+        return _starter.submit(
             subprocess.Popen,
             [sys.executable, "-I", "-S", str(Path(__file__).parent.parent / "worker.py"), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -70,32 +110,20 @@ class Worker:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         ).result()
-        theirs.close()
-        try:
-            gpu = device == "cuda"
-            self.watchdog = sandbox.Watchdog(self.process.pid, limits, scratch=str(self.scratch))
-            # The candidate's library is copied into its scratch folder: it need not see the store at all.
-            own = self.scratch / "candidate.so"
-            shutil.copyfile(artefact, own)
-            common = {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
-            box = {
-                "scratch": str(self.scratch),
-                "readable": [*sandbox.interpreter_paths(), *([str(Path(cuda_library()).parent)] if gpu else [])],
-                "devices": [],
-                "limits": asdict(limits),
-                "gpu": gpu,
-                "allow_exec": False,
-                "parent": os.getpid(),
-            }
-            self.active: list[str] = self.request({"op": "enter", "box": box, **common}, timeout_s=START_S)["active"]
-            answer = self.request(
-                {"op": "load", "path": str(own), "symbols": {d: list(names) for d, names in symbols.items()}, **common},
-                timeout_s=START_S,
-            )
-            self.found: dict[str, str] = answer["found"]
-        except BaseException:
-            self.close()
-            raise
+
+    def _own(self, artefact: Path) -> Path:
+        """The candidate copied into its scratch folder: it need not see the store at all."""
+        return Path(shutil.copyfile(artefact, self.scratch / "candidate.so"))
+
+    def _readable(self) -> list[str]:
+        return sandbox.interpreter_paths()
+
+    def _parent(self) -> int:
+        return os.getpid()
+
+    def _entry(self) -> dict[str, Any]:
+        """What else the far side must know to load the candidate."""
+        return {}
 
     def _threads(self) -> dict[str, str]:
         cores = len(os.sched_getaffinity(0))
@@ -135,6 +163,8 @@ class Worker:
         if "error" in answer:
             text = str(answer["error"])[:2000]
             self.close()
+            if answer.get("outcome") in REFUSALS:
+                raise WorkerFailure(Outcome(answer["outcome"]), text)
             out_of_memory = "out of memory" in text or "MemoryError" in text
             raise WorkerFailure(Outcome.OUT_OF_RESOURCES if out_of_memory else Outcome.RUNTIME_ERROR, text)
         return answer

@@ -47,14 +47,15 @@ def _attempt(row: AttemptRow, result: Result, sources: Mapping[str, str], langua
     diff = None
     if row.candidate in sources and base in sources:
         diff = diff_html(sources[base], sources[row.candidate], language)
+    the_baseline = words.the_baseline(result.baseline)
     rounds = {other.candidate: other.round for other in result.attempts if other.candidate}
-    against = f"the candidate of round {rounds[base]}" if base in rounds else f"the {result.baseline} baseline"
+    against = f"the candidate of round {rounds[base]}" if base in rounds else the_baseline
     return AttemptView(row, diff, against)
 
 
 def _headline(result: Result) -> tuple[str, str]:
     """Verdict in a few words, and the sentence under it."""
-    where = result.device_name or result.device
+    where, the_baseline = result.device_name or result.device, words.the_baseline(result.baseline)
     if result.status == "failed":
         return "failed", "The run failed before it could say anything final."
     if result.improved and result.speedup:
@@ -63,13 +64,13 @@ def _headline(result: Result) -> tuple[str, str]:
             held_out = f" On workloads that no agent saw it is {words.times(result.held_out_speedup.median)} as fast."
         return "faster", (
             f"The file of round {result.best_round} takes {words.percent(1 / result.speedup.median)} of the time of "
-            f"the {result.baseline} baseline on {where}.{held_out}"
+            f"{the_baseline} on {where}.{held_out}"
         )
     if result.held_out_reason:
         return "same", "The fastest file did not hold on workloads that no agent saw, so the baseline stands."
     if result.status == "finished":
-        return "same", f"No candidate was clearly faster than the {result.baseline} baseline on {where}."
-    return "unclear", f"Nothing clearly faster than the {result.baseline} baseline on {where} so far."
+        return "same", f"No candidate was clearly faster than {the_baseline} on {where}."
+    return "unclear", f"Nothing clearly faster than {the_baseline} on {where} so far."
 
 
 def _page() -> Environment:
@@ -87,6 +88,7 @@ def _page() -> Environment:
         micros=words.micros,
         percent=words.percent,
         duration=words.duration,
+        the_baseline=words.the_baseline,
         count=words.count,
         one_line=one_line,
     )

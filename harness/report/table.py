@@ -13,7 +13,7 @@ from rich.text import Text
 from harness.records import Comparison, Outcome
 from harness.report.inert import one_line
 from harness.report.result import AttemptRow, Result, WorkloadRow
-from harness.report.words import count, duration, interval, micros, percent, times
+from harness.report.words import count, duration, interval, micros, percent, the_baseline, times
 
 STYLES = {
     "FASTER": "bold green",
@@ -140,13 +140,13 @@ def headline(result: Result) -> Text:
     if result.improved and result.speedup:
         text.append(times(result.speedup.median), style="bold green")
         text.append(f" (interval {result.speedup.low:.2f} – {result.speedup.high:.2f}) ")
-        text.append(f"against the {one_line(result.baseline, 80)} baseline: {where}, round {result.best_round}")
+        text.append(f"against {the_baseline(one_line(result.baseline, 80))}: {where}, round {result.best_round}")
     elif result.status == "failed":
         text.append("failed", style="bold red")
         text.append(f": {where}")
     else:
         text.append("No improvement found", style="bold")
-        text.append(f" over the {one_line(result.baseline, 80)} baseline: {where}")
+        text.append(f" over {the_baseline(one_line(result.baseline, 80))}: {where}")
     parts = [
         f"cold {interval(result.speedup_cold)}" if result.speedup_cold and result.improved else "",
         f"hot {interval(result.speedup_hot)}" if result.speedup_hot and result.improved else "",

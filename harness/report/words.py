@@ -38,6 +38,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def the_baseline(name: str) -> str:
+    """`the production baseline`; `the baseline` where that is its name; `the baseline my.cu` for a file."""
+    if name == "baseline":
+        return "the baseline"
+    return f"the {name} baseline" if name.replace("_", "").isalnum() else f"the baseline {name}"
+
+
 def count(number: int, noun: str) -> str:
     """`1 round`, `5 rounds`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Scripts that measure Astrolabe itself; run as `python -m benchmarks.NAME`. Figures go into docs/results.md."""

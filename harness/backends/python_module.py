@@ -1,0 +1,74 @@
+"""A Python module: `<entry>(...)` with torch tensors in the spec's order, or KernelBench's `class ModelNew(nn.Module)`.
+
+Compiling is a syntax check, 30 ms. A module that brings C++ or CUDA through torch.utils.cpp_extension is imported once
+in the compiler's box, without a GPU, so that its extensions are built there (g++ 25 s, nvcc a minute); the worker that
+is judged finds them read-only and may start no compiler itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from harness.backends import Compiled, is_python, run_boxed
+from harness.backends.torch_extension import environment, why_no_torch
+from harness.records import DeviceFacts
+from harness.zygote import FAR_SIDE, site_packages
+
+SUFFIX = ".py"
+DEVICE = "any"
+PYTHON_SIDE = True
+ARTEFACT = "candidate"
+"""A folder: candidate.py, and extensions/<name>/<name>.so where it brings some."""
+_CHECK = "import sys; path = sys.argv[1]; compile(open(path, encoding='utf-8').read(), 'candidate.py', 'exec')"
+
+
+def takes(text: str) -> bool:
+    return is_python(text)
+
+
+def why_unavailable() -> str:
+    return why_no_torch()
+
+
+@functools.cache
+def identity(facts: DeviceFacts) -> str:
+    return f"python {platform.python_version()} torch {importlib.metadata.version('torch')} {facts.architecture}"
+
+
+def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str) -> Compiled:
+    code, output = run_boxed([sys.executable, "-I", "-S", "-c", _CHECK, str(source)], source.parent, [], timeout_s)
+    if code != 0:
+        return Compiled(False, syntax_error(output))
+    extensions = source.parent / "extensions"
+    if re.search(r"\bcpp_extension\b", source.read_text()):  # decides on a slower build, not on a verdict
+        for name in extensions.glob("*/lock"):
+            name.unlink()  # a build that was killed leaves its lock, and the next would wait for it for ever
+        command = [*environment(facts), sys.executable, "-I", str(FAR_SIDE)]
+        command += ["build", str(source), str(extensions), site_packages()]
+        code, output = run_boxed(command, source.parent, [site_packages(), str(FAR_SIDE.parent)], timeout_s)
+        if code != 0:
+            return Compiled(False, output.replace(f"{source.parent}/", ""))
+    shutil.rmtree(artefact, ignore_errors=True)
+    artefact.mkdir()
+    shutil.copyfile(source, artefact / "candidate.py")
+    for built in extensions.glob("*/*.so"):
+        folder = artefact / "extensions" / built.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(built, folder / built.name)
+    return Compiled(True, "")
+
+
+def syntax_error(output: str) -> str:
+    """The interpreter's last words as `candidate.py:7: error: invalid syntax: the line`."""
+    lines = output.strip().splitlines() or ["the syntax check failed"]
+    place = next((m for line in lines if (m := re.search(r'File "candidate\.py", line (\d+)', line))), None)
+    if place is None:
+        return lines[-1]
+    shown = next((line.strip() for line in lines[lines.index(place.string) + 1 :]), "")
+    return f"candidate.py:{place[1]}: error: {lines[-1].removeprefix('SyntaxError: ')}: {shown}"

@@ -1,0 +1,99 @@
+"""C++ or CUDA that includes torch's headers, SGLang's own style: 25 s with g++, a minute with nvcc.
+
+The source binds itself (PYBIND11_MODULE, TORCH_LIBRARY), or it defines a plain C++ function named as the entry that
+takes at::Tensor, int64_t and double arguments in the spec's order, for which a binding is added here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from harness.backends import Compiled, is_python, run_boxed, uses_torch
+from harness.backends.cuda import architecture_flag, resources
+from harness.device import cuda_home
+from harness.records import DeviceFacts
+
+SUFFIX = ".cu"
+"""On a CPU compile() renames it."""
+DEVICE = "any"
+PYTHON_SIDE = True
+ARTEFACT = "candidate.so"
+FLAGS = ("-std=c++20", "-O3", "-DTORCH_EXTENSION_NAME=candidate", "-DTORCH_API_INCLUDE_EXTENSION_H")
+_BINDS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY(_FRAGMENT)?|PyInit_)\b")
+_BINDING = """
+#include <torch/extension.h>
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{ module.def("{entry}", &{entry}); }}
+"""
+
+
+def takes(text: str) -> bool:
+    return uses_torch(text) and not is_python(text)
+
+
+def why_no_torch() -> str:
+    return "" if importlib.util.find_spec("torch") else "PyTorch was not found; install it (pip install torch)"
+
+
+def why_unavailable() -> str:
+    if shutil.which("g++") is None:
+        return "g++ was not found; install it (Debian, Ubuntu: apt-get install g++)"
+    return why_no_torch()
+
+
+@functools.cache
+def identity(facts: DeviceFacts) -> str:
+    import torch
+
+    compiler = str(cuda_home() / "bin" / "nvcc") if facts.device == "cuda" else "g++"  # type: ignore[operator]
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    return f"{version.splitlines()[0]} {version.splitlines()[-1]} {' '.join(FLAGS)} {torch.__version__} {facts.architecture}"
+
+
+def environment(facts: DeviceFacts) -> list[str]:
+    """The command in front of a build that goes through torch.utils.cpp_extension by itself."""
+    number = facts.architecture.removeprefix("sm_")
+    chip = [f"TORCH_CUDA_ARCH_LIST={number[:-1]}.{number[-1]}{'a' if int(number) >= 90 else ''}"] if number.isdigit() else []
+    home = cuda_home()
+    toolkit = [f"CUDA_HOME={home}"] if home else []
+    return ["env", *chip, *toolkit, f"PATH={Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"]
+
+
+def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str) -> Compiled:
+    import torch
+    from torch.utils import cpp_extension
+
+    on_gpu = facts.device == "cuda"
+    text = source.read_text()
+    if not _BINDS.search(text):
+        text += _BINDING.format(entry=entry)
+    source = source.with_suffix(".cu" if on_gpu else ".cpp")
+    source.write_text(text)
+    folders = cpp_extension.include_paths()  # torch's own; nvcc knows the toolkit's
+    library = str(Path(torch.__file__).parent / "lib")
+    python = sysconfig.get_paths()["include"]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+    common = [*FLAGS, abi, *(f"-I{folder}" for folder in [*folders, python]), "-o", str(artefact), f"-L{library}"]
+    links = ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
+    readable = [*folders, python, library]
+    if on_gpu:
+        home = cuda_home()
+        assert home is not None
+        readable.append(str(home))
+        command = [str(home / "bin" / "nvcc"), *common, "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-Xptxas", "-v"]
+        command += [*cpp_extension.COMMON_NVCC_FLAGS, architecture_flag(facts.architecture), str(source)]
+        command += [*links, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"]
+    else:
+        command = [os.environ.get("CXX") or "g++", *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
+        command += [str(source), *links, f"-Wl,-rpath,{library}"]
+    code, output = run_boxed(command, source.parent, readable, timeout_s)
+    log = output.replace(f"{source.parent}/", "")
+    kept = "\n".join(line for line in log.splitlines() if not line.startswith(("ptxas info", "    ")) or code)
+    return Compiled(code == 0 and artefact.exists(), kept, resources(log) if code == 0 and on_gpu else {})

@@ -1,0 +1,217 @@
+"""The way out of a run: a package that builds the winner and registers it as `torch.ops.astrolabe.<name>`.
+
+The kernel keeps its plain C entry point and is called through ctypes (0.8 us) from an implementation registered with
+torch.library (2.6 us), so that nothing of torch's headers is compiled; sizes are read from the tensors' shapes.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from harness import backends
+from harness.backends import cpu, cuda
+from harness.correctness import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST, UNIT_ROUNDOFF
+from harness.store import write_atomically
+from kernels.catalog import Kernel
+from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload, expression
+
+VERSION = "1.0"
+CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
+TESTED_BYTES = 64 << 20
+"""The package's own tests take workloads up to this traffic, so that they end in seconds."""
+# Compiler reports that only the harness reads.
+_REPORTS = {"cuda": {"-lineinfo", "-Xptxas", "-v"}, "cpu": {"-Wall", "-Wno-unknown-pragmas"}}
+_TAKEN = {"torch", "ctypes", "build", "functools", "hashlib", "os", "shutil", "subprocess", "tempfile", "Path", "annotations"}
+
+
+class ExportError(Exception):
+    """This winner cannot be exported; one sentence says why."""
+
+
+def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, device: Device) -> list[Path]:
+    """Write the package for `source`, a candidate of `kernel` that PASSED on `device`, into the folder `to`.
+
+    `evidence`: what was measured, as JSON (a run's result.json); it is shipped, and its headline stands in the README.
+    Returns the files. Raises ExportError for a source that is no plain C or C++ entry point, and where `to` holds files
+    already.
+    """
+    if backends.is_python(source) or backends.uses_torch(source):
+        raise ExportError("only a source with plain C entry points is exported; this one binds itself to torch already")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ExportError(f"{to} is there already and not empty; name another folder")
+    context = describe(kernel.spec, device)
+    package = context["package"]
+    context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
+    context |= {"library": kernel.spec.library or "", "cases": cases(kernel.spec, device), "inputs": inputs(kernel.spec)}
+    render = Environment(
+        loader=PackageLoader("harness"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )  # sources and TOML, no HTML: everything that goes in is from the typed spec
+    render.filters["sentence"] = lambda text: textwrap.fill(text, 110)
+    adapter = f"adapters/{kernel.spec.name}.py.j2"
+    context["adapted"] = adapter in render.list_templates()
+    files = {
+        "pyproject.toml": "pyproject.toml.j2",
+        "README.md": "package.md.j2",
+        "LICENSE.md": "license.md.j2",
+        f"{package}/__init__.py": "init.py.j2",
+        f"tests/test_{kernel.spec.name}.py": "test.py.j2",
+    }
+    if context["adapted"]:
+        files[f"{package}/serving.py"] = adapter
+    texts = {name: render.get_template(template).render(context) for name, template in files.items()}
+    texts[f"{package}/{context['source']}"] = source
+    texts["tests/reference.py"] = (kernel.folder / "reference.py").read_text()
+    texts["evidence/result.json"] = json.dumps(evidence, indent=1) + "\n"
+    for name, text in texts.items():
+        write_atomically(to / name, text)
+    return [to / name for name in texts]
+
+
+def describe(spec: Spec, device: Device) -> dict[str, Any]:
+    """What the templates need of a spec. Raises ExportError where sizes or names do not allow an operator."""
+    leader = next((tensor for tensor in spec.inputs if tensor.dtype == "T"), spec.tensors[0])
+    found = infer(spec, spec.inputs)
+    late = {axis: code for axis, code in infer(spec, spec.tensors).items() if axis not in found}
+    asked = [a.name for a in spec.arguments if isinstance(a, Size) and a.name not in found and a.name not in late]
+    used = {name for t in spec.tensors for extent in t.shape for name in re.findall(r"[a-z_][a-z0-9_]*", extent)}
+    if lost := sorted(used - set(found) - set(late) - set(asked)):
+        raise ExportError(f"the axis {lost[0]!r} can be read from no tensor's shape and is no argument")
+    names = [argument.name for argument in spec.arguments if not isinstance(argument, Size)] + asked
+    clash = [n for n in (*names, *spec.axes) if keyword.iskeyword(n) or n in _TAKEN or (n in names and n in found)]
+    if clash:
+        raise ExportError(f"{clash[0]!r} cannot be the name of an argument or an axis of an operator in Python")
+    tensors, scalars = spec.tensors, [a for a in spec.arguments if isinstance(a, Scalar)]
+    marks = {tensor.name: f"({chr(97 + i)}!)" for i, tensor in enumerate(t for t in tensors if t.role != "input")}
+    schema = [f"Tensor{marks.get(tensor.name, '')} {tensor.name}" for tensor in tensors]
+    schema += [f"int {name}" for name in asked]
+    schema += [f"{_kind(scalar)} {scalar.name}={_number(scalar)}" for scalar in scalars]
+    order = [tensor.name for tensor in tensors] + asked + [scalar.name for scalar in scalars]
+    typed = [f"{t.name}: torch.Tensor" for t in tensors] + [f"{name}: int" for name in asked]
+    settings = [f"{scalar.name}: {_kind(scalar)} = {_number(scalar)}" for scalar in scalars]
+    outputs = [tensor for tensor in tensors if tensor.role == "output"]
+    flags = cuda.FLAGS if device == "cuda" else cpu.FLAGS
+    returned = ", ".join(tensor.name for tensor in outputs)
+    kinds = {"input": "", "inout": " (changed in place)", "output": " (made where it is None)"}
+    return {
+        "name": spec.name,
+        "package": f"astrolabe_{spec.name}",
+        "device": device,
+        "source": "kernel.cu" if device == "cuda" else "kernel.cpp",
+        "flags": [flag for flag in flags if flag not in _REPORTS[device]],
+        "symbols": {dtype: list(spec.entry_names(dtype)) for dtype in spec.dtypes},
+        "ctypes": ", ".join([*(_ctype(a) for a in spec.arguments), *(["ctypes.c_void_p"] if device == "cuda" else [])]),
+        "leader": leader.name,
+        "tensors": [_tensor(t, leader) for t in tensors],
+        "outputs": [_tensor(t, leader) for t in spec.outputs],
+        "inference": [f"{axis} = {code}" for axis, code in (found | late).items()],
+        "wrapper_inference": [f"{axis} = {code}" for axis, code in found.items()] if outputs else [],
+        "parameters": ", ".join([*typed, *settings]),
+        "wrapper_parameters": [
+            *(f"{t.name}: torch.Tensor" for t in spec.inputs),
+            *(f"{name}: int" for name in asked),
+            *(f"{t.name}: torch.Tensor | None = None" for t in outputs),
+            *settings,
+        ],
+        "wrapper_returns": _returns(len(outputs)),
+        "wrapper_doc": "; ".join(f"{t.name} [{', '.join(t.shape)}]{kinds[t.role]}" for t in tensors) + ".",
+        "returned": returned,
+        "call": ", ".join(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments),
+        "names": ", ".join(order),
+        "schema": f"{spec.name}({', '.join(schema)}) -> ()",
+    }
+
+
+def infer(spec: Spec, tensors: tuple[Tensor, ...]) -> dict[str, str]:
+    """axis -> Python that reads it from a tensor's shape: an extent that is the axis itself, else one linear in it."""
+    found: dict[str, str] = {}
+    extents = [(tensor.name, at, extent) for tensor in tensors for at, extent in enumerate(tensor.shape)]
+    for name, at, extent in extents:
+        if extent in spec.axes:
+            found.setdefault(extent, f"{name}.shape[{at}]")
+    for name, at, extent in extents:
+        mentioned = [axis for axis in spec.axes if re.search(rf"\b{axis}\b", extent)]
+        if len(mentioned) == 1 and mentioned[0] not in found:
+            base, one, two = (expression(extent, {mentioned[0]: n}) for n in (0, 1, 2))
+            slope = one - base
+            if slope > 0 and two - one == slope:
+                offset = f" - {base}" if base else ""
+                found[mentioned[0]] = f"({name}.shape[{at}]{offset}) // {slope}" if base else f"{name}.shape[{at}] // {slope}"
+    return found
+
+
+def _tensor(tensor: Tensor, leader: Tensor) -> dict[str, Any]:
+    fixed = f"torch.{tensor.dtype}"
+    return {
+        "name": tensor.name,
+        "role": tensor.role,
+        "shape": tensor.shape,
+        "dtype": "_dtype" if tensor.dtype == "T" else fixed,
+        "dtype_of_leader": f"{leader.name}.dtype" if tensor.dtype == "T" else fixed,
+        "ulps": tensor.ulps,
+    }
+
+
+def _kind(scalar: Scalar) -> str:
+    return "int" if scalar.ctype == "int64_t" else "float"
+
+
+def _number(scalar: Scalar) -> str:
+    return str(int(scalar.value)) if scalar.ctype == "int64_t" else repr(float(scalar.value))
+
+
+def _ctype(argument: Tensor | Size | Scalar) -> str:
+    if isinstance(argument, Scalar):
+        return CTYPES[argument.ctype]
+    return "ctypes.c_void_p" if isinstance(argument, Tensor) else "ctypes.c_int64"
+
+
+def _returns(count: int) -> str:
+    if count == 0:
+        return " -> None"
+    return " -> torch.Tensor" if count == 1 else f" -> tuple[{', '.join(['torch.Tensor'] * count)}]"
+
+
+def cases(spec: Spec, device: Device) -> list[Workload]:
+    """The visible workloads of this device that the package tests itself on, smallest first, at most eight."""
+    known = [w for w in spec.suite(device) if spec.read_bytes(w) + spec.write_bytes(w) <= TESTED_BYTES]
+    return sorted(known, key=lambda w: spec.read_bytes(w) + spec.write_bytes(w))[:8]
+
+
+def inputs(spec: Spec) -> list[dict[str, Any]]:
+    """How the package's tests draw each input: the first distribution that the spec names, and a fixed seed."""
+    found = []
+    for tensor in spec.inputs:
+        kind, _, rest = tensor.values[0].partition(":")
+        low, _, high = rest.partition(":")
+        draw = {
+            "index": f"torch.randint(0, axes[{rest!r}], shape, generator=generator)",
+            "range": f"torch.empty(shape).uniform_({low}, {high}, generator=generator)",
+            "uniform": "torch.rand(shape, generator=generator)",
+        }.get(kind, "torch.randn(shape, generator=generator)")
+        if tensor.dtype.startswith(("int", "uint")) and kind != "index":
+            draw = "torch.randint(0, 127, shape, generator=generator)"
+        found.append({"name": tensor.name, "draw": draw, "dtype": "None" if tensor.dtype == "T" else f"torch.{tensor.dtype}"})
+    return found
+
+
+def tolerances() -> dict[str, Any]:
+    """The harness's own numbers, for the package's tests."""
+    return {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST, "noise": NOISE_FACTOR}
+
+
+def headline(evidence: dict[str, Any]) -> str:
+    """One sentence with the speedup where the evidence has one: `suite.speedup`, an interval, at its top or in a verdict."""
+    for place in (evidence, evidence.get("held_out"), evidence.get("verdict"), evidence.get("winner"), evidence.get("best")):
+        suite = place.get("suite") if isinstance(place, dict) else None
+        speedup = suite.get("speedup") if isinstance(suite, dict) else None
+        if isinstance(speedup, dict) and {"median", "low", "high"} <= set(speedup):
+            median, low, high = (float(speedup[name]) for name in ("median", "low", "high"))
+            return f"Measured {median:.3f}x its baseline (99 % interval {low:.3f} to {high:.3f}, geometric mean of the suite)."
+    return "What was measured stands in evidence/result.json."

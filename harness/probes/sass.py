@@ -1,0 +1,64 @@
+"""The instruction mix of the machine code: how wide loads and stores are, what else the units are kept busy with.
+
+Static counts over all kernels of the build, not weighted by how often an instruction runs. Needs cuobjdump and
+nvdisasm (the CUDA toolkit's, or the wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm), no GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from harness.backends import run_boxed
+from harness.device import cuda_home
+from harness.records import Build, DeviceFacts
+
+_OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]+)")
+_WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+
+
+def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
+    if facts.device != "cuda":
+        return {"unavailable": "machine code of the GPU only"}
+    tool = _tool()
+    if tool is None:
+        return {"unavailable": "cuobjdump was not found (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)"}
+    with tempfile.TemporaryDirectory() as scratch:
+        # The file is hostile input to the disassembler, so that runs in the compilers' box.
+        copy = Path(shutil.copy(build.artefact, scratch))
+        readable = [str(Path(tool).resolve().parent.parent), str(cuda_home() or "/usr")]
+        code, text = run_boxed([tool, "-sass", copy.name], Path(scratch), readable, 60.0)
+    if code:
+        return {"unavailable": f"cuobjdump failed: {text.strip().splitlines()[-1][:200] if text.strip() else code}"}
+    return mix(text)
+
+
+def _tool() -> str | None:
+    home = cuda_home()
+    own = home / "bin" / "cuobjdump" if home else None
+    return str(own) if own and own.exists() else shutil.which("cuobjdump")
+
+
+def mix(sass: str) -> dict[str, str]:
+    """Counts by what they mean for the kernel, of a disassembly as cuobjdump prints it."""
+    opcodes = Counter(_OPCODE.findall(sass))
+    found: Counter[str] = Counter()
+    for opcode, count in opcodes.items():
+        name, *modifiers = opcode.split(".")
+        if name in ("LDG", "STG", "LDS", "STS"):
+            width = next((_WIDTHS[m] for m in modifiers if m in _WIDTHS), 4)
+            kind = {"LDG": "global loads", "STG": "global stores", "LDS": "shared loads", "STS": "shared stores"}[name]
+            found[f"{kind} of {width} bytes"] += count
+        elif name in ("LDL", "STL"):
+            found["local memory accesses"] += count
+        elif name == "MUFU":
+            found[f"special function {'.'.join(modifiers[:1])}"] += count
+        elif name in ("F2F", "F2FP", "I2F", "F2I", "HADD2") and (name != "HADD2" or "F32" in modifiers):
+            found["conversions"] += count
+        elif name in ("BAR", "SHFL"):
+            found[{"BAR": "barriers", "SHFL": "shuffles"}[name]] += count
+    found["instructions"] = sum(opcodes.values())
+    return {name: str(count) for name, count in sorted(found.items())}

@@ -1,0 +1,700 @@
+"""The far side for Python candidates and torch extensions: harness/worker.py with torch in the process.
+
+    python -I worker_python.py zygote FD PARENT SITE     fork workers on request, torch already imported
+    python -I worker_python.py build SOURCE FOLDER SITE  in the compiler's box: import a module once, so that the
+                                                         extensions that it brings are built into FOLDER
+
+The zygote never touches CUDA and never loads a candidate. Each worker is a fork of it (10 to 30 ms instead of the 1 to
+5 s of `import torch`) that boxes itself before it loads anything. What the watch below finds is a matter of the
+candidate's own process: docs/export.md and docs/trust.md say what it cannot see.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    Launch = Callable[[Any], None]
+
+
+def load_sibling(name: str) -> Any:
+    """A module beside this file, by location: the repository is not on this process's path."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"astrolabe_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+native = load_sibling("worker")
+sandbox = load_sibling("sandbox")
+
+
+class Refused(Exception):
+    """What the candidate is, or did, has an outcome of its own."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+# --- who did the work ------------------------------------------------------------------------------------------------
+
+# Operators that move or make memory and compute nothing; views are known by their schema.
+MOVES = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "
+    "full full_like new_full copy_ _copy_from _copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ "
+    "alias resize_ set_ item _local_scalar_dense record_stream is_pinned pin_memory _pin_memory resolve_conj "
+    "resolve_neg _reshape_alias _has_compatible_shallow_copy_type is_same_size equal_sizes".split()
+)
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|CompiledFunction")
+LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_|cutlass_80|flashinfer|sgl_kernel")
+MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy")
+# torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
+MACHINERY = frozenset(
+    "torch torchgen functorch numpy nvidia triton cuda setuptools pkg_resources distutils-precedence markupsafe jinja2 "
+    "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm".split()
+)
+
+
+class Watch:
+    """Which operators of torch do the candidate's work for it.
+
+    Two observers. A dispatch mode is on during every call, timed ones too, so that there is no unwatched moment; it
+    sees this thread. In checked calls torch's C++ profiler also sees other threads and calls below the mode. All that
+    is used is looked up before the candidate is loaded. Code that patches this process from C can still silence both.
+    """
+
+    def __init__(self) -> None:
+        import torch
+        from torch._C import _autograd, _profiler
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        self.full = frozenset(torch._C._dispatch_get_all_op_names())
+        self.known = {name.partition(".")[0] for name in self.full}
+        self.aten = torch.ops.aten
+        self.has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+        self.judged: dict[str, bool] = {}
+        self.found: list[str] = []
+        found, works, harmless = self.found, self.works, set()
+
+        class Observer(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if func not in harmless:
+                    name = func._schema.name if hasattr(func, "_schema") else str(func)
+                    if works(name):
+                        found.append(name)
+                    else:
+                        harmless.add(func)
+                return func(*args, **(kwargs or {}))
+
+        self.mode = Observer()
+        try:
+            threads = _profiler._ExperimentalConfig(profile_all_threads=True)
+        except TypeError:  # a torch that cannot look at other threads
+            threads = _profiler._ExperimentalConfig()
+        config = _profiler.ProfilerConfig(
+            _profiler.ProfilerState.KINETO, False, False, False, False, False, threads, ""
+        )
+        self.activities = {"cpu": _profiler.ProfilerActivity.CPU, "cuda": _profiler.ProfilerActivity.CUDA}
+        prepare, enable, disable = _autograd._prepare_profiler, _autograd._enable_profiler, _autograd._disable_profiler
+        name_of, device_of = _autograd._KinetoEvent.name, _autograd._KinetoEvent.device_type
+        host = torch._C._autograd.DeviceType.CPU
+        self.begin = lambda wanted: (prepare(config, wanted), enable(config, wanted, set()))
+        self.end = lambda: [(name_of(event), device_of(event) == host) for event in disable().events()]
+
+    def works(self, name: str) -> bool:
+        """Whether the operator `namespace::name` computes; an operator that the candidate registered is its own."""
+        if name not in self.judged:
+            self.judged[name] = self._works(name)
+        return self.judged[name]
+
+    def _works(self, name: str) -> bool:
+        if COMPILED.search(name):
+            return True
+        if name not in self.known:
+            return False
+        namespace, _, base = name.partition("::")
+        if namespace != "aten":
+            return namespace not in ("profiler", "streams")
+        if base in MOVES:
+            return False
+        packet = getattr(self.aten, base, None)
+        if packet is None:
+            return True
+        overloads = [getattr(packet, name) for name in packet.overloads()]
+        # Not TorchScript's own, and not the variants that write to an argument: they do what their siblings do.
+        overloads = [o for o in overloads if o.name() in self.full and "out" not in o.name().rpartition(".")[2]]
+        return not all(o.is_view or self._decomposes(o.name()) for o in overloads)
+
+    def _decomposes(self, overload: str) -> bool:
+        """Whether it only calls other operators, which are seen by themselves."""
+        has = self.has_kernel
+        return has(overload, "CompositeImplicitAutograd") and not (has(overload, "CPU") or has(overload, "CUDA"))
+
+    def profiled(self, run: Callable[[], None], *, kernels: bool) -> None:
+        """Run under the profiler. `kernels`: kernel names of the GPU too, by CUPTI."""
+        wanted = {self.activities["cpu"]} | ({self.activities["cuda"]} if kernels else set())
+        self.begin(wanted)
+        try:
+            run()
+        finally:
+            events = self.end()
+        for name, on_host in events:
+            if on_host and self.works(name):
+                self.found.append(name)
+            elif not on_host and LIBRARY_KERNEL.search(name) and not MOVING_KERNEL.search(name):
+                self.found.append(name[:120])
+
+    def raise_found(self) -> None:
+        """Raises Refused where something was found since the last time."""
+        if self.found:
+            names = sorted({name.replace("::", ".", 1) for name in self.found})
+            self.found.clear()
+            raise Refused("CHEATED", f"torch did the work: {', '.join(names[:6])}")
+
+
+def foreign_libraries(site: str, own: str) -> list[str]:
+    """Other packages of site-packages whose modules or compiled libraries this process has loaded."""
+    found = set()
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.startswith(f"{site}/"):
+            found.add(path.removeprefix(f"{site}/").split("/")[0].removesuffix(".py"))
+    with open("/proc/self/maps") as file:
+        for line in file:
+            path = line.rstrip().partition("/")[2]
+            if path and ".so" in path and f"/{path}".startswith(f"{site}/") and not f"/{path}".startswith(f"{own}/"):
+                found.add(f"/{path}".removeprefix(f"{site}/").split("/")[0])
+    return sorted(name for name in found if name.split(".")[0] not in MACHINERY and not name.startswith("_"))
+
+
+# --- how a candidate is called ---------------------------------------------------------------------------------------
+
+
+class Take:
+    """Copies what a candidate returned into the spec's outputs, after looking at what it really is."""
+
+    def __init__(self) -> None:
+        import torch
+
+        base = torch._C.TensorBase
+        self.tensor, self.strided = torch.Tensor, torch.strided
+        self.shape, self.dtype, self.device, self.layout = (
+            vars(base)[name].__get__ for name in ("shape", "dtype", "device", "layout")
+        )
+        self.address, self.copy, self.storage = base.data_ptr, base.copy_, base.untyped_storage
+
+    def __call__(self, returned: Any, outputs: list[tuple[str, torch.Tensor, bool]]) -> None:
+        """`outputs`: (name, the buffer, whether it is an inout). Raises Refused."""
+        if returned is None and all(inout for _, _, inout in outputs):
+            return  # in place
+        got = list(returned) if type(returned) in (tuple, list) else [returned]
+        if len(got) != len(outputs):
+            raise Refused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
+        for value, (name, buffer, _) in zip(got, outputs, strict=True):
+            if value is buffer:
+                continue
+            if type(value) is not self.tensor:
+                kind = type(value)
+                if isinstance(value, self.tensor) or hasattr(kind, "__torch_function__"):
+                    raise Refused("CHEATED", f"{name} is a {kind.__name__}, which may compute when it is looked at")
+                raise Refused("WRONG_SHAPE", f"{name} is a {kind.__name__}, not a tensor")
+            if value.__dict__:
+                raise Refused("CHEATED", f"{name} carries attributes of its own: {', '.join(sorted(value.__dict__))}")
+            if self.device(value) != self.device(buffer):
+                raise Refused("WRONG_SHAPE", f"{name} is on {self.device(value)}, should be on {self.device(buffer)}")
+            if self.layout(value) != self.strided or not self.address(value):
+                raise Refused("CHEATED", f"{name} has no memory of its own")
+            if self.dtype(value) != self.dtype(buffer):
+                raise Refused("WRONG_DTYPE", f"{name} is {self.dtype(value)}, should be {self.dtype(buffer)}")
+            if self.shape(value) != self.shape(buffer):
+                is_, wanted = list(self.shape(value)), list(self.shape(buffer))
+                raise Refused("WRONG_SHAPE", f"{name} has shape {is_}, should be {wanted}")
+            self.copy(buffer, value)
+
+
+class Form:
+    """How to call the candidate: which of the spec's arguments it takes, and what becomes of what it returns."""
+
+    def __init__(self, function: Callable[..., Any], picked: list[int], outputs: list[tuple[str, int, bool]] | None) -> None:
+        self.function, self.picked, self.outputs = function, picked, outputs
+        self.take = Take()
+
+    def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
+        outputs = [(name, values[at], inout) for name, at, inout in self.outputs or []]
+        return [values[at] for at in self.picked], outputs
+
+    def launch(self, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]) -> None:
+        values, outputs = prepared
+        if self.outputs is None:
+            self.function(*values)
+        else:
+            self.take(self.function(*values), outputs)
+
+
+def positional(function: Any) -> int | None:
+    """How many positional arguments a callable takes at most; None where it does not say."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        text = (getattr(function, "__doc__", None) or "").partition("->")[0]  # pybind11 writes the signature there
+        inside = re.search(r"\((.*)\)", text, re.DOTALL)
+        return None if inside is None else len(re.findall(r"\w+: ", inside[1]))
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return None
+    return sum(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters)
+
+
+class Signature:
+    """The spec's arguments as the parent sent them: [kind, name, role] each."""
+
+    def __init__(self, arguments: list[list[str]], entry: str) -> None:
+        self.arguments, self.entry = arguments, entry
+        self.names = [name for _, name, _ in arguments]
+        self.outputs = [(n, at, role == "inout") for at, (kind, n, role) in enumerate(arguments) if role in ("output", "inout")]
+
+    def at(self, wanted: Callable[[str, str], bool]) -> list[int]:
+        return [at for at, (kind, _, role) in enumerate(self.arguments) if wanted(kind, role)]
+
+    def returning(self, function: Callable[..., Any], count: int | None) -> Form:
+        """Takes the inputs in order, and the scalars behind them where it has room; returns the outputs."""
+        inputs = self.at(lambda kind, role: kind == "tensor" and role != "output")
+        scalars = self.at(lambda kind, _role: kind == "scalar")
+        room = len(inputs) + len(scalars)
+        return Form(function, inputs + scalars if scalars and count is not None and count >= room else inputs, self.outputs)
+
+    def writing(self, function: Callable[..., Any]) -> Form:
+        """Takes every argument in order and writes the outputs."""
+        return Form(function, list(range(len(self.arguments))), None)
+
+    def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> Form:
+        """What an extension that binds itself takes: by name where its schema has our names, else by number."""
+        if names is not None and set(names) <= set(self.names):
+            picked = [self.names.index(name) for name in names]
+            written = {at for _, at, _ in self.outputs} <= set(picked)
+            return Form(function, picked, None if written else self.outputs)
+        every = list(range(len(self.arguments)))
+        tensors = self.at(lambda kind, _role: kind == "tensor")
+        with_scalars = self.at(lambda kind, _role: kind != "size")
+        inputs = self.at(lambda kind, role: kind == "tensor" and role != "output")
+        for picked in (every, with_scalars, tensors):
+            if count in (None, len(picked)):
+                return Form(function, picked, None)
+        if count == len(inputs):
+            return Form(function, inputs, self.outputs)
+        raise Refused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(every)} (all), "
+                      f"{len(tensors)} (tensors) nor {len(inputs)} (inputs)")  # fmt: skip
+
+
+# --- the worker ------------------------------------------------------------------------------------------------------
+
+
+class PythonWorker(native.Worker):
+    """The requests of harness/worker.py for a candidate that is called with torch tensors."""
+
+    def enter(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        box = message["box"]
+        return {"active": sandbox.enter(**{**box, "limits": sandbox.Limits(**box["limits"])})}
+
+    def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        import torch
+
+        self.torch, self.gpu, self.site = torch, message["gpu"], message["site"]
+        self.folder = message["path"]
+        if self.gpu:
+            torch.cuda.init()
+            self.cuda = native.Cuda(loaded_cudart() or message["cuda_library"], message["device"])
+            self.streams = [torch.cuda.ExternalStream(stream.value) for stream in self.cuda.streams]
+            self.on_stream, self.graph_of, self.graph = torch.cuda.stream, torch.cuda.graph, torch.cuda.CUDAGraph
+            torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
+        self.watch = Watch()
+        signature = Signature(message["arguments"], message["entry"])
+        torch.set_grad_enabled(False)
+        if message["backend"] == "torch_extension":
+            self.form = extension_form(self.folder, signature)
+        else:
+            self.form = module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
+        self.shapes: list[list[Any]] = []
+        return {"found": {dtype: message["entry"] for dtype in message["symbols"]}}
+
+    def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
+
+        def run() -> None:
+            for index, prepared in enumerate(calls):
+                with self.watch.mode, self.stream(index % 2):
+                    self.form.launch(prepared)
+            self.settle("the kernel")
+
+        self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
+        self.watch.raise_found()
+        if foreign := foreign_libraries(self.site, self.folder):
+            raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
+        return {}
+
+    def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
+        graph = None
+        with self.watch.mode:
+            with self.stream(0):
+                self.form.launch(calls[0])
+            self.settle("the kernel")
+            if self.gpu:
+                graph = self.captured(calls)
+                self.settle("the captured kernel")
+        self.watch.raise_found()
+        while len(self.plans) >= native.GRAPHS_KEPT:
+            self.plans.pop(next(iter(self.plans)))
+        self.plans[message["plan"]] = (self.form.launch, calls, graph)
+        return {"graph": graph is not None or not self.gpu}
+
+    def captured(self, calls: list[Any]) -> Any:
+        """A graph of all calls, or None where they cannot be captured. Torch's own capture keeps its allocator right."""
+        graph = self.graph()
+        try:
+            with self.graph_of(graph, stream=self.streams[0], capture_error_mode="relaxed"):
+                for prepared in calls:
+                    self.form.launch(prepared)
+        except RuntimeError:
+            self.cuda.rt.cudaGetLastError()  # a refused capture leaves an error behind that is not the kernel's
+            return None
+        return graph
+
+    def time(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        launch, calls, graph = self.plans[message["plan"]]
+        repeat = message["repeat"]
+        if not self.gpu:
+            clock = time.perf_counter_ns
+            with self.watch.mode:
+                start = clock()
+                for _ in range(repeat):
+                    for prepared in calls:
+                        launch(prepared)
+                stop = clock()
+            self.watch.raise_found()
+            return {"seconds": (stop - start) * 1e-9}
+        rt, stream, elapsed = self.cuda.rt, self.cuda.streams[0], ctypes.c_float()
+        with self.watch.mode, self.stream(0):
+            rt.cudaEventRecord(self.cuda.start, stream)
+            for _ in range(repeat):
+                if graph is not None:
+                    graph.replay()
+                else:
+                    for prepared in calls:
+                        launch(prepared)
+            rt.cudaEventRecord(self.cuda.stop, stream)
+        self.settle("the timed kernel")
+        self.watch.raise_found()
+        code = rt.cudaEventElapsedTime(ctypes.byref(elapsed), self.cuda.start, self.cuda.stop)
+        self.cuda.check(code, "cudaEventElapsedTime")
+        return {"seconds": elapsed.value * 1e-3}
+
+    def drop(self, name: int) -> None:
+        self.plans.pop(name, None)
+
+    def settle(self, what: str) -> None:
+        if self.gpu:
+            self.cuda.settle(what)
+
+    def stream(self, index: int) -> AbstractContextManager[Any]:
+        return self.on_stream(self.streams[index]) if self.gpu else nullcontext()
+
+    def values(self, encoded: list[list[Any]], shapes: list[list[Any]]) -> list[Any]:
+        """Like `arguments`, but tensors over the parent's memory; `shapes`: [dtype, extents] of each tensor in order."""
+        given: Iterable[list[Any]] = iter(shapes)
+        found: list[Any] = []
+        for item in encoded:
+            if item[0] == "p":
+                dtype, shape = next(given)  # type: ignore[call-overload]
+                found.append(self.tensor(self.arenas[item[1]][0] + item[2], getattr(self.torch, dtype), shape))
+            else:
+                found.append(item[1])
+        return found
+
+    def tensor(self, address: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+        """A contiguous tensor over memory that it does not own."""
+        count = dtype.itemsize
+        for extent in shape:
+            count *= extent
+        if not self.gpu:
+            raw = self.torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=self.torch.uint8)
+        else:
+            raw = self.torch.as_tensor(DeviceMemory(address, count), device="cuda")
+        return raw.view(dtype).view(shape)
+
+    def respond(self, answer: Callable[[dict[str, Any], list[int]], dict[str, Any]], message: dict, fds: list[int]) -> dict:
+        try:
+            return answer(message, fds)
+        except Refused as refusal:
+            return {"error": str(refusal), "outcome": refusal.outcome}
+        except native.CudaError as error:
+            return {"error": str(error), "fatal": True}
+        except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too
+            return {"error": described(error, self.folder if hasattr(self, "folder") else "")}
+
+    def serve(self) -> None:
+        names = ("enter", "load", "map", "unmap", "call", "plan", "time", "forget")
+        requests = {name: getattr(self, name) for name in names}
+        while True:
+            message, fds = native.receive(self.channel)
+            if message is None:
+                return
+            native.send(self.channel, self.respond(requests[message["op"]], message, fds))
+
+
+class DeviceMemory:
+    """Device memory by its address, in the form that torch.as_tensor takes without a copy."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def described(error: BaseException, folder: str) -> str:
+    """The error with the candidate's own last line: `RuntimeError: ... (candidate.py, line 7)`."""
+    line, trace = error.lineno if isinstance(error, SyntaxError) else 0, error.__traceback__
+    while trace is not None:
+        if folder and trace.tb_frame.f_code.co_filename.startswith(folder):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    place = f" (candidate.py, line {line})" if line else ""
+    return f"{type(error).__name__}: {str(error)[:4000]}{place}"
+
+
+def loaded_cudart() -> str:
+    """The CUDA runtime that torch brought into this process, so that both see the same errors and streams."""
+    with open("/proc/self/maps") as file:
+        return next((line.split()[-1] for line in file if "libcudart" in line), "")
+
+
+def module_form(folder: str, signature: Signature, device: str) -> Form:
+    """The candidate's function of the entry's name, else its ModelNew."""
+    extensions = Path(folder) / "extensions"
+    if extensions.is_dir():
+        use_prebuilt(extensions)
+    module = execute(Path(folder) / "candidate.py")
+    function = getattr(module, signature.entry, None)
+    if callable(function):
+        return signature.writing(function)
+    model = getattr(module, "ModelNew", None)
+    if model is None:
+        raise Refused("MISSING_ENTRY", f"the module defines neither a function {signature.entry} nor a class ModelNew")
+    inputs = getattr(module, "get_init_inputs", list)()
+    made = model(*inputs).to(device)
+    return signature.returning(made, positional(made.forward))
+
+
+def execute(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def extension_form(path: str, signature: Signature) -> Form:
+    """The entry that a torch extension binds by PYBIND11_MODULE or registers by TORCH_LIBRARY."""
+    import torch
+
+    before = set(torch._C._dispatch_get_all_op_names())
+    loader = importlib.machinery.ExtensionFileLoader("candidate", path)
+    spec = importlib.util.spec_from_loader("candidate", loader)
+    assert spec is not None
+    bound: Any = None
+    try:
+        bound = importlib.util.module_from_spec(spec)
+        loader.exec_module(bound)
+    except ImportError as error:
+        if "PyInit_candidate" not in str(error):
+            raise
+        torch.ops.load_library(path)
+    registered = sorted(set(torch._C._dispatch_get_all_op_names()) - before)
+    for name in registered:
+        namespace, _, base = name.partition("::")
+        if base == signature.entry:
+            operator = getattr(getattr(torch.ops, namespace), base)
+            names = [argument.name for argument in operator.default._schema.arguments]
+            return signature.fitting(operator.default, names, len(names))
+    function = getattr(bound, signature.entry, None)
+    if function is None:
+        public = [name for name in dir(bound) if not name.startswith("_")] if bound else []
+        have = ", ".join([*public, *registered]) or "nothing"
+        raise Refused("MISSING_ENTRY", f"the extension binds no {signature.entry} (it binds {have})")
+    return signature.fitting(function, None, positional(function))
+
+
+def use_prebuilt(extensions: Path) -> None:
+    """`load` and `load_inline` find what the build step made: this process may not start a compiler."""
+    from torch.utils import cpp_extension
+
+    def prebuilt(name: str, *arguments: Any, **keywords: Any) -> Any:
+        given = inspect.signature(original).bind(name, *arguments, **keywords).arguments
+        folder = extensions / name
+        if not (folder / f"{name}.so").exists():
+            raise ImportError(f"the extension {name!r} was not built when the module was imported in the build step")
+        return cpp_extension._import_module_from_library(name, str(folder), given["is_python_module"])
+
+    original = cpp_extension._jit_compile
+    cpp_extension._jit_compile = prebuilt  # type: ignore[assignment]
+    cpp_extension._get_build_directory = lambda name, verbose: str(extensions / name)  # type: ignore[assignment]
+    writes = cpp_extension._maybe_write if hasattr(cpp_extension, "_maybe_write") else None
+    if writes is not None:
+        cpp_extension._maybe_write = lambda filename, content: None  # type: ignore[assignment]
+
+
+# --- the zygote ------------------------------------------------------------------------------------------------------
+
+
+def build(source: Path, folder: str) -> None:
+    """Import the module once; its extensions are built below `folder`. Exits with 1 where that fails, having said why."""
+    from torch.utils import cpp_extension
+
+    def run(build_directory: str, verbose: bool, error_prefix: str) -> None:
+        # ninja gives each command a process group of its own, which the box refuses: it plans, we run.
+        listed = subprocess.run(
+            ["ninja", "-C", build_directory, "-t", "commands"], capture_output=True, text=True, check=True
+        )
+        for line in listed.stdout.splitlines():
+            if not line.startswith("ninja: "):
+                done = subprocess.run(["sh", "-c", line], cwd=build_directory, capture_output=True, text=True)
+                if done.returncode:
+                    raise RuntimeError(f"{error_prefix}\n{done.stdout}{done.stderr}")
+
+    os.environ["TORCH_EXTENSIONS_DIR"] = folder
+    cpp_extension._run_ninja_build = run  # type: ignore[assignment]
+    try:
+        execute(source)
+    except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too
+        print(described(error, str(source.parent)))
+        sys.exit(1)
+
+
+def use_site(site: str) -> None:
+    if site not in sys.path:
+        sys.path.append(site)
+
+
+def warm() -> None:
+    """What every worker needs, once. Nothing here may start a thread or touch CUDA."""
+    import torch.utils._python_dispatch  # noqa: F401
+
+    for name in ("numpy", "torch.utils.cpp_extension"):
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(name)
+            except ImportError:  # cpp_extension without setuptools: only a candidate that needs it fails
+                continue
+
+
+def zygote(control: socket.socket) -> None:
+    """Fork a worker for each request; tell each one's exit status on its own socket, reap it when that is closed.
+
+    A request is {"environment", "folder"} with three descriptors: the worker's channel, its log, its status socket.
+    The answer is the pid. So a pid stays taken until the parent has let go of it, as with a child of its own.
+    """
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    children: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, status
+    statuses: dict[int, int] = {}  # status descriptor -> pid
+    while True:
+        for fd, _events in poll.poll():
+            if fd == control.fileno():
+                data, fds, _, _ = socket.recv_fds(control, 1 << 16, 3)
+                if not data:
+                    return
+                pid = fork(json.loads(data), fds)
+                os.close(fds[0])
+                os.close(fds[1])
+                pidfd = os.pidfd_open(pid)
+                children[pidfd] = (pid, socket.socket(fileno=fds[2]))
+                poll.register(pidfd, select.POLLIN)
+                control.send(json.dumps({"pid": pid}).encode())
+            elif fd in children:
+                pid, status = children.pop(fd)
+                poll.unregister(fd)
+                os.close(fd)
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+                assert ended is not None
+                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                try:
+                    status.send(json.dumps(code).encode())
+                except OSError:  # the parent has let go already
+                    status.close()
+                    os.waitpid(pid, 0)
+                    continue
+                statuses[status.fileno()] = pid
+                poll.register(status, select.POLLIN)
+                ended_sockets[status.fileno()] = status
+            else:
+                poll.unregister(fd)
+                ended_sockets.pop(fd).close()
+                os.waitpid(statuses.pop(fd), 0)
+
+
+ended_sockets: dict[int, socket.socket] = {}
+
+
+def fork(request: dict[str, Any], fds: list[int]) -> int:
+    """A worker in a session of its own, that has nothing of the zygote's open but its channel and its log."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        channel, log, _status = fds
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for to, descriptor in enumerate((nothing, log, log)):
+            os.dup2(descriptor, to)
+        os.closerange(3, channel)
+        os.closerange(channel + 1, 4096)
+        os.chdir(request["folder"])
+        os.environ.update(request["environment"])
+        PythonWorker(socket.socket(fileno=channel)).serve()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    what, *given = sys.argv[1:]
+    if what == "zygote":
+        descriptor, parent, site = given
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(parent):
+            os._exit(1)
+        use_site(site)
+        warm()
+        control = socket.socket(fileno=int(descriptor))
+        control.send(b"{}")
+        zygote(control)
+    elif what == "build":
+        source, folder, site = given
+        use_site(site)
+        build(Path(source), folder)
+
+
+if __name__ == "__main__":
+    main()

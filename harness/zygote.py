@@ -1,0 +1,159 @@
+"""The parent's end of harness/worker_python.py: one zygote for each device, and the workers that it forks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness import sandbox
+from harness.engines.process import LIMITS, Worker
+from kernels.spec import Scalar, Size, Spec, Tensor
+
+FAR_SIDE = Path(__file__).with_name("worker_python.py")
+WARM_S = 120.0
+"""`import torch` takes 1 to 5 s, on a busy machine with a cold disk ten times that."""
+
+# The kernel ends a zygote with the *thread* that started it, and a graph's nodes run on threads that come and go.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="zygote-starter")
+
+
+def site_packages() -> str:
+    """The folder that this interpreter's torch is in. Raises ImportError where there is none."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ImportError("PyTorch is not installed")
+    return str(Path(spec.origin).parent.parent)
+
+
+class Zygote:
+    """A process that has imported torch, never touches CUDA, loads no candidate, and forks workers. Close it."""
+
+    def __init__(self, device: str) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, self.site, self.lock = ours, site_packages(), threading.Lock()
+        cores = str(len(os.sched_getaffinity(0)))
+        environment = sandbox.clean_environment("/nonexistent") | {
+            "OMP_NUM_THREADS": cores,
+            "OPENBLAS_NUM_THREADS": "1",  # it would start its threads when numpy is imported, before the fork
+            "OMP_WAIT_POLICY": "passive",
+            "KINETO_LOG_LEVEL": "99",
+            "CUDA_MODULE_LOADING": "LAZY",  # torch's libraries hold a gigabyte of kernels
+        }
+        if device != "cuda":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        self.process: subprocess.Popen = _starter.submit(
+            subprocess.Popen,
+            [sys.executable, "-I", str(FAR_SIDE), "zygote", str(theirs.fileno()), str(os.getpid()), self.site],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ).result()
+        theirs.close()
+        self.control.settimeout(WARM_S)
+        self.ready = False
+
+    def fork(self, folder: Path, channel: socket.socket, log: int) -> ForkedProcess:
+        """A worker whose working folder is `folder`. Raises RuntimeError where the zygote has died."""
+        ours, theirs = socket.socketpair()
+        # Everything of the environment that is not the zygote's own but the worker's.
+        own = sandbox.clean_environment(str(folder))
+        environment = {name: own[name] for name in ("HOME", "TMPDIR", "CUDA_CACHE_PATH")}
+        request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
+        try:
+            with self.lock:
+                if not self.ready:
+                    self.ready = bool(self.control.recv(16))
+                socket.send_fds(self.control, [request], [channel.fileno(), log, theirs.fileno()])
+                answer = self.control.recv(4096)
+            pid = json.loads(answer)["pid"]
+        except (OSError, ValueError) as error:
+            ours.close()
+            raise RuntimeError(f"the process that forks Python workers has ended: {self._said() or error}") from None
+        finally:
+            theirs.close()
+        return ForkedProcess(pid, ours)
+
+    def _said(self) -> str:
+        self.process.kill()
+        _, text = self.process.communicate()
+        lines = text.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """End it, and with it the workers that are left. Safe to call twice."""
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+class ForkedProcess:
+    """A grandchild, with what subprocess.Popen offers of a child; its pid stays its own until it was waited for."""
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid, self.status = pid, status
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self.status, select.POLLIN)
+            if not poll.poll(None if timeout is None else timeout * 1e3):
+                raise subprocess.TimeoutExpired("a forked worker", timeout or 0)
+            told = self.status.recv(16)
+            self.returncode = int(told) if told else -9  # the zygote has died, and its workers with it
+            self.status.close()
+        return self.returncode
+
+
+class PythonWorker(Worker):
+    """A worker that calls its candidate with torch tensors: a Python module or a torch extension."""
+
+    def __init__(self, zygote: Zygote, spec: Spec, backend: str, *, device: str, artefact: Path, dtypes: tuple[str, ...]):
+        self.zygote, self.spec, self.backend = zygote, spec, backend
+        symbols = {dtype: (spec.entry_name,) for dtype in dtypes}
+        super().__init__(device=device, artefact=artefact, symbols=symbols, limits=LIMITS)
+
+    def _start(self, theirs: socket.socket) -> ForkedProcess:
+        return self.zygote.fork(self.scratch, theirs, self.log.fileno())
+
+    def _own(self, artefact: Path) -> Path:
+        if artefact.is_dir():
+            return Path(shutil.copytree(artefact, self.scratch / "candidate"))
+        return super()._own(artefact)
+
+    def _readable(self) -> list[str]:
+        return [*sandbox.interpreter_paths(), self.zygote.site]
+
+    def _parent(self) -> int:
+        return self.zygote.process.pid
+
+    def _entry(self) -> dict[str, Any]:
+        kinds = {Tensor: "tensor", Size: "size", Scalar: "scalar"}
+        arguments = [[kinds[type(a)], a.name, a.role if isinstance(a, Tensor) else ""] for a in self.spec.arguments]
+        return {"backend": self.backend, "entry": self.spec.entry_name, "arguments": arguments, "site": self.zygote.site}
