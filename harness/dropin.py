@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import keyword
 import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +48,16 @@ def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, devi
     context = describe(kernel.spec, device)
     package = context["package"]
     context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
+    floats = sorted({*kernel.spec.dtypes, *(t.dtype for t in kernel.spec.outputs)} & set(UNIT_ROUNDOFF))
+    for name, table in {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST}.items():
+        context[name] = {dtype: table[dtype] for dtype in floats}
+    context["noise"] = NOISE_FACTOR
     context |= {"library": kernel.spec.library or "", "cases": cases(kernel.spec, device), "inputs": inputs(kernel.spec)}
     render = Environment(
         loader=PackageLoader("harness"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )  # sources and TOML, no HTML: everything that goes in is from the typed spec
-    render.filters["sentence"] = lambda text: textwrap.fill(text, 110)
+    scalars = "".join(f", {name}={value!r}" for name, value in kernel.spec.scalars.items())
+    context |= {"draws": {one["name"]: one["draw"] for one in context["inputs"]}, "scalar_values": scalars}
     adapter = f"adapters/{kernel.spec.name}.py.j2"
     context["adapted"] = adapter in render.list_templates()
     files = {
@@ -122,6 +126,11 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "wrapper_returns": _returns(len(outputs)),
         "wrapper_doc": "; ".join(f"{t.name} [{', '.join(t.shape)}]{kinds[t.role]}" for t in tensors) + ".",
         "returned": returned,
+        "axis_names": spec.axes,
+        "input_names": [t.name for t in spec.inputs],
+        "output_names": [t.name for t in outputs],
+        "tensor_names": [t.name for t in tensors],
+        "asked_values": "".join(f', axes["{name}"]' for name in asked),
         "call": ", ".join(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments),
         "names": ", ".join(order),
         "schema": f"{spec.name}({', '.join(schema)}) -> ()",
@@ -151,7 +160,8 @@ def _tensor(tensor: Tensor, leader: Tensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "role": tensor.role,
-        "shape": tensor.shape,
+        "rank": len(tensor.shape),
+        "shape": f"({', '.join(tensor.shape)}{',' * (len(tensor.shape) == 1)})",
         "dtype": "_dtype" if tensor.dtype == "T" else fixed,
         "dtype_of_leader": f"{leader.name}.dtype" if tensor.dtype == "T" else fixed,
         "ulps": tensor.ulps,
@@ -201,17 +211,15 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
     return found
 
 
-def tolerances() -> dict[str, Any]:
-    """The harness's own numbers, for the package's tests."""
-    return {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST, "noise": NOISE_FACTOR}
-
-
 def headline(evidence: dict[str, Any]) -> str:
-    """One sentence with the speedup where the evidence has one: `suite.speedup`, an interval, at its top or in a verdict."""
-    for place in (evidence, evidence.get("held_out"), evidence.get("verdict"), evidence.get("winner"), evidence.get("best")):
-        suite = place.get("suite") if isinstance(place, dict) else None
-        speedup = suite.get("speedup") if isinstance(suite, dict) else None
-        if isinstance(speedup, dict) and {"median", "low", "high"} <= set(speedup):
-            median, low, high = (float(speedup[name]) for name in ("median", "low", "high"))
-            return f"Measured {median:.3f}x its baseline (99 % interval {low:.3f} to {high:.3f}, geometric mean of the suite)."
+    """One sentence with the speedup: of a run's result.json or of a verdict, the held-out suite's where there is one."""
+    suite = evidence.get("suite") or {}
+    known = {
+        "the held-out workloads": evidence.get("held_out_speedup"),
+        "the workloads that it was made for": evidence.get("speedup") or suite.get("speedup"),
+    }
+    for where, interval in known.items():
+        if interval:
+            median, low, high = (float(interval[name]) for name in ("median", "low", "high"))
+            return f"Measured {median:.3f}x its baseline on {where} (99 % interval {low:.3f} to {high:.3f}, geometric mean)."
     return "What was measured stands in evidence/result.json."

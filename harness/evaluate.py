@@ -251,6 +251,8 @@ class Evaluator:
                     checks.append(check)
                     if not check.passed:
                         raise WorkerFailure(*failure(check))
+            if self.device == "cuda" and is_python_side(backends.get(build.backend)):
+                self._refuse_library_kernels(build, self.suite(held_out=held_out)[0])
         except WorkerFailure as fault:
             outcome, reason = fault.outcome, fault.reason
             self._drop(build.candidate)
@@ -266,6 +268,29 @@ class Evaluator:
         )
         self.store.keep("verdict", key, verdict)
         return verdict
+
+    def _refuse_library_kernels(self, build: Build, workload: Workload) -> None:
+        """Raises WorkerFailure where kernels of a library ran, by their names; it may have been called from C.
+
+        In a process of its own, since CUPTI slows the process that it has watched. Only a name found decides: where
+        CUPTI is not there, nothing is known.
+        """
+        layout = Layout(self.spec, workload, 1)
+        arena = self._memory(layout.size)
+        case = self._cases.get(workload, distributions(self.spec, {})[0], {})
+        Bench(self.spec, arena, layout, generator(self.device)).write(0, case.inputs)
+        self._synchronize()
+        message = {"op": "call", "dtype": workload.dtype, "calls": [layout.arguments(arena, 0)], "kernels": True}
+        try:
+            worker = self.start(build)
+            try:
+                worker.map(arena)
+                worker.request(message | {"shapes": layout.shapes()})
+            finally:
+                worker.close()
+        except WorkerFailure as fault:
+            if fault.outcome is Outcome.CHEATED:
+                raise
 
     def _entries(self, worker: Worker, held_out: bool) -> None:
         for dtype in {w.dtype for w in self.suite(held_out=held_out)}:

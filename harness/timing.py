@@ -79,8 +79,8 @@ class SideFailure(WorkerFailure):
 
 
 PROTOCOLS = {
-    "cuda": Protocol(1e-3, 0.02, (8, 32), 0.01, 4.0, 2 << 30, 2, 0.15),
-    "cpu": Protocol(3e-3, 0.02, (6, 14), 0.04, 3.0, 0, 1, 0.25),
+    "cuda": Protocol(1e-3, 0.02, (8, 32), 1.0, 0.01, 4.0, 2 << 30, 2, 0.15),
+    "cpu": Protocol(3e-3, 0.02, (6, 14), 1.0, 0.04, 3.0, 0, 1, 0.25),
 }
 PIPE_S = 5e-4
 """Scheduling of two processes may cost this much of a sample before we doubt a worker's clock."""
@@ -154,9 +154,13 @@ class Contest:
             side.worker.map(self.arena)
         self.restore()
         calls = [self.layout.arguments(self.arena, slot) for slot in self.calls_slots]
+        if self.device == "cpu":
+            side.worker.pin(False)  # threads that are started now would be born on one core
         self._plan(side, calls)
         answer, _ = timed_request(side.worker, {"op": "time", "plan": 0, "repeat": 1})
         seconds = _seconds(answer) / len(calls)
+        if self.device == "cpu":
+            side.worker.pin(True)
         if self.cache == "hot":
             # One graph of many calls: a graph of one would time the launch of graphs.
             count = max(1, min(512, int(self.protocol.sample_s / max(seconds, 1e-7))))

@@ -5,8 +5,8 @@
                                                          extensions that it brings are built into FOLDER
 
 The zygote never touches CUDA and never loads a candidate. Each worker is a fork of it (10 to 30 ms instead of the 1 to
-5 s of `import torch`) that boxes itself before it loads anything. What the watch below finds is a matter of the
-candidate's own process: docs/export.md and docs/trust.md say what it cannot see.
+5 s of `import torch`) that boxes itself before it loads anything. Where a kernel is asked for, torch must not do the
+work: in the zygote the kernels of all its computing operators are taken away.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -59,120 +60,116 @@ class Refused(Exception):
         self.outcome = outcome
 
 
-# --- who did the work ------------------------------------------------------------------------------------------------
+# --- who does the work -----------------------------------------------------------------------------------------------
 
-# Operators that move or make memory and compute nothing; views are known by their schema.
+# Operators that make, move or fill memory; views are known by their schema.
 MOVES = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "
-    "full full_like new_full copy_ _copy_from _copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ "
-    "alias resize_ set_ item _local_scalar_dense record_stream is_pinned pin_memory _pin_memory resolve_conj "
-    "resolve_neg _reshape_alias _has_compatible_shallow_copy_type is_same_size equal_sizes".split()
+    "full full_like new_full ones ones_like new_ones scalar_tensor arange eye uniform_ normal_ random_ copy_ _copy_from "
+    "_copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
+    "record_stream is_pinned pin_memory _pin_memory resolve_conj resolve_neg _reshape_alias is_same_size "
+    "_has_compatible_shallow_copy_type".split()
 )
 COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|CompiledFunction")
-LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_|cutlass_80|flashinfer|sgl_kernel")
-MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy")
+LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_|flashinfer|sgl_kernel")
+MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy|distribution|arange")
 # torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
 MACHINERY = frozenset(
     "torch torchgen functorch numpy nvidia triton cuda setuptools pkg_resources distutils-precedence markupsafe jinja2 "
     "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm".split()
 )
+REFUSE = [].sort
+"""What stands in place of a computing operator: any argument is a TypeError. A builtin cannot be changed from Python."""
+
+
+def overload(name: str) -> Any:
+    """`aten::silu.out` -> torch.ops.aten.silu.out."""
+    import torch
+
+    namespace, _, rest = name.partition("::")
+    base, _, variant = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), base), variant or "default")
+
+
+def computes(name: str) -> bool:
+    """Whether the operator overload does work: it is no view, moves no memory, and does not only call other operators."""
+    import torch
+
+    base = name.partition("::")[2].partition(".")[0]
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if base in MOVES or name.startswith(("profiler::", "streams::")) or overload(name).is_view:
+        return False
+    return not has(name, "CompositeImplicitAutograd") or has(name, "CPU") or has(name, "CUDA")
+
+
+def switch_off() -> frozenset[str]:
+    """Take the kernels of all of torch's computing operators away, for this process and its forks, for good.
+
+    So torch cannot do a candidate's work in any call, watched or not. What is registered is held by C++ objects that
+    Python's collector does not list. Returns `namespace::name` of what was switched off: some 1500 operators, 0.3 s.
+    """
+    import torch
+
+    libraries: dict[str, Any] = {}
+    off = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        if not computes(name):
+            continue
+        namespace, _, rest = name.partition("::")
+        if namespace not in libraries:
+            libraries[namespace] = torch._C._dispatch_library("IMPL", namespace, "")
+        for key in ("CPU", "CUDA"):
+            libraries[namespace].impl(rest, key, REFUSE, False)
+        off.add(name.partition(".")[0])
+    for library in libraries.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # for ever: without it the kernels would come back
+    return frozenset(off)
 
 
 class Watch:
-    """Which operators of torch do the candidate's work for it.
+    """Names what a candidate tried: torch's C++ profiler sees operators on all threads, by C functions that are looked
+    up before the candidate is loaded. For the reason of a verdict; a candidate that silences it is refused by
+    `switch_off` all the same."""
 
-    Two observers. A dispatch mode is on during every call, timed ones too, so that there is no unwatched moment; it
-    sees this thread. In checked calls torch's C++ profiler also sees other threads and calls below the mode. All that
-    is used is looked up before the candidate is loaded. Code that patches this process from C can still silence both.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, off: frozenset[str]) -> None:
         import torch
         from torch._C import _autograd, _profiler
-        from torch.utils._python_dispatch import TorchDispatchMode
 
-        self.full = frozenset(torch._C._dispatch_get_all_op_names())
-        self.known = {name.partition(".")[0] for name in self.full}
-        self.aten = torch.ops.aten
-        self.has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
-        self.judged: dict[str, bool] = {}
+        self.off = off
         self.found: list[str] = []
-        found, works, harmless = self.found, self.works, set()
-
-        class Observer(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if func not in harmless:
-                    name = func._schema.name if hasattr(func, "_schema") else str(func)
-                    if works(name):
-                        found.append(name)
-                    else:
-                        harmless.add(func)
-                return func(*args, **(kwargs or {}))
-
-        self.mode = Observer()
         try:
             threads = _profiler._ExperimentalConfig(profile_all_threads=True)
         except TypeError:  # a torch that cannot look at other threads
             threads = _profiler._ExperimentalConfig()
-        config = _profiler.ProfilerConfig(
-            _profiler.ProfilerState.KINETO, False, False, False, False, False, threads, ""
-        )
-        self.activities = {"cpu": _profiler.ProfilerActivity.CPU, "cuda": _profiler.ProfilerActivity.CUDA}
+        config = _profiler.ProfilerConfig(_profiler.ProfilerState.KINETO, False, False, False, False, False, threads, "")
+        activities = _profiler.ProfilerActivity
         prepare, enable, disable = _autograd._prepare_profiler, _autograd._enable_profiler, _autograd._disable_profiler
         name_of, device_of = _autograd._KinetoEvent.name, _autograd._KinetoEvent.device_type
         host = torch._C._autograd.DeviceType.CPU
+        self.host, self.both = {activities.CPU}, {activities.CPU, activities.CUDA}
         self.begin = lambda wanted: (prepare(config, wanted), enable(config, wanted, set()))
         self.end = lambda: [(name_of(event), device_of(event) == host) for event in disable().events()]
 
-    def works(self, name: str) -> bool:
-        """Whether the operator `namespace::name` computes; an operator that the candidate registered is its own."""
-        if name not in self.judged:
-            self.judged[name] = self._works(name)
-        return self.judged[name]
-
-    def _works(self, name: str) -> bool:
-        if COMPILED.search(name):
-            return True
-        if name not in self.known:
-            return False
-        namespace, _, base = name.partition("::")
-        if namespace != "aten":
-            return namespace not in ("profiler", "streams")
-        if base in MOVES:
-            return False
-        packet = getattr(self.aten, base, None)
-        if packet is None:
-            return True
-        overloads = [getattr(packet, name) for name in packet.overloads()]
-        # Not TorchScript's own, and not the variants that write to an argument: they do what their siblings do.
-        overloads = [o for o in overloads if o.name() in self.full and "out" not in o.name().rpartition(".")[2]]
-        return not all(o.is_view or self._decomposes(o.name()) for o in overloads)
-
-    def _decomposes(self, overload: str) -> bool:
-        """Whether it only calls other operators, which are seen by themselves."""
-        has = self.has_kernel
-        return has(overload, "CompositeImplicitAutograd") and not (has(overload, "CPU") or has(overload, "CUDA"))
-
     def profiled(self, run: Callable[[], None], *, kernels: bool) -> None:
-        """Run under the profiler. `kernels`: kernel names of the GPU too, by CUPTI."""
-        wanted = {self.activities["cpu"]} | ({self.activities["cuda"]} if kernels else set())
-        self.begin(wanted)
+        """Run under the profiler. `kernels`: kernel names of the GPU too, by CUPTI. Raises Refused."""
+        self.begin(self.both if kernels else self.host)
         try:
             run()
-        finally:
-            events = self.end()
-        for name, on_host in events:
-            if on_host and self.works(name):
-                self.found.append(name)
-            elif not on_host and LIBRARY_KERNEL.search(name) and not MOVING_KERNEL.search(name):
-                self.found.append(name[:120])
+        except BaseException:
+            self.look()
+            raise
+        self.look()
 
-    def raise_found(self) -> None:
-        """Raises Refused where something was found since the last time."""
-        if self.found:
-            names = sorted({name.replace("::", ".", 1) for name in self.found})
-            self.found.clear()
-            raise Refused("CHEATED", f"torch did the work: {', '.join(names[:6])}")
+    def look(self) -> None:
+        """End the profile. Raises Refused where another did the candidate's work."""
+        found = set()
+        for name, on_host in self.end():
+            if on_host and (name in self.off or COMPILED.search(name)):
+                found.add(name.replace("::", ".", 1))
+            elif not on_host and LIBRARY_KERNEL.search(name) and not MOVING_KERNEL.search(name):
+                found.add(name[:120])
+        if found:
+            raise Refused("CHEATED", f"torch did the work: {', '.join(sorted(found)[:6])}")
 
 
 def foreign_libraries(site: str, own: str) -> list[str]:
@@ -329,7 +326,7 @@ class PythonWorker(native.Worker):
             self.streams = [torch.cuda.ExternalStream(stream.value) for stream in self.cuda.streams]
             self.on_stream, self.graph_of, self.graph = torch.cuda.stream, torch.cuda.graph, torch.cuda.CUDAGraph
             torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
-        self.watch = Watch()
+        self.watch = Watch(OFF)
         signature = Signature(message["arguments"], message["entry"])
         torch.set_grad_enabled(False)
         if message["backend"] == "torch_extension":
@@ -344,12 +341,11 @@ class PythonWorker(native.Worker):
 
         def run() -> None:
             for index, prepared in enumerate(calls):
-                with self.watch.mode, self.stream(index % 2):
+                with self.stream(index % 2):
                     self.form.launch(prepared)
             self.settle("the kernel")
 
         self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
-        self.watch.raise_found()
         if foreign := foreign_libraries(self.site, self.folder):
             raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
         return {}
@@ -357,14 +353,12 @@ class PythonWorker(native.Worker):
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
         graph = None
-        with self.watch.mode:
-            with self.stream(0):
-                self.form.launch(calls[0])
-            self.settle("the kernel")
-            if self.gpu:
-                graph = self.captured(calls)
-                self.settle("the captured kernel")
-        self.watch.raise_found()
+        with self.stream(0):
+            self.form.launch(calls[0])  # what a candidate does at its first call is not what is timed
+        self.settle("the kernel")
+        if self.gpu:
+            graph = self.captured(calls)
+            self.settle("the captured kernel")
         while len(self.plans) >= native.GRAPHS_KEPT:
             self.plans.pop(next(iter(self.plans)))
         self.plans[message["plan"]] = (self.form.launch, calls, graph)
@@ -387,16 +381,13 @@ class PythonWorker(native.Worker):
         repeat = message["repeat"]
         if not self.gpu:
             clock = time.perf_counter_ns
-            with self.watch.mode:
-                start = clock()
-                for _ in range(repeat):
-                    for prepared in calls:
-                        launch(prepared)
-                stop = clock()
-            self.watch.raise_found()
-            return {"seconds": (stop - start) * 1e-9}
+            start = clock()
+            for _ in range(repeat):
+                for prepared in calls:
+                    launch(prepared)
+            return {"seconds": (clock() - start) * 1e-9}
         rt, stream, elapsed = self.cuda.rt, self.cuda.streams[0], ctypes.c_float()
-        with self.watch.mode, self.stream(0):
+        with self.stream(0):
             rt.cudaEventRecord(self.cuda.start, stream)
             for _ in range(repeat):
                 if graph is not None:
@@ -406,7 +397,6 @@ class PythonWorker(native.Worker):
                         launch(prepared)
             rt.cudaEventRecord(self.cuda.stop, stream)
         self.settle("the timed kernel")
-        self.watch.raise_found()
         code = rt.cudaEventElapsedTime(ctypes.byref(elapsed), self.cuda.start, self.cuda.stop)
         self.cuda.check(code, "cudaEventElapsedTime")
         return {"seconds": elapsed.value * 1e-3}
@@ -479,7 +469,10 @@ def described(error: BaseException, folder: str) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     place = f" (candidate.py, line {line})" if line else ""
-    return f"{type(error).__name__}: {str(error)[:4000]}{place}"
+    text = str(error)[:4000]
+    if type(error) is TypeError and ("sort() takes no positional" in text or "unsupported operand" in text):
+        text += "; torch's own computing operators are switched off here"
+    return f"{type(error).__name__}: {text}{place}"
 
 
 def loaded_cudart() -> str:
@@ -598,14 +591,18 @@ def use_site(site: str) -> None:
 
 def warm() -> None:
     """What every worker needs, once. Nothing here may start a thread or touch CUDA."""
-    import torch.utils._python_dispatch  # noqa: F401
-
+    global OFF
     for name in ("numpy", "torch.utils.cpp_extension"):
         if importlib.util.find_spec(name) is not None:
             try:
                 importlib.import_module(name)
             except ImportError:  # cpp_extension without setuptools: only a candidate that needs it fails
                 continue
+    warnings.simplefilter("ignore")  # torch warns that kernels are replaced
+    OFF = switch_off()
+
+
+OFF: frozenset[str] = frozenset()
 
 
 def zygote(control: socket.socket) -> None:

@@ -107,6 +107,8 @@ class ProfilerRequest(Frozen):
     timings: tuple[Timing, ...]
     probes: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Probe's name -> its readings, or {"unavailable": why}."""
+    round: int = 0
+    """0 where the asker did not say."""
 
 
 class PlannerRequest(Frozen):
@@ -130,10 +132,14 @@ class CoderRequest(Frozen):
     plan: Plan
     source: str
     """The source that the plan starts from; on a repair, the source that failed."""
+    origin: str = ""
+    """On a repair: the source that the plan starts from."""
     failure: str = ""
     """On a repair: the compiler's or the checker's own words, trimmed."""
     outcome: Outcome | None = None
     repair: int = 0
+    round: int = 0
+    """0 where the asker did not say."""
 
 
 class CoderAnswer(Frozen):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field
@@ -15,8 +15,11 @@ STATE_VERSION = 1
 """Raised when a field changes meaning; a resume under another version is refused by name."""
 
 
-class Stop(StrEnum):
-    """Why a run ended. Each is named in the result."""
+class Stop(Enum):
+    """Why a run ended. Each is named in the result.
+
+    Not a StrEnum: the PostgreSQL saver keeps whatever is a str as JSON, and it would come back without its type.
+    """
 
     ROUNDS = "rounds"
     PLATEAU = "plateau"
@@ -52,10 +55,26 @@ class Settings(Frozen):
     seconds: float | None = None
     tokens: int | None = None
     money_usd: float | None = None
+    fallback: Literal["rules", "none"] = "rules"
+    """Who answers for a chat model once its tokens or money are spent; with "none" the run stops there."""
+    tune_seconds: float = Field(default=8.0, ge=0)
+    """Upper bound on one search of a candidate's open integers; less where the run's budget is nearly spent."""
     sandbox: Literal["auto", "require"] = "auto"
     approve: Literal["none", "plans", "candidates"] = "none"
     agents: Literal["four", "single"] = "four"
     models: dict[Role, str] = Field(default_factory=dict)
+    interface: Literal["chat", "responses"] = "chat"
+    """Which of OpenAI's two interfaces the server speaks."""
+    role_tokens: dict[Role, int] = Field(default_factory=dict)
+    role_money_usd: dict[Role, float] = Field(default_factory=dict)
+    prices: str = ""
+    """Path of the user's own price table."""
+    transcript: str = ""
+    """Path of the recording that `replay` plays back."""
+    why: tuple[str, ...] = ()
+    """Why this device and this policy, as said at the start."""
+    command: str = ""
+    """The command line that does the same again."""
 
 
 class Draft(Frozen):
@@ -68,8 +87,20 @@ class Draft(Frozen):
     tuned: dict[str, int] = Field(default_factory=dict)
     repairs: int = 0
     refused: str = ""
-    """Why no source came out of the plan, or why the person refused it."""
+    """Why no source, or no further one, comes out of the plan. A draft that already failed keeps its verdict."""
+    by_person: bool = False
+    """The person refused it, rather than the coder giving up."""
+    approved: str = ""
+    """Hash of the source that the person said yes to."""
     seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict is not None and not self.verdict.passed
+
+    def awaits_coder(self, repairs: int) -> bool:
+        """Nothing written yet, or what was written failed and may still be repaired."""
+        return not self.refused and (not self.candidate or (self.failed and self.repairs < repairs))
 
 
 class Incumbent(Frozen):
@@ -80,11 +111,19 @@ class Incumbent(Frozen):
     round: int = 0
 
 
+class Visits(Frozen):
+    """How often a node finished, and the seconds that took."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
 class Spent(Frozen):
-    """What the run has used, over all its processes."""
+    """What the run has used, over all its processes. Waiting for a person is not counted."""
 
     seconds: float = 0.0
     usage: dict[Role, Usage] = Field(default_factory=dict)
+    nodes: dict[str, Visits] = Field(default_factory=dict)
 
     @property
     def total(self) -> Usage:
@@ -92,6 +131,15 @@ class Spent(Frozen):
         for usage in self.usage.values():
             total = total.plus(usage)
         return total
+
+    def after(self, node: str, seconds: float, usage: dict[Role, Usage]) -> Spent:
+        """Once a node took that many seconds; `usage` is the run's, not the node's."""
+        visits = self.nodes.get(node, Visits())
+        return Spent(
+            seconds=self.seconds + seconds,
+            usage=usage,
+            nodes=self.nodes | {node: Visits(count=visits.count + 1, seconds=visits.seconds + seconds)},
+        )
 
 
 def merge_attempts(left: list[Attempt], right: list[Attempt]) -> list[Attempt]:
@@ -116,3 +164,5 @@ class State(TypedDict, total=False):
     spent: Spent
     stop: Stop
     held_out: Verdict
+    disqualified: str
+    """Why the winner of the visible suite is no improvement after all: it failed on held-out workloads."""

@@ -225,6 +225,18 @@ class Worker:
     def proceed(self) -> None:
         signal_group(self.process.pid, signal.SIGCONT)
 
+    def pin(self, apart: bool) -> None:
+        """Its threads `apart`, one a core in turn, or free again. From here, because the sandbox refuses it to a candidate.
+
+        Threads that wake up together otherwise often share a core for milliseconds while another idles: on two cores
+        a parallel loop took 15 ms in place of 8 that way.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        with suppress(OSError):  # threads come and go, and so may the process
+            for place, task in enumerate(sorted(int(name) for name in os.listdir(f"/proc/{self.process.pid}/task"))):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(task, {cores[place % len(cores)]} if apart else cores)
+
     @property
     def alive(self) -> bool:
         return self.process.poll() is None

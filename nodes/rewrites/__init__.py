@@ -4,7 +4,10 @@ Each file has
 - `LANGUAGES`: the backends it works on, from {"cuda", "cpu"};
 - `HELPS`: which bounds of a Finding it is for;
 - `EXPECTED`: what it should do to which number, one sentence;
-- `SPEEDUP`: what to expect where it applies, before anything was measured (the planner's prior);
+- `SPEEDUP`: what to expect where it applies, before anything was measured (the planner's prior); not above 1 for what
+  is only worth trying once the rest is done;
+- `ORDER` (50 where left out): its place when several are applied; `VARIANTS` (none): arguments that `rewrite` takes as a
+  third parameter, each a form of its own, named `name:argument` in plans;
 - `rewrite(source: Source, facts: Facts) -> str | None`: the new text, or None where it does not apply.
 
 A rewrite is deterministic, works on the syntax tree, refuses to touch what it does not understand, never looks at the
@@ -43,6 +46,7 @@ class Rewrite(Protocol):
 
 
 def catalog() -> dict[str, Rewrite]:
-    """Every rewrite of this folder by name, in name order."""
-    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in {"source"})
-    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    """Every rewrite of this folder by name, in name order; what they share (source, algebra, ...) has no `rewrite`."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    return {name: module for name, module in modules.items() if hasattr(module, "rewrite")}

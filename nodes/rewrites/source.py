@@ -6,7 +6,7 @@ both. Edits inside or next to an ERROR node are refused: what was not understood
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -57,6 +57,31 @@ class Source:
         """Matches of a tree-sitter query, each a mapping of capture name to nodes."""
         cursor = QueryCursor(Query(_LANGUAGE, pattern))
         return [captures for _, captures in cursor.matches(node or self.root)]
+
+    def render(self, node: Node, replaced: Iterable[tuple[Node, str]]) -> str:
+        """The text of a node with some nodes below it replaced; a replaced node's own inside is gone with it."""
+        pieces, at = [], node.start_byte
+        for inner, text in sorted(replaced, key=lambda pair: (pair[0].start_byte, -pair[0].end_byte)):
+            if node.start_byte <= inner.start_byte and inner.end_byte <= node.end_byte and inner.start_byte >= at:
+                pieces += [self.data[at : inner.start_byte].decode(), text]
+                at = inner.end_byte
+        return "".join(pieces) + self.data[at : node.end_byte].decode()
+
+    def indent(self, node: Node) -> str:
+        """The white space in front of the line on which the node starts."""
+        line = self.data[self.data.rfind(b"\n", 0, node.start_byte) + 1 : node.start_byte].decode()
+        return line[: len(line) - len(line.lstrip())]
+
+    def unit(self, node: Node) -> str:
+        """One level of indentation, as the function around the node has it."""
+        here: Node | None = node
+        while here is not None and here.type != "function_definition":
+            here = here.parent
+        body = here.child_by_field_name("body") if here is not None else None
+        first = next((c for c in body.named_children if c.start_point[0] > body.start_point[0]), None) if body else None
+        if first is None or here is None:
+            return "  "
+        return " " * max(2, len(self.indent(first)) - len(self.indent(here)))
 
     def reparsed(self, text: str) -> Source:
         return Source(text, self.language)

@@ -1,0 +1,183 @@
+"""What the CPU rewrites gain on each kernel's plain C++ baseline and on the test inputs.
+
+    nice python -m benchmarks.cpu_rewrites [kernel or folder ...] [--steps cpu_simd,cpu_parallel] [--all-sizes]
+
+Builds baseline and rewritten source as the harness does, checks both against the fp64 reference on every workload, and
+times them interleaved on all cores of this process, hot; the shortest of SAMPLES calls, because this
+machine may have other work to do. GB/s counts the bytes of the spec.
+No sandbox: for our own sources only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from harness.backends import cpu
+from harness.correctness import distributions, judge, make_case
+from harness.records import DeviceFacts
+from kernels import catalog
+from kernels.catalog import Kernel
+from kernels.spec import Scalar, Size, Workload
+from nodes.rewrites import Facts
+from nodes.rewrites import catalog as rewrites
+from nodes.rewrites.source import Source
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+INPUTS = REPOSITORY / "tests" / "inputs"
+SAMPLES = 15
+FACTS = DeviceFacts(device="cpu", name="this machine", architecture="avx512f", units=2, last_level_cache_bytes=32 << 20)
+_CTYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "int64_t": ctypes.c_int64}
+
+
+def order() -> list[str]:
+    """The CPU rewrites by their ORDER; names break ties."""
+    found = {name: module for name, module in rewrites().items() if "cpu" in module.LANGUAGES}
+    return sorted(found, key=lambda name: (getattr(found[name], "ORDER", 50), name))
+
+
+def apply(kernel: Kernel, text: str, steps: list[str]) -> tuple[str, list[str]]:
+    """The text after every step that applies, and their names. Steps are tried again until none applies."""
+    modules, applied, changed = rewrites(), [], True
+    while changed:
+        changed = False
+        for step in steps:
+            if step in applied:
+                continue
+            new = modules[step].rewrite(Source(text, "cpu"), Facts(spec=kernel.spec, device=FACTS))
+            if new is not None:
+                text, changed = new, True
+                applied.append(step)
+    return text, applied
+
+
+@dataclass
+class Native:
+    """A compiled C++ candidate, called in this process."""
+
+    kernel: Kernel
+    library: ctypes.CDLL
+
+    @staticmethod
+    def build(kernel: Kernel, text: str, folder: Path) -> Native:
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        source, artefact = folder / f"{name}.cpp", folder / f"{name}.so"
+        source.write_text(text)
+        command = ["g++", *cpu.FLAGS, "-o", str(artefact), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ValueError(f"{kernel.spec.name} does not compile:\n{done.stderr}\n{text}")
+        return Native(kernel, ctypes.CDLL(str(artefact)))
+
+    def call(self, workload: Workload, tensors: dict[str, torch.Tensor]):
+        """A function of no arguments that runs one call on these tensors, in place."""
+        spec = self.kernel.spec
+        names = spec.entry_names(workload.dtype)
+        entry = next(getattr(self.library, name) for name in names if hasattr(self.library, name))
+        arguments = []
+        for argument in spec.arguments:
+            if isinstance(argument, Size):
+                arguments.append(ctypes.c_int64(workload.axes[argument.name]))
+            elif isinstance(argument, Scalar):
+                kind = _CTYPES[argument.ctype]
+                arguments.append(kind(int(argument.value) if argument.ctype == "int64_t" else argument.value))
+            else:
+                arguments.append(ctypes.c_void_p(tensors[argument.name].data_ptr()))
+        entry.restype = None
+        return lambda: entry(*arguments)
+
+    def check(self, workload: Workload, values: str) -> str:
+        """ "" or what is wrong with the outputs for one draw of inputs."""
+        spec = self.kernel.spec
+        case = make_case(self.kernel, workload, values, {}, "cpu")
+        tensors = fresh(self.kernel, workload) | {name: tensor.clone() for name, tensor in case.inputs.items()}
+        self.call(workload, tensors)()
+        for tensor in spec.outputs:
+            dtype = spec.dtype(tensor, workload)
+            _, message = judge(tensors[tensor.name], case.expected[tensor.name], dtype)
+            if message:
+                return f"{workload.label}, {values}: {tensor.name}{message}"
+        for tensor in spec.inputs:
+            if tensor.role == "input" and not torch.equal(tensors[tensor.name], case.inputs[tensor.name]):
+                return f"{workload.label}, {values}: changed its input {tensor.name}"
+        return ""
+
+
+def fresh(kernel: Kernel, workload: Workload) -> dict[str, torch.Tensor]:
+    """Outputs of the workload's shapes, every bit set."""
+    spec = kernel.spec
+    made = {}
+    for tensor in spec.outputs:
+        dtype = getattr(torch, spec.dtype(tensor, workload))
+        made[tensor.name] = torch.empty(spec.shape(tensor, workload.axes), dtype=dtype)
+        made[tensor.name].view(torch.uint8).fill_(0xFF)
+    return made
+
+
+def times_us(calls: list, samples: int = SAMPLES) -> list[float]:
+    """Shortest microseconds of each call, one after another in every round."""
+    found: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    for _ in range(samples):
+        for call, taken in zip(calls, found, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append((time.perf_counter() - start) * 1e6)
+    return [min(taken) for taken in found]
+
+
+def kernels(names: list[str]) -> list[Kernel]:
+    """The named kernels, or all of the catalog and of tests/inputs that have a C++ baseline."""
+    if names:
+        return [catalog.load(str(INPUTS / name) if (INPUTS / name).is_dir() else name) for name in names]
+    folders = [str(path.parent) for path in sorted(INPUTS.glob("*/baseline.cpp"))]
+    found = [catalog.load(name) for name in [*catalog.names(), *folders]]
+    return [kernel for kernel in found if kernel.baselines("cpu")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--steps", help="rewrites in order, comma-separated; default: all CPU rewrites by their ORDER")
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--keep", type=Path, help="folder for the rewritten sources")
+    chosen = parser.parse_args()
+    steps = chosen.steps.split(",") if chosen.steps else order()
+    with tempfile.TemporaryDirectory() as scratch:
+        for kernel in kernels(chosen.names):
+            _, path = kernel.baseline("cpu")
+            text, applied = apply(kernel, path.read_text(), steps)
+            if chosen.keep:
+                chosen.keep.mkdir(exist_ok=True, parents=True)
+                (chosen.keep / f"{kernel.spec.name}.cpp").write_text(text)
+            print(f"{kernel.spec.name}: {', '.join(applied) or 'no rewrite applies'}", flush=True)
+            old = Native.build(kernel, path.read_text(), Path(scratch))
+            new = Native.build(kernel, text, Path(scratch))
+            report(kernel, old, new, chosen.samples)
+
+
+def report(kernel: Kernel, old: Native, new: Native, samples: int) -> None:
+    spec = kernel.spec
+    for workload in (*spec.suite("cpu"), *spec.suite("cpu", held_out=True)):
+        wrong = [w for w in (new.check(workload, values) for values in distributions(spec, {})) if w]
+        line = f"  {workload.label:44s}"
+        if workload.timed:
+            case = make_case(kernel, workload, distributions(spec, {})[0], {}, "cpu")
+            inputs = fresh(kernel, workload) | case.inputs
+            before, after = times_us([old.call(workload, inputs), new.call(workload, inputs)], samples)
+            traffic = (spec.read_bytes(workload) + spec.write_bytes(workload)) / 1e3
+            line += f" {before:10.1f} us -> {after:9.1f} us  {before / after:6.2f}x  {traffic / after:6.1f} GB/s"
+        print(line + (f"  WRONG: {wrong[0]}" if wrong else ""), flush=True)
+
+
+if __name__ == "__main__":
+    main()

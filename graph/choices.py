@@ -1,0 +1,159 @@
+"""From what the user asked for to Settings: the device, the baseline's source and who answers, each with its reason.
+
+Everything that can be wrong is said here, in one sentence, before a run exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from graph.runs import RunError, new_id, valid_id
+from harness import backends, device
+from harness.store import digest
+from kernels import catalog
+from kernels.catalog import Kernel
+from nodes.roles import ROLES, Role
+from nodes.state import Settings
+
+
+@dataclass(frozen=True)
+class Choice:
+    kernel: Kernel
+    settings: Settings
+    source: str
+    """The baseline's text."""
+
+
+def choose(asked: argparse.Namespace) -> Choice:
+    """Raises KernelError, DeviceError or RunError."""
+    kernel = catalog.load(asked.kernel)
+    on, why_device = device.choose(asked.device)
+    baseline, source = baseline_source(kernel, on, name=asked.baseline, file=asked.source)
+    for dtype in asked.dtype:
+        if dtype not in kernel.spec.dtypes:
+            raise RunError(f"{kernel.spec.name} has no dtype {dtype} (it has {', '.join(kernel.spec.dtypes)})")
+    if not any(not asked.dtype or w.dtype in asked.dtype for w in kernel.spec.suite(on)):
+        raise RunError(
+            f"{kernel.spec.name} has no workload for device {on}" + (" and these dtypes" if asked.dtype else "")
+        )
+    policy, why_policy = policies(asked)
+    known = asked.kernel in catalog.names()
+    settings = Settings(
+        run_id=valid_id(asked.run_id) if asked.run_id else new_id(kernel.spec.name),
+        kernel=asked.kernel if known else str(kernel.folder),
+        device=on,
+        policy=policy,
+        baseline=baseline,
+        source=digest(source),
+        dtypes=tuple(asked.dtype),
+        rounds=asked.rounds,
+        width=asked.width,
+        repairs=asked.repairs,
+        patience=asked.patience,
+        light_fraction=asked.light,
+        seconds=asked.seconds,
+        tokens=asked.tokens,
+        money_usd=asked.money,
+        fallback="none" if asked.when_spent == "pause" else "rules",
+        tune_seconds=asked.tune_seconds,
+        sandbox=asked.sandbox,
+        approve=asked.approve or "none",
+        agents=asked.agents,
+        models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
+        interface=asked.interface,
+        role_tokens={r: n for r in ROLES if (n := getattr(asked, f"tokens_{r}")) is not None},
+        role_money_usd={r: n for r in ROLES if (n := getattr(asked, f"money_{r}")) is not None},
+        prices=str(Path(asked.prices).resolve()) if asked.prices else "",
+        transcript=str(Path(asked.transcript).resolve()) if asked.transcript else "",
+        why=(f"device {on}: {why_device}", f"policy {why_policy}"),
+        command=command(asked.words),
+    )
+    return Choice(kernel, settings, source)
+
+
+def baseline_source(kernel: Kernel, on: str, *, name: str | None, file: str | None) -> tuple[str, str]:
+    """(name, text) of what 1.0x is: the user's file, or a baseline of the kernel's folder."""
+    if file is not None and name is not None:
+        raise RunError("--source is the baseline, so give it or --baseline, not both")
+    if file is not None:
+        return file, read_source(file, on)
+    chosen, path = kernel.baseline(on, name)  # type: ignore[arg-type]
+    return chosen, read_source(str(path), on)
+
+
+def read_source(name: str, on: str) -> str:
+    """The text of a source for that device, once its compiler is known to be here."""
+    path = Path(name)
+    if path.suffix in catalog.DEVICES_OF_SUFFIX and on not in catalog.DEVICES_OF_SUFFIX[path.suffix]:
+        raise RunError(f"{name} is not a source for device {on}: {_wanted(on)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RunError(f"{name} is not text") from None
+    if not text.strip():
+        raise RunError(f"{name} is empty")
+    try:
+        backend = backends.for_source(text, on)
+    except ValueError:
+        raise RunError(f"{name} is not a source for device {on}: {_wanted(on)}") from None
+    missing = backend.why_unavailable()
+    if missing:
+        raise RunError(f"{name} cannot be compiled: {missing}")
+    return text
+
+
+def _wanted(on: str) -> str:
+    suffixes = [suffix for suffix, devices in catalog.DEVICES_OF_SUFFIX.items() if on in devices]
+    return f"it takes {' or '.join(suffixes)}"
+
+
+def policies(asked: argparse.Namespace) -> tuple[dict[Role, str], str]:
+    """(policy of each role, what was taken and why)."""
+    key = bool(os.environ.get("OPENAI_API_KEY"))
+    named = asked.model or any(getattr(asked, f"model_{role}") for role in ROLES)
+    chosen = asked.policy
+    if chosen != "auto":
+        why = "asked for"
+    elif asked.transcript:
+        chosen, why = "replay", "a transcript is given"
+    elif key and named:
+        chosen, why = "chat", "a key and a model are given"
+    elif key:
+        chosen, why = "rules", "no model is named (--model NAME asks one with the key in OPENAI_API_KEY)"
+    else:
+        chosen, why = "rules", "the offline policy, since OPENAI_API_KEY is not set"
+    policy: dict[Role, str] = {role: getattr(asked, f"policy_{role}") or chosen for role in ROLES}
+    used = set(policy.values())
+    if "chat" in used and not key:
+        raise RunError("--policy chat needs a key in OPENAI_API_KEY (any text for a server that asks for none)")
+    for role in ROLES:
+        if policy[role] == "chat" and not (asked.model or getattr(asked, f"model_{role}")):
+            raise RunError(f"--policy chat needs a model: give --model NAME, or --model-{role} NAME")
+    if "replay" in used and not asked.transcript:
+        raise RunError("--policy replay needs --transcript FILE")
+    if asked.transcript and not Path(asked.transcript).is_file():
+        raise RunError(f"there is no transcript {asked.transcript}")
+    if asked.prices and not Path(asked.prices).is_file():
+        raise RunError(f"there is no price table {asked.prices}")
+    said = chosen if used == {chosen} else ", ".join(f"{role}={name}" for role, name in policy.items())
+    return policy, f"{said}: {why}"
+
+
+def command(words: list[str]) -> str:
+    """The command line that does the same again, without the address of a database, which may hold a password."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip or word.startswith(("--checkpointer=", "--run-id=")):
+            skip = False
+            continue
+        skip = word in ("--checkpointer", "--run-id")
+        if not skip:
+            kept.append(word)
+    return shlex.join(["python", "run.py", *kept])

@@ -1,0 +1,32 @@
+"""A run's transcript in the report's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.report.html import Exchange
+from harness.report.words import count, duration
+from nodes.policies.transcript import Transcript
+
+
+def exchanges(path: Path) -> tuple[Exchange, ...]:
+    """What was asked and answered, in order; () where no model was asked. Raises TranscriptDamaged."""
+    return tuple(
+        Exchange(
+            role=kept.question.role,
+            title=", ".join(
+                f"{name} {value}" for name, value in kept.question.facts.items() if name in ("step", "round", "plan")
+            ),
+            prompt="\n\n".join(f"[{message.role}]\n{message.content}" for message in kept.question.messages),
+            answer=kept.reply.text,
+            note=", ".join(
+                [
+                    kept.model,
+                    count(kept.reply.tokens_in + kept.reply.tokens_out, "token"),
+                    duration(kept.seconds),
+                    *(["replayed"] if kept.replayed_from else []),
+                ]
+            ),
+        )
+        for kept in Transcript(path).exchanges()
+    )

@@ -1,0 +1,116 @@
+"""Opens what a run works with: its kernel, the evaluator that is warm for it, and who answers for each role."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from graph.runs import Run, RunError, RunRecord
+from graph.session import kernel_digest
+from harness.evaluate import Evaluator
+from kernels import catalog
+from nodes.context import Context
+from nodes.roles import ROLES, Policy, Role, Usage
+from nodes.state import Settings, Spent, State
+
+Say = Callable[[str, str], None]
+
+
+@contextmanager
+def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterator[Context]:
+    """Raises RunError where the kernel is another one now, and whatever its parts raise where they cannot be had."""
+    settings = record.settings
+    kernel = catalog.load(settings.kernel)
+    if kernel_digest(kernel.folder) != record.kernel_digest:
+        raise RunError(
+            f"the spec or the reference of {kernel.folder} has changed since run {run.id} began, so its verdicts do "
+            "not hold any more; start a new run"
+        )
+    policies, usage_before = answering(settings, run.folder / "transcript.jsonl", state, say)
+    with Evaluator(
+        kernel,
+        settings.device,
+        run.store,
+        dtypes=settings.dtypes,
+        sandbox_mode=settings.sandbox,
+        say=lambda text: say("harness", text),
+    ) as evaluator:
+        if "tests" in state:
+            evaluator.extend(state["tests"].workloads, state["tests"].values)
+        yield Context(
+            kernel=kernel, evaluator=evaluator, store=run.store, policies=policies, say=say, usage_before=usage_before
+        )
+
+
+def answering(settings: Settings, kept: Path, state: State, say: Say) -> tuple[dict[Role, Policy], dict[Role, Usage]]:
+    """The policy of each role, one object for all roles that share it, and what the run's answers have cost so far.
+
+    Raises RunError where a policy cannot be had: no key, no model, no transcript.
+    """
+    before = dict(state.get("spent", Spent()).usage)
+    made: dict[str, Policy] = {}
+    for name in sorted(set(settings.policy.values())):
+        if name == "rules":
+            made[name] = _rules()
+            continue
+        from nodes.policies.transcript import Transcript, TranscriptDamaged
+
+        try:
+            transcript = Transcript(kept)
+            before |= transcript.usage()  # an answer is in it before any checkpoint is, so it is the better ledger
+            made[name] = (
+                _chat(settings, transcript, before, say) if name == "chat" else _replay(settings, transcript, say)
+            )
+        except (TranscriptDamaged, ValueError) as error:
+            raise RunError(str(error)) from None
+    return {role: made[settings.policy[role]] for role in ROLES}, before
+
+
+def _rules() -> Policy:
+    from nodes.policies.rules import RulesPolicy
+
+    return RulesPolicy()
+
+
+def _rewrites(settings: Settings) -> dict[str, str] | None:
+    """What rules can carry out, where a model plans for them."""
+    if settings.policy["coder"] != "rules":
+        return None
+    from nodes.rewrites import catalog as rewrites
+
+    return {name: rewrite.EXPECTED for name, rewrite in rewrites().items() if settings.device in rewrite.LANGUAGES}
+
+
+def _chat(settings: Settings, transcript, spent: dict[Role, Usage], say: Say) -> Policy:
+    key = os.environ.get("OPENAI_API_KEY")
+    if not key:
+        raise RunError("--policy chat needs a key in OPENAI_API_KEY (any text for a server that asks for none)")
+    from pydantic import SecretStr
+
+    from nodes.policies.chat import ChatPolicy
+
+    return ChatPolicy(
+        dict(settings.models),
+        transcript,
+        base_url=os.environ.get("OPENAI_BASE_URL"),
+        api_key=SecretStr(key),
+        interface=settings.interface,
+        spent=spent,
+        tokens=settings.tokens,
+        money_usd=settings.money_usd,
+        role_tokens=settings.role_tokens,
+        role_money_usd=settings.role_money_usd,
+        prices=Path(settings.prices) if settings.prices else None,
+        fallback=_rules() if settings.fallback == "rules" else None,
+        agents=settings.agents,
+        rewrites=_rewrites(settings),
+        say=say,
+    )
+
+
+def _replay(settings: Settings, transcript, say: Say) -> Policy:
+    from nodes.policies.replay import ReplayPolicy
+
+    return ReplayPolicy(Path(settings.transcript), kept=transcript, rewrites=_rewrites(settings), say=say)

@@ -1,0 +1,169 @@
+"""State -> Result: the versioned record that result.json, the tables and the report show."""
+
+from __future__ import annotations
+
+import functools
+import math
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from graph.runs import RunRecord, now
+from harness.records import Comparison, Interval, Timing
+from harness.report.result import AttemptRow, PlanRow, Result, SpentRow, Status, Versions, WorkloadRow, policy_text
+from nodes.roles import Attempt, Plan
+from nodes.state import Settings, State, Stop
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def result(state: State, record: RunRecord, *, status: Status, error: str = "", notices: Sequence[str] = ()) -> Result:
+    """A run's record, finished or not. Without a winner that holds on held-out workloads, the best is the baseline."""
+    settings = record.settings
+    disqualified = state.get("disqualified", "")
+    incumbent, first = state.get("incumbent"), state.get("baseline")
+    best = first if disqualified or incumbent is None else incumbent.verdict
+    held_out = state.get("held_out")
+    held_out_timings = held_out.timings if held_out and not disqualified else ()
+    stop = state.get("stop")
+    if stop is Stop.BASELINE and first is not None:
+        status, error = "failed", f"the baseline ({settings.baseline}) does not pass: {first.outcome}: {first.reason}"
+    facts = state.get("device")
+    total = state["spent"].total if "spent" in state else None
+    timings = best.timings if best else ()
+    return Result(
+        run_id=record.run_id,
+        kernel=record.kernel,
+        summary=record.summary,
+        device=settings.device,
+        device_name=facts.name if facts else "",
+        facts=facts,
+        policy=policy_text(settings.policy),
+        policies=dict(settings.policy),
+        baseline=settings.baseline,
+        status=status,
+        stop_reason=_stop_reason(stop, status),
+        error=error,
+        source=settings.source,
+        best=settings.source if disqualified or incumbent is None else incumbent.candidate,
+        best_round=0 if disqualified or incumbent is None else incumbent.round,
+        speedup=best.suite.speedup if best and best.suite else None,
+        speedup_cold=geometric_mean(t.speedup for t in timings if t.cache == "cold"),
+        speedup_hot=geometric_mean(t.speedup for t in timings if t.cache == "hot"),
+        held_out_speedup=held_out.suite.speedup if held_out and held_out.suite else None,
+        comparison=best.suite.comparison if best and best.suite else Comparison.UNCLEAR,
+        held_out_outcome=held_out.outcome if held_out else None,
+        held_out_comparison=held_out.suite.comparison if held_out and held_out.suite else None,
+        held_out_reason=disqualified or (held_out.reason if held_out else ""),
+        rounds=settings.rounds,
+        attempts=tuple(_attempt(attempt) for attempt in state.get("attempts", ())),
+        workloads=tuple(WorkloadRow.of(timing) for timing in (*timings, *held_out_timings)),
+        spent=SpentRow(
+            seconds=state["spent"].seconds,
+            calls=total.calls,
+            tokens_in=total.tokens_in,
+            tokens_out=total.tokens_out,
+            money_usd=total.money_usd,
+        )
+        if total
+        else SpentRow(),
+        notices=(*settings.why, *notices),
+        warnings=_warnings(state, held_out_timings),
+        command=settings.command,
+        versions=versions(settings),
+        commit=commit(),
+        started=record.created,
+        finished=now() if status in ("finished", "failed") else None,
+    )
+
+
+def geometric_mean(speedups: Iterable[Interval]) -> Interval | None:
+    """Of independent medians: their half-widths add in squares, on the logarithm."""
+    found = list(speedups)
+    if not found:
+        return None
+    middle = sum(math.log(s.median) for s in found) / len(found)
+    below = math.sqrt(sum(math.log(s.median / s.low) ** 2 for s in found)) / len(found)
+    above = math.sqrt(sum(math.log(s.high / s.median) ** 2 for s in found)) / len(found)
+    return Interval(median=math.exp(middle), low=math.exp(middle - below), high=math.exp(middle + above))
+
+
+def _stop_reason(stop: Stop | None, status: Status) -> str:
+    if stop is not None:
+        return stop.value
+    return {"stopped": "the person", "paused": "paused", "failed": "an error of ours"}.get(status, "")
+
+
+def _warnings(state: State, held_out: Sequence[Timing]) -> tuple[str, ...]:
+    said = list(state["incumbent"].verdict.warnings) if "incumbent" in state else []
+    for timing in held_out:
+        if timing.comparison is Comparison.SLOWER:
+            said.append(f"slower on held-out {timing.workload.label}, {timing.cache}: {timing.speedup.median:.3f}x")
+    return tuple(said)
+
+
+def _attempt(attempt: Attempt) -> AttemptRow:
+    speedup = None
+    if attempt.speedup is not None:
+        low, high = attempt.speedup_low or attempt.speedup, attempt.speedup_high or attempt.speedup
+        speedup = Interval(median=attempt.speedup, low=low, high=high)
+    return AttemptRow(
+        round=attempt.round,
+        plan=_plan(attempt.plan),
+        candidate=attempt.candidate,
+        outcome=attempt.outcome,
+        reason=attempt.reason,
+        comparison=Comparison(attempt.comparison),
+        against_incumbent=Comparison(attempt.against_incumbent),
+        speedup=speedup,
+        gain=attempt.gain,
+        accepted=attempt.accepted,
+        tuned=attempt.tuned,
+        repairs=attempt.repairs,
+        seconds=attempt.seconds,
+    )
+
+
+def _plan(plan: Plan) -> PlanRow:
+    return PlanRow(**plan.model_dump())
+
+
+@functools.cache
+def commit() -> str:
+    """Of Astrolabe's own repository, "" where it does not run from one."""
+    if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
+        return ""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def versions(settings: Settings) -> Versions:
+    compiler = ["nvcc", "--version"] if settings.device == "cuda" else ["g++", "--version"]
+    driver = Path("/proc/driver/nvidia/version")
+    return Versions(
+        astrolabe=_version("astrolabe"),
+        python=platform.python_version(),
+        torch=_version("torch"),
+        compiler=_said(tuple(compiler)),
+        driver=driver.read_text().splitlines()[0] if settings.device == "cuda" and driver.is_file() else "",
+    )
+
+
+@functools.cache
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@functools.cache
+def _said(command: tuple[str, ...]) -> str:
+    """The line of `--version` that has the number."""
+    if shutil.which(command[0]) is None:
+        return ""
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    return next((line for line in lines if "release" in line), lines[0] if lines else "")

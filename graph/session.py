@@ -1,0 +1,503 @@
+"""A process that works on a run: start, resume, fork; signals, pauses, outputs.
+
+Durability is `sync`: a node's update is on the disk before the next node begins, so a kill at any moment costs the node
+in flight and nothing else. What such a node had done is found again in the store and in the transcript by content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.errors import GraphDrained
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import RunControl
+from langgraph.types import Command, StateSnapshot
+
+from graph import asking, checkpoints, draw, outputs
+from graph.result import result
+from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
+from graph.workflow import build, difference, recursion_limit, signature
+from harness.report.result import Result, Status
+from harness.store import Store, digest
+from nodes.approve import Answer
+from nodes.context import Context
+from nodes.roles import PolicyPaused
+from nodes.state import STATE_VERSION, Settings, Spent, State
+
+GRACE_S = 2.0
+"""After Ctrl-C: time for the node in flight to finish, before the process ends under it. Nothing that it uses is killed
+first: a verdict about a worker that we killed would be a lie, and it would be kept."""
+
+
+class Front(Protocol):
+    """What shows a run while it works (graph/live.py)."""
+
+    def node_started(self, node: str) -> None: ...
+    def node_finished(self, node: str) -> None: ...
+    def say(self, kind: str, text: str) -> None: ...
+    def state(self, state: State) -> None: ...
+    def paused(self) -> AbstractContextManager[None]: ...
+
+
+Ask = Callable[[dict[str, Any], Store], Answer | None]
+"""Puts a question of nodes/approve.py to a person; None where nobody is there to answer (graph/asking.py)."""
+
+
+class OpenContext(Protocol):
+    def __call__(
+        self, run: Run, record: RunRecord, state: State, say: Callable[[str, str], None]
+    ) -> AbstractContextManager[Context]: ...
+
+
+STATUS: dict[RunState, Status] = {
+    "running": "running", "paused": "paused", "interrupted": "stopped", "finished": "finished", "failed": "failed",
+}  # fmt: skip
+Changes = Callable[[Settings], Settings]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How this process left the run."""
+
+    run: Run
+    state: RunState
+    result: Result
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where runs are and what they are made of; tests bring their own evaluator and policies."""
+
+    runs_dir: Path
+    open_context: OpenContext
+    checkpointer: str = ""
+    """PostgreSQL's address with its password; "" is SQLite."""
+
+    def start(self, record: RunRecord, source: str, front: Front, ask: Ask) -> Ending:
+        """Begin a run. Raises RunError where its name is taken."""
+        run = Run(self.runs_dir, record.run_id)
+        run.reserve()
+        with run.lock():
+            run.begin(record, source)
+            with self.saver(run, record) as saver:
+                if saver.get_tuple(_config(run)) is not None:
+                    raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
+                return Session(run, record, front, ask, self.open_context).work(saver)
+
+    def resume(
+        self, run_id: str, front: Front, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
+    ) -> Ending:
+        """Go on with a run from its last checkpoint, with other limits or another policy where `changes` has them.
+
+        Raises RunError where that cannot be done.
+        """
+        run = Run.find(self.runs_dir, run_id)
+        record = run.record
+        refuse_other_graph(record)
+        with run.lock(), self.saver(run, record) as saver:
+            if changes:
+                record = _changed(saver, run, record, changes(record.settings))
+            return Session(run, record, front, ask, self.open_context).work(saver, answer)
+
+    def fork(self, run_id: str, checkpoint_id: str, new: RunRecord, front: Front, ask: Ask) -> Ending:
+        """A new run that goes on from a checkpoint of another one, with what `new` changes in its settings."""
+        origin = Run.find(self.runs_dir, run_id)
+        record = origin.record
+        refuse_other_graph(record)
+        with self.saver(origin, record, exclusive=False) as saver:
+            # The graph's own saver, not ours: only that one may rebuild the types that the State names.
+            found = _checkpoint(cast(BaseCheckpointSaver, build(saver).checkpointer), origin, checkpoint_id)
+        run = Run(self.runs_dir, new.run_id)
+        run.reserve()
+        with run.lock():
+            run.begin(new, origin.store.get(new.settings.source))
+            _link_store(origin.store.folder, run.store.folder)
+            with self.saver(run, new) as saver:
+                values = dict(found.checkpoint["channel_values"]) | {"settings": new.settings, "spent": Spent()}
+                checkpoint = cast(Checkpoint, {**found.checkpoint, "channel_values": values})
+                place: RunnableConfig = {"configurable": {"thread_id": run.id, "checkpoint_ns": ""}}
+                saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
+                return Session(run, new, front, ask, self.open_context).work(saver)
+
+    @contextmanager
+    def saver(self, run: Run, record: RunRecord, *, exclusive: bool = True) -> Iterator[BaseCheckpointSaver]:
+        if record.checkpointer == "sqlite":
+            with checkpoints.sqlite(run.checkpoints) as saver:
+                yield saver
+            return
+        if not self.checkpointer:
+            raise RunError(
+                f"run {run.id} is kept in {record.checkpointer}; give its address with --checkpointer or in "
+                "ASTROLABE_CHECKPOINTER (the password was not written down)"
+            )
+        with checkpoints.postgres(self.checkpointer, run.id, exclusive=exclusive) as saver:
+            yield saver
+
+    def snapshot(self, run: Run) -> StateSnapshot:
+        """The last checkpoint, without working on the run."""
+        record = run.record
+        with self.saver(run, record, exclusive=False) as saver:
+            return _snapshot(build(saver), run)
+
+    def result(self, run: Run) -> Result:
+        """The run as its last checkpoint has it."""
+        state = cast(State, self.snapshot(run).values)
+        return result(state, run.record, status=STATUS[run.status.state])
+
+    def history(self, run: Run) -> list[StateSnapshot]:
+        """Every checkpoint, newest first."""
+        record = run.record
+        with self.saver(run, record, exclusive=False) as saver, _readable(run):
+            return list(build(saver).get_state_history(_config(run)))
+
+
+class Session:
+    """One process at work on one run; the caller holds the run's lock."""
+
+    def __init__(self, run: Run, record: RunRecord, front: Front, ask: Ask, open_context: OpenContext) -> None:
+        self.run, self.record, self.front, self.ask = run, record, front, ask
+        self.open_context = open_context
+        self.control = RunControl()
+        self.context: Context | None = None
+        self.state: State = {}
+        self.notices: tuple[str, ...] = ()
+        self.asking = False
+        self.graph: CompiledStateGraph | None = None
+
+    def work(self, saver: BaseCheckpointSaver, answer: Answer | None = None) -> Ending:
+        graph = self.graph = build(saver)
+        snapshot = _snapshot(graph, self.run)
+        self.state = cast(State, snapshot.values)
+        if "settings" in self.state:  # a kill between the two places leaves the checkpoint's, which nodes go by
+            self.record = self.record.model_copy(update={"settings": self.state["settings"]})
+        if snapshot.created_at is None and self.run.status.checkpoints:
+            raise RunError(
+                f"{self.run.checkpoints} holds no checkpoint of {self.run.id} any more: it was lost or emptied"
+            )
+        if answer is not None and not snapshot.interrupts:
+            raise RunError(f"run {self.run.id} is not waiting for an answer")
+        if answer is not None:
+            asking.fits(answer, snapshot.interrupts[0].value)
+        if finished(snapshot):
+            return self.ending("finished")
+        self._note("running")
+        return interruptible(lambda: self._body(graph, snapshot, answer), self)
+
+    def _body(self, graph: CompiledStateGraph, snapshot: StateSnapshot, answer: Answer | None) -> Ending:
+        """Runs in one thread from beginning to end: a worker that dies with its parent dies with its parent thread."""
+        try:
+            with self.open_context(self.run, self.record, self.state, self.front.say) as self.context:
+                self._same_device()
+                return self._rounds(graph, snapshot, answer)
+        except PolicyPaused as pause:
+            return self.ending("paused", str(pause))
+        except GraphDrained:
+            return self.ending("interrupted")
+        except Exception as error:
+            if disk_is_full(error):
+                with contextlib.suppress(OSError):
+                    self._note("interrupted", "the disk is full")
+                raise RunError(
+                    f"the disk that holds {self.run.folder} is full; free some space and go on with "
+                    f"`python run.py resume {self.run.id}` (what was finished is kept)"
+                ) from error
+            if isinstance(error, RunError):
+                self._note("interrupted", str(error))
+            else:
+                self._note("failed", f"{type(error).__name__}: {error}"[:500])
+            raise
+
+    def _rounds(self, graph: CompiledStateGraph, snapshot: StateSnapshot, answer: Answer | None) -> Ending:
+        first: Any = None
+        if snapshot.created_at is None:
+            first = {"version": STATE_VERSION, "settings": self.record.settings}
+        while True:
+            if snapshot.interrupts:
+                question = snapshot.interrupts[0].value
+                if answer is None:
+                    self.asking = True
+                    with self.front.paused():
+                        answer = self.ask(question, self.run.store)
+                    self.asking = False
+                if answer is None:
+                    return self.ending("paused", f"waiting for approval of the {question['kind']} {question['plan']!r}")
+                first, answer = Command(resume=answer), None
+            self._stream(graph, first)
+            snapshot = _snapshot(graph, self.run)
+            if not snapshot.interrupts:
+                break
+        if not finished(snapshot):
+            raise RuntimeError(f"the graph stopped with {snapshot.next} still to do")
+        self.state = cast(State, snapshot.values)
+        return self.ending("finished")
+
+    def _stream(self, graph: CompiledStateGraph, first: Any) -> None:
+        config = _config(self.run) | {"recursion_limit": recursion_limit(self.record.settings)}
+        parts = graph.stream(
+            first,
+            config,
+            context=self.context,
+            durability="sync",
+            stream_mode=["tasks", "values"],
+            control=self.control,
+            version="v2",
+        )
+        for part in parts:
+            data = part["data"]
+            if part["type"] == "values":
+                self.state = data
+                self.front.state(data)
+                self._note("running")
+                self._notice()
+            elif "triggers" in data:
+                self.front.node_started(data["name"])
+            else:
+                self.front.node_finished(data["name"])
+
+    def _notice(self) -> None:
+        """What the evaluator has found out by now: it knows of its sandbox once a worker has started."""
+        new = [n for n in self.context.evaluator.notices if n not in self.notices] if self.context else []
+        for notice in new:
+            self.front.say("notice", notice)
+        self.notices = (*self.notices, *new)
+
+    def _same_device(self) -> None:
+        before, here = self.state.get("device"), self.context.evaluator.facts if self.context else None
+        if before and here and (before.name, before.architecture) != (here.name, here.architecture):
+            raise RunError(
+                f"run {self.run.id} was measured on {before.name} ({before.architecture}), and this is {here.name} "
+                f"({here.architecture}): its times cannot be compared; resume it there, or start a new run"
+            )
+
+    def _note(self, state: RunState, message: str = "") -> None:
+        incumbent, spent = self.state.get("incumbent"), self.state.get("spent", Spent())
+        suite = incumbent.verdict.suite if incumbent else None
+        self.run.note(
+            RunStatus(
+                state=state,
+                message=message,
+                round=self.state.get("round", 0),
+                attempts=len(self.state.get("attempts", ())),
+                speedup=suite.speedup.median if suite and not self.state.get("disqualified") else None,
+                checkpoints=sum(visits.count for visits in spent.nodes.values()),
+                updated=now(),
+            )
+        )
+
+    def ending(self, state: RunState, message: str = "") -> Ending:
+        """The record of the run as it stands, written with the best file; a partial one where the run is not over."""
+        status = STATUS[state]
+        kept = outputs.read(self.run) if state == "finished" and self.context is None else None
+        said = kept or result(self.state, self.record, status=status, error=message, notices=self.notices)
+        new = kept is None and "baseline" in self.state
+        if new:
+            outputs.write(self.run, said)
+        self._note(state, message)
+        if new:  # last: the run is what it is even where there is no picture of it
+            outputs.write_report(self.run, said, self._picture())
+        return Ending(self.run, state, said, message)
+
+    def _picture(self) -> str:
+        """The graph with the path that the run took."""
+        if self.graph is None:
+            return ""
+        visits = self.state["spent"].nodes
+        path = draw.path_of(self.graph.get_state_history(_config(self.run)))
+        counts = {name: (visit.count, visit.seconds) for name, visit in visits.items()}
+        return draw.draw(*draw.parts(self.graph), counts, draw.taken_edges(path))
+
+
+def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
+    """Runs `body` in a thread. The first SIGINT or SIGTERM stops the session, the second ends the process at once.
+
+    Where the node in flight has not noticed within GRACE_S the process ends by itself: under `sync` durability that
+    loses no more than a kill would. Raises what the body raised.
+    """
+    outcome: list[Ending | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(body())
+        except BaseException as error:  # noqa: BLE001  handed to the caller's thread
+            outcome.append(error)
+
+    asked = 0
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            _end_now()
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    thread = threading.Thread(target=run, name="astrolabe", daemon=True)
+    deadline = None
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.1)
+            if asked and deadline is None:
+                deadline = time.monotonic() + (0 if session.asking else GRACE_S)
+                session.control.request_drain()
+            if deadline is not None and time.monotonic() > deadline and thread.is_alive():
+                session.graph = None  # its thread may be using it
+                return session.ending("interrupted")  # the thread is a daemon: it ends with the process
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _end_now() -> None:
+    if os.isatty(1):
+        os.write(1, b"\x1b[?25h\n")  # a live display hides the cursor
+    os._exit(130)
+
+
+def finished(snapshot: StateSnapshot) -> bool:
+    """`next` alone does not say so: after Ctrl-C tasks may hold results that were not applied yet."""
+    return snapshot.created_at is not None and not snapshot.next and not snapshot.tasks
+
+
+def refuse_other_graph(record: RunRecord) -> None:
+    said = difference(record.signature)
+    if said:
+        raise RunError(
+            f"run {record.run_id} was made by another version of the graph ({said}); "
+            "resume it with the version that made it, or start a new run"
+        )
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def kernel_digest(folder: Path) -> str:
+    """Of what defines right: a run is not resumed under another spec or reference."""
+    return digest((folder / "spec.py").read_bytes(), (folder / "reference.py").read_bytes())
+
+
+def new_record(
+    settings: Settings, *, kernel: str, summary: str, folder: Path, checkpointer: str = "", **more: Any
+) -> RunRecord:
+    return RunRecord(
+        run_id=settings.run_id,
+        created=now(),
+        settings=settings,
+        kernel=kernel,
+        summary=summary,
+        kernel_digest=kernel_digest(folder),
+        signature=signature(),
+        checkpointer=checkpoints.without_password(checkpointer) if checkpointer else "sqlite",
+        **more,
+    )
+
+
+def _config(run: Run) -> RunnableConfig:
+    return {"configurable": {"thread_id": run.id}}
+
+
+@contextmanager
+def _readable(run: Run) -> Iterator[None]:
+    """Errors of a damaged database as one sentence."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
+        if disk_is_full(error):
+            raise
+        raise RunError(
+            f"the checkpoint database {run.checkpoints} is damaged ({error}); it was left as it is"
+        ) from None
+
+
+def _snapshot(graph: CompiledStateGraph, run: Run) -> StateSnapshot:
+    with _readable(run):
+        snapshot = graph.get_state(_config(run))
+        # The serialiser falls back to an unvalidated record where one does not fit; a resume must not go on with that.
+        for name, value in snapshot.values.items():
+            for record in value if isinstance(value, list) else [value]:
+                if hasattr(record, "model_dump"):
+                    type(record).model_validate(record.model_dump())
+                elif isinstance(record, dict):
+                    raise ValueError(f"{name} is not a record of this version")
+        return snapshot
+
+
+def _checkpoint(saver: BaseCheckpointSaver, run: Run, wanted: str) -> Any:
+    """The checkpoint whose id has `wanted` in it, and no other one's."""
+    with _readable(run):
+        everything = list(saver.list(_config(run)))
+    found = [one for one in everything if wanted and wanted in one.checkpoint["id"]]
+    if len(found) != 1:
+        how = "no checkpoint" if not found else f"{len(found)} checkpoints"
+        raise RunError(f"run {run.id} has {how} {wanted!r}; `python run.py history {run.id}` lists them")
+    if not any(name.startswith("branch:to:") for name in found[0].checkpoint["channel_values"]):
+        if found[0].metadata.get("step", -1) >= 0:
+            raise RunError(f"checkpoint {wanted!r} is the end of run {run.id}; take an earlier one")
+        raise RunError(f"checkpoint {wanted!r} is before the first node of run {run.id}; start a new run instead")
+    return found[0]
+
+
+def _changed(saver: BaseCheckpointSaver, run: Run, record: RunRecord, settings: Settings) -> RunRecord:
+    """The run under other settings: a checkpoint after the last one that differs from it in nothing else."""
+    graph = build(saver)
+    snapshot = _snapshot(graph, run)
+    if finished(snapshot):
+        raise RunError(f"run {run.id} is finished; to go on with other limits, fork it from one of its checkpoints")
+    if "settings" in snapshot.values:
+        saver = cast(BaseCheckpointSaver, graph.checkpointer)
+        last = saver.get_tuple(_config(run))
+        if last is None:
+            raise RunError(f"run {run.id} has no checkpoint")
+        versions = dict(last.checkpoint["channel_versions"])
+        versions["settings"] = saver.get_next_version(versions["settings"], None)
+        checkpoint = {
+            **last.checkpoint,
+            "id": str(uuid6(clock_seq=-2)),
+            "channel_values": {**last.checkpoint["channel_values"], "settings": settings},
+            "channel_versions": versions,
+        }
+        saver.put(last.config, cast(Checkpoint, checkpoint), last.metadata, {"settings": versions["settings"]})
+    record = record.model_copy(update={"settings": settings})
+    run.keep(record)
+    return record
+
+
+def _link_store(origin: Path, copy: Path) -> None:
+    """Nothing in a store is ever changed in place, so hard links are as good as copies."""
+    if origin.is_dir():
+        shutil.copytree(origin, copy, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    if Path(target).exists():
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

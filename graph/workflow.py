@@ -1,0 +1,112 @@
+"""The whole graph on one screen.
+
+    tester -> baseline -> round* -> held_out
+    round: profiler -> planner -> coder -> compile -> verify -> tune -> measure -> select
+
+Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
+and a run that was made before is refused by name instead of ending silently.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime
+
+from graph import routes
+from nodes.approve import approve_candidates, approve_plans
+from nodes.baseline import baseline
+from nodes.coder import coder
+from nodes.compile import compile
+from nodes.context import Context
+from nodes.held_out import held_out
+from nodes.measure import measure
+from nodes.planner import planner
+from nodes.profiler import profiler
+from nodes.select import select
+from nodes.state import STATE_VERSION, Settings, Spent, State
+from nodes.tester import tester
+from nodes.tune import tune
+from nodes.verify import verify
+
+Node = Callable[[State, Runtime[Context]], dict[str, Any]]
+NODES: tuple[Node, ...] = (
+    tester, baseline, profiler, planner, approve_plans, coder, approve_candidates, compile, verify, tune, measure,
+    select, held_out,
+)  # fmt: skip
+
+
+def build(checkpointer: BaseCheckpointSaver | None = None) -> CompiledStateGraph:
+    graph = StateGraph(State, context_schema=Context)
+    for node in NODES:
+        graph.add_node(node.__name__, accounted(node))
+
+    graph.add_edge(START, "tester")
+    graph.add_edge("tester", "baseline")
+    graph.add_conditional_edges("baseline", routes.after_baseline)
+
+    graph.add_edge("profiler", "planner")
+    graph.add_conditional_edges("planner", routes.after_planner)
+    graph.add_edge("approve_plans", "coder")
+    graph.add_edge("coder", "approve_candidates")
+    graph.add_edge("approve_candidates", "compile")
+    graph.add_conditional_edges("compile", routes.after_compile)
+    graph.add_conditional_edges("verify", routes.after_verify)
+    graph.add_edge("tune", "measure")
+    graph.add_edge("measure", "select")
+    graph.add_conditional_edges("select", routes.after_select)
+
+    graph.add_edge("held_out", END)
+    return graph.compile(checkpointer=checkpointer)
+
+
+def studio() -> CompiledStateGraph:
+    """For LangGraph's own Studio (langgraph.json), which brings its checkpointer and takes no arguments here."""
+    return build()
+
+
+def accounted(node: Node) -> Node:
+    """`node`, adding its wall time and what its policies spent to `state["spent"]`."""
+
+    @functools.wraps(node)
+    def run(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+        began = time.monotonic()
+        update = node(state, runtime)
+        spent = state.get("spent", Spent()).after(node.__name__, time.monotonic() - began, runtime.context.usage())
+        return {**update, "spent": spent}
+
+    return run
+
+
+def recursion_limit(settings: Settings) -> int:
+    """Steps that the longest run of these settings can take. A repair pass may repair a single draft of several."""
+    passes = 1 + settings.repairs * settings.width
+    return 10 + settings.rounds * (7 + 4 * passes)
+
+
+def signature() -> dict[str, Any]:
+    """What a checkpoint depends on beside its values: a run made under another one is not resumed silently."""
+    return {
+        "state_version": STATE_VERSION,
+        "nodes": sorted(node.__name__ for node in NODES),
+        "fields": sorted(State.__annotations__),
+    }
+
+
+def difference(theirs: dict[str, Any]) -> str:
+    """How another graph's signature differs from this one, by name; "" where it does not."""
+    ours, said = signature(), []
+    if theirs.get("state_version") != ours["state_version"]:
+        said.append(f"its state has version {theirs.get('state_version')}, here it is {ours['state_version']}")
+    for key, word in (("nodes", "node"), ("fields", "state field")):
+        gone = sorted(set(theirs.get(key, ())) - set(ours[key]))
+        new = sorted(set(ours[key]) - set(theirs.get(key, ())))
+        said += [f"its {word} {name!r} is not there any more" for name in gone]
+        said += [f"it does not know the {word} {name!r}" for name in new]
+    return ", ".join(said)

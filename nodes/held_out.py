@@ -1,0 +1,31 @@
+"""Gate: the winner meets the workloads that no agent has seen."""
+
+from __future__ import annotations
+
+from langgraph.runtime import Runtime
+
+from harness.records import Comparison
+from nodes.context import Context
+from nodes.state import State
+
+
+def held_out(state: State, runtime: Runtime[Context]) -> dict:
+    """Disqualifies a winner that fails there or is clearly slower than the baseline over them."""
+    evaluator, settings, incumbent = runtime.context.evaluator, state["settings"], state["incumbent"]
+    if incumbent.candidate == settings.source or not _suite(state, runtime.context):
+        return {}
+    verdict = evaluator.verify(evaluator.build(incumbent.candidate), held_out=True)
+    if verdict.passed:
+        verdict = evaluator.measure(verdict, baseline=settings.source, held_out=True)
+    update: dict = {"held_out": verdict}
+    if not verdict.passed:
+        update["disqualified"] = f"on held-out workloads: {verdict.outcome}: {verdict.reason}"
+    elif verdict.suite is not None and verdict.suite.comparison is Comparison.SLOWER:
+        update["disqualified"] = f"slower than the baseline on held-out workloads: {verdict.suite.speedup.median:.3f}x"
+    return update
+
+
+def _suite(state: State, context: Context) -> bool:
+    settings = state["settings"]
+    suite = context.kernel.spec.suite(settings.device, held_out=True)
+    return any(not settings.dtypes or workload.dtype in settings.dtypes for workload in suite)

@@ -1,0 +1,40 @@
+"""Agent: which changes to make to the incumbent, `--width` of them."""
+
+from __future__ import annotations
+
+from langgraph.runtime import Runtime
+
+from nodes.context import Context
+from nodes.roles import PlannerRequest
+from nodes.state import Draft, State, Stop
+
+
+def planner(state: State, runtime: Runtime[Context]) -> dict:
+    context, settings, incumbent = runtime.context, state["settings"], state["incumbent"]
+    attempts = state.get("attempts", [])
+    passed = {attempt.candidate for attempt in attempts if attempt.outcome == "PASSED"}
+    sources = {name: context.store.get(name) for name in sorted({settings.source, incumbent.candidate} | passed)}
+    plans = context.policies["planner"].planner(
+        PlannerRequest(
+            spec=context.visible_spec(state),
+            device=context.evaluator.facts,
+            finding=state["finding"],
+            incumbent=incumbent.candidate,
+            source=sources[incumbent.candidate],
+            attempts=tuple(attempts),
+            sources=sources,
+            width=settings.width,
+            round=state["round"],
+        )
+    )
+    if not plans:
+        return {"stop": Stop.EXHAUSTED}
+    drafts: dict[str, Draft] = {}
+    for plan in plans[: settings.width]:
+        base = plan.base if plan.base in sources else incumbent.candidate
+        name, copies = plan.id, 1
+        while name in drafts:  # an attempt is named by its round and its plan
+            copies += 1
+            name = f"{plan.id}-{copies}"
+        drafts[name] = Draft(plan=plan.model_copy(update={"id": name, "base": base}))
+    return {"drafts": list(drafts.values())}

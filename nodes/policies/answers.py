@@ -1,0 +1,286 @@
+"""What a model may answer in each role, and how that becomes our records. What an answer names must exist."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from harness.store import digest
+from kernels.spec import Workload
+from nodes.policies.replies import (
+    REPLY_CHARS,
+    CodeHeader,
+    Draft,
+    Unfit,
+    clipped,
+    header_and_rest,
+    new_source,
+    read_draft,
+)
+from nodes.roles import Bound, Finding, Plan, PlannerRequest, ProfilerRequest, TesterAnswer, TesterRequest
+
+MOST_WORKLOADS = 6
+MOST_BYTES = 1 << 28
+"""Of all tensors of one proposed workload: it is checked, not timed, and a model should not fill the device."""
+MOST_NUMBERS = 12
+
+
+class AxisDraft(Draft):
+    axis: str
+    size: int = Field(gt=0, le=1 << 31)
+
+
+class WorkloadDraft(Draft):
+    axes: list[AxisDraft]
+    dtype: str
+
+
+class ValuesDraft(Draft):
+    tensor: str
+    values: Literal["ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform"]
+
+
+class TestsDraft(Draft):
+    """Workloads and value distributions to add to the suite."""
+
+    workloads: list[WorkloadDraft]
+    values: list[ValuesDraft]
+    reasons: Annotated[str, clipped(1000)]
+
+
+class NumberDraft(Draft):
+    name: str
+    value: float
+
+
+class FindingDraft(Draft):
+    """What bounds the kernel."""
+
+    bound: Bound
+    summary: Annotated[str, clipped(1500)] = Field(min_length=1)
+    numbers: list[NumberDraft]
+    slow_workloads: list[str]
+
+
+class PlanDraft(Draft):
+    title: Annotated[str, clipped(120)] = Field(min_length=1)
+    steps: list[Annotated[str, clipped(400)]] = Field(min_length=1, max_length=8)
+    rationale: Annotated[str, clipped(1500)]
+    expected_speedup: float | None = Field(gt=0, le=1000, allow_inf_nan=False)
+    base: str
+    """Hash (its first 12 digits) of the source to start from; empty for the incumbent."""
+
+
+class PlansDraft(Draft):
+    """Plans for this round, each a different change."""
+
+    plans: list[PlanDraft]
+    nothing_left: Annotated[str, clipped(500)]
+    """Why there is nothing left to try; empty where there are plans."""
+
+
+class SingleHeader(CodeHeader):
+    """The single agent's JSON before the code: what it found and what it is about to do."""
+
+    bound: Bound = "unknown"
+    plan: PlanDraft
+
+
+# Keywords that some servers' structured outputs refuse; the limits are checked here when the answer is in.
+_LIMITS = {
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems",
+    "pattern", "default", "title",
+}  # fmt: skip
+
+
+def wire_schema(draft: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema as strict structured outputs want it: every property required, no others, no limits."""
+
+    def strict(node: Any, named: bool = False) -> Any:
+        if isinstance(node, list):
+            return [strict(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if named:  # the keys are the model's own names here, not keywords
+            return {key: strict(value) for key, value in node.items()}
+        node = {k: strict(v, named=k in {"properties", "$defs"}) for k, v in node.items() if k not in _LIMITS}
+        if node.get("type") == "object":
+            node |= {"required": list(node.get("properties", {})), "additionalProperties": False}
+        return node
+
+    return strict(draft.model_json_schema())
+
+
+# The tester ----------------------------------------------------------------------------------------------------------
+
+
+def tests(reply: str, request: TesterRequest) -> TesterAnswer:
+    """Only additions to what agents may see. Proposed workloads are checked, not timed: a speedup must stay comparable
+    between runs whose testers had other ideas. The tester node tries them on the reference and the baseline first."""
+    draft = read_draft(reply, TestsDraft)
+    spec, known = request.spec, {workload.label for workload in request.spec.workloads}
+    known_spec = spec.model_dump()
+    added: dict[str, Workload] = {}
+    for proposed in draft.workloads[:MOST_WORKLOADS]:
+        sizes = {one.axis: one.size for one in proposed.axes}
+        if set(sizes) != set(spec.axes):
+            raise Unfit(f"workloads: the axes must be exactly {', '.join(spec.axes)}")
+        try:
+            workload = Workload.model_validate(
+                {
+                    "axes": {axis: sizes[axis] for axis in spec.axes},
+                    "dtype": proposed.dtype,
+                    "devices": (request.device.device,),
+                    "timed": False,
+                }
+            )
+            spec.model_validate({**known_spec, "workloads": [*known_spec["workloads"], workload.model_dump()]})
+            size_bytes = spec.read_bytes(workload) + spec.write_bytes(workload)
+        except ValidationError as error:
+            raise Unfit(f"workloads: {error.errors()[0]['msg']}") from None
+        if size_bytes > MOST_BYTES:
+            raise Unfit(f"workloads: {workload.label} takes {size_bytes} bytes; at most {MOST_BYTES}")
+        if workload.label not in known:
+            added[workload.label] = workload
+    values: dict[str, tuple[str, ...]] = {}
+    floating = {t.name: t for t in spec.inputs if t.dtype == "T" or t.dtype.startswith(("float", "bfloat"))}
+    for extra in draft.values:
+        if extra.tensor not in floating:
+            raise Unfit(
+                f"values: {extra.tensor!r} is no floating-point input (those are {', '.join(floating) or 'none'})"
+            )
+        if extra.values not in (*floating[extra.tensor].values, *values.get(extra.tensor, ())):
+            values[extra.tensor] = (*values.get(extra.tensor, ()), extra.values)
+    return TesterAnswer(workloads=tuple(added.values()), values=values, reasons=draft.reasons)
+
+
+# The profiler --------------------------------------------------------------------------------------------------------
+
+
+def measured_finding(request: ProfilerRequest) -> Finding:
+    """What the timings say by arithmetic alone; the part of a finding that no model is asked for."""
+    shares = {(t.workload.label, t.cache): t.light_fraction for t in request.timings if t.light_fraction is not None}
+    numbers: dict[str, float] = {}
+    for cache in ("cold", "hot"):
+        here = [share for (_, kind), share in shares.items() if kind == cache]
+        if here:
+            numbers[f"{cache}_light_percent"] = round(100 * _geometric_mean(here), 1)
+    if request.timings:
+        numbers["speedup"] = round(_geometric_mean([t.speedup.median for t in request.timings]), 4)
+    worst: dict[str, float] = {}
+    for (label, _), share in shares.items():
+        worst[label] = min(share, worst.get(label, math.inf))
+    overall = _geometric_mean(list(shares.values())) if shares else None
+    probes = [
+        f"{name}: {', '.join(f'{key} {value}' for key, value in readings.items())}"
+        for name, readings in request.probes.items()
+        if "unavailable" not in readings
+    ]
+    return Finding(
+        bound="at the limit" if overall is not None and overall >= 0.97 else "unknown",
+        summary=" ".join("; ".join(["measured figures only", *probes]).split())[:1500],
+        light_fraction=overall,
+        numbers=numbers,
+        slow_workloads=tuple(sorted(worst, key=worst.__getitem__)[:4]),
+    )
+
+
+def _geometric_mean(figures: list[float]) -> float:
+    return math.exp(sum(math.log(figure) for figure in figures) / len(figures))
+
+
+_NUMBER_NAME = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
+
+
+def finding(reply: str, request: ProfilerRequest) -> Finding:
+    """The model's words beside the measured figures; where both name a figure, the measured one stays."""
+    draft = read_draft(reply, FindingDraft)
+    measured = measured_finding(request)
+    named = {n.name: n.value for n in draft.numbers if _NUMBER_NAME.match(n.name) and math.isfinite(n.value)}
+    labels = {timing.workload.label for timing in request.timings}
+    slow = tuple(dict.fromkeys(label for label in draft.slow_workloads if label in labels))
+    return measured.model_copy(
+        update={
+            "bound": draft.bound,
+            "summary": draft.summary,
+            "numbers": dict(list(named.items())[:MOST_NUMBERS]) | measured.numbers,
+            "slow_workloads": slow or measured.slow_workloads,
+        }
+    )
+
+
+# The planner ---------------------------------------------------------------------------------------------------------
+
+
+def plan_of(draft: PlanDraft, request: PlannerRequest) -> Plan:
+    """Named by the hash of its content. Raises Unfit where `base` names no source that may be started from."""
+    base = request.incumbent
+    wanted = draft.base.strip()
+    if wanted:
+        found = [name for name in {request.incumbent, *request.sources} if len(wanted) >= 8 and name.startswith(wanted)]
+        if len(found) != 1:
+            raise Unfit(
+                f"base: {wanted[:64]!r} is not the hash of a source that passed; leave it empty for the incumbent"
+            )
+        base = found[0]
+    content = draft.model_dump_json()
+    return Plan(
+        id=digest("plan", content)[:16],
+        title=draft.title,
+        steps=tuple(draft.steps),
+        rationale=draft.rationale,
+        expected_speedup=draft.expected_speedup,
+        base=base,
+    )
+
+
+def _refuse_repeats(plan: Plan, request: PlannerRequest) -> None:
+    for attempt in request.attempts:
+        if (attempt.plan.id, attempt.plan.base) == (plan.id, plan.base):
+            raise Unfit(
+                f"the plan {plan.title!r} was tried from the same source in round {attempt.round}: {attempt.outcome}"
+            )
+
+
+def plans(reply: str, request: PlannerRequest, allowed_steps: Iterable[str] | None = None) -> tuple[Plan, ...]:
+    """At most `width` different plans; none only where the model says why nothing is left to try."""
+    draft = read_draft(reply, PlansDraft)
+    if not draft.plans and not draft.nothing_left:
+        raise Unfit("plans: give at least one plan, or say in nothing_left why there is none")
+    unique: dict[str, Plan] = {}
+    for proposed in draft.plans:
+        plan = plan_of(proposed, request)
+        if allowed_steps is not None and (unknown := [step for step in plan.steps if step not in allowed_steps]):
+            raise Unfit(f"steps: {unknown[0][:80]!r} is not the name of a rewrite")
+        _refuse_repeats(plan, request)
+        unique.setdefault(plan.id, plan)
+    return tuple(unique.values())[: request.width]
+
+
+def code(reply: str, base: str) -> tuple[str, str]:
+    """(new source, notes); the source is "" where the model says that the plan cannot be carried out."""
+    if len(reply) > REPLY_CHARS:
+        raise Unfit(f"the answer is longer than {REPLY_CHARS} characters")
+    header, rest = header_and_rest(reply, CodeHeader)
+    if header.format == "none":
+        return "", header.notes or "the model gave no reason"
+    return new_source(header, rest, base), header.notes
+
+
+# The single agent ----------------------------------------------------------------------------------------------------
+
+
+def single(reply: str, request: PlannerRequest) -> tuple[Plan, str]:
+    """(plan, new source): all that one round of the single agent is. Its plan starts from the incumbent."""
+    if len(reply) > REPLY_CHARS:
+        raise Unfit(f"the answer is longer than {REPLY_CHARS} characters")
+    header, rest = header_and_rest(reply, SingleHeader)
+    if header.format == "none":
+        raise Unfit("format none is not possible here: give the change as a file or as edits")
+    plan = plan_of(header.plan.model_copy(update={"base": ""}), request)
+    _refuse_repeats(plan, request)
+    return plan, new_source(header, rest, request.source)

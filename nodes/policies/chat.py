@@ -1,0 +1,436 @@
+"""`--policy chat`: the four agents are language models, or one model that does all four roles (`--agents single`).
+
+The conversation is here: which prompt a role gets, how its answer is read, what happens where it cannot be used. Where
+an answer comes from is `_reply`: from the transcript, else from a server, within the budget.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, SecretStr
+
+from harness.records import Outcome
+from harness.store import digest
+from nodes.policies import answers
+from nodes.policies.budget import Budget, BudgetEnded, Limits
+from nodes.policies.connection import Connection, Interface, Retries, estimated_tokens, in_words
+from nodes.policies.prices import Prices
+from nodes.policies.render import render
+from nodes.policies.replies import Unfit
+from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
+from nodes.roles import (
+    CoderAnswer,
+    CoderRequest,
+    Finding,
+    Plan,
+    PlannerRequest,
+    Policy,
+    PolicyPaused,
+    ProfilerRequest,
+    Role,
+    TesterAnswer,
+    TesterRequest,
+    Usage,
+)
+
+Agents = Literal["four", "single"]
+Say = Callable[[str, str], None]
+Answer = TypeVar("Answer")
+
+REASKS = 2
+"""How often an answer that does not parse is asked again."""
+QUOTED_CHARS = 6000
+"""What of a bad answer goes back to the model with the error."""
+ANSWER_TOKENS: dict[Role, int] = {"tester": 6_000, "profiler": 6_000, "planner": 10_000, "coder": 16_000}
+"""Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""
+SINGLE_TOKENS = 16_000
+
+
+class Unusable(Exception):
+    """No answer that can be used came out of the bounded asking. The message is one sentence."""
+
+
+def silent(_kind: str, _text: str) -> None:
+    pass
+
+
+class ModelPolicy(ABC):
+    """The roles, asked of a model; where an answer cannot be used the run goes on without it and says so."""
+
+    name: str
+
+    def __init__(self, *, agents: Agents, rewrites: dict[str, str] | None, say: Say) -> None:
+        self.agents = agents
+        self.rewrites = rewrites
+        """Name -> what it does. Given where rules carry out the plans: then a plan's steps must be these names."""
+        self._say = say
+        self._written: dict[str, str] = {}
+        """The single agent's code, by plan and base: it comes with the plan."""
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def _reply(self, question: Question, schema: dict[str, Any] | None, problem: str) -> Reply:
+        """The model's answer; `problem` is what was wrong with the one before. Raises PolicyPaused."""
+
+    def _rejected(self, question: Question, reply: Reply) -> None:  # noqa: B027 - a policy may ignore it
+        """A structured answer held no JSON at all."""
+
+    def _converse(
+        self,
+        role: Role,
+        prompt: tuple[Message, Message],
+        facts: dict[str, str],
+        read: Callable[[str], Answer],
+        draft: type[BaseModel] | None = None,
+    ) -> Answer:
+        """Ask until `read` accepts the answer, at most 1 + REASKS times. Raises Unusable."""
+        schema = {"title": draft.__name__, "schema": answers.wire_schema(draft)} if draft else None
+        wants = json.dumps(schema, sort_keys=True) if schema else "header and code"
+        messages: tuple[Message, ...] = prompt
+        problem = ""
+        for ask in range(1 + REASKS):
+            question = Question(role=role, messages=messages, wants=wants, ask=ask, facts=facts)
+            reply = self._reply(question, schema, problem)
+            if reply.finish == "refused":
+                raise Unusable(f"the model refused the {role}'s request: {_sentence(reply.text)}")
+            if reply.finish == "filtered":
+                raise Unusable(f"the server's content filter withheld the {role}'s answer")
+            if reply.finish == "length":
+                problem = f"the answer was cut off at the limit of {reply.tokens_out} tokens; answer shorter"
+            else:
+                try:
+                    return read(reply.text)
+                except Unfit as unfit:
+                    problem = str(unfit)
+                    if schema and "{" not in reply.text:
+                        self._rejected(question, reply)
+            self._say("asked again", f"{role}: {problem}")
+            again = f"That answer cannot be used: {problem}. Give the whole answer again, corrected."
+            messages = (
+                *prompt,
+                Message(role="assistant", content=reply.text[:QUOTED_CHARS] or "(nothing)"),
+                Message(role="user", content=again + (in_words(schema) if schema else "")),
+            )
+        raise Unusable(f"the {role}'s answer could not be used after {1 + REASKS} tries: {problem}")
+
+    def tester(self, request: TesterRequest) -> TesterAnswer:
+        facts = _facts("tests", request) | {"source": digest(request.baseline_source)}
+        prompt = self._render("tester", request, stage="tests", source=request.baseline_source)
+        try:
+            return self._converse(
+                "tester", prompt, facts, lambda text: answers.tests(text, request), answers.TestsDraft
+            )  # fmt: skip
+        except Unusable as unusable:
+            self._say("no answer", f"{unusable}; the suite stays as it is")
+            return TesterAnswer(reasons=f"nothing was added: {unusable}")
+
+    def profiler(self, request: ProfilerRequest) -> Finding:
+        if self.agents == "single":
+            return answers.measured_finding(
+                request
+            )  # the single agent judges the figures in the same answer as it codes
+        facts = _facts("finding", request) | {"source": digest(request.source), "round": str(request.round or "")}
+        prompt = self._render(
+            "profiler", request, source=request.source, timings=request.timings, probes=request.probes,
+            measured=answers.measured_finding(request),
+        )  # fmt: skip
+        try:
+            return self._converse(
+                "profiler", prompt, facts, lambda text: answers.finding(text, request), answers.FindingDraft
+            )  # fmt: skip
+        except Unusable as unusable:
+            self._say("no answer", f"{unusable}; the finding holds the measured figures only")
+            return answers.measured_finding(request)
+
+    def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
+        if self.agents == "single":
+            return self._single(request)
+        facts = _planner_facts("plans", request)
+        prompt = self._render("planner", request, **_planning(request), width=request.width)
+        try:
+            found = self._converse(
+                "planner", prompt, facts, lambda text: answers.plans(text, request, self.rewrites), answers.PlansDraft
+            )  # fmt: skip
+        except Unusable as unusable:
+            return self._unplanned(request, unusable)
+        if not found:
+            self._say("planner", "the model sees nothing left to try")
+        return found
+
+    def _unplanned(self, request: PlannerRequest, unusable: Unusable) -> tuple[Plan, ...]:
+        """The round is not lost: the coder is asked for what it thinks best. Rules cannot carry that out."""
+        if self.rewrites is not None:
+            self._say("no answer", f"{unusable}; there is no plan for this round")
+            return ()
+        self._say("no answer", f"{unusable}; the coder chooses what to change")
+        step = "Make the one change that the finding and the earlier attempts make most promising."
+        identity = digest("unplanned", str(request.round), request.incumbent)[:16]
+        return (
+            Plan(
+                id=identity,
+                title="the coder's own choice",
+                steps=(step,),
+                rationale=str(unusable),
+                base=request.incumbent,
+            ),
+        )
+
+    def _single(self, request: PlannerRequest) -> tuple[Plan, ...]:
+        """One answer a plan, with its code; each later one is told of those before it."""
+        found: dict[str, Plan] = {}
+        for turn in range(request.width):
+            facts = _planner_facts("single", request) | {"turn": str(turn)}
+            siblings = [plan.title for plan in found.values()]
+            prompt = self._render("single", request, stage="round", siblings=siblings, **_planning(request))
+            try:
+                plan, source = self._converse("planner", prompt, facts, lambda text: answers.single(text, request))
+            except Unusable as unusable:
+                if not found:
+                    return self._unplanned(request, unusable)
+                self._say("no answer", f"{unusable}; the round has {len(found)} plans")
+                break
+            found[plan.id] = plan
+            with self._lock:
+                self._written[plan.id + digest(request.source)] = source
+        return tuple(found.values())
+
+    def coder(self, request: CoderRequest) -> CoderAnswer:
+        if self.agents == "single" and not request.repair:
+            written = self._already_written(request)
+            if written:
+                return CoderAnswer(source=written)
+        step = f"repair {request.repair}" if request.repair else "code"
+        facts = _facts(step, request) | {
+            "plan": request.plan.id,
+            "title": request.plan.title,
+            "source": digest(request.source),
+            "round": str(request.round or ""),
+        }
+        template = "single" if self.agents == "single" else "coder"
+        prompt = self._render(
+            template, request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
+            failure=request.failure, outcome=request.outcome, repair=request.repair,
+        )  # fmt: skip
+        try:
+            source, notes = self._converse("coder", prompt, facts, lambda text: answers.code(text, request.source))
+        except Unusable as unusable:
+            self._say("no answer", str(unusable))
+            return CoderAnswer(reason=str(unusable))
+        return CoderAnswer(source=source, reason=notes)
+
+    def _already_written(self, request: CoderRequest) -> str:
+        """The code that came with the single agent's plan; after a kill it is read from the transcript again."""
+        with self._lock:
+            found = self._written.get(request.plan.id + digest(request.source))
+        if found is not None:
+            return found
+        asked = PlannerRequest(
+            spec=request.spec, device=request.device, finding=request.finding, incumbent=request.plan.base,
+            source=request.source, attempts=(),
+        )  # fmt: skip
+        for exchange in self._kept():
+            if exchange.question.facts.get("step") == "single":
+                try:
+                    plan, source = answers.single(exchange.reply.text, asked)
+                except Unfit:
+                    continue
+                if plan.id == request.plan.id:
+                    return source
+        return ""
+
+    @abstractmethod
+    def _kept(self) -> tuple[Exchange, ...]:
+        """The exchanges of this run so far."""
+
+    def _render(self, name: str, request: Any, **facts: Any) -> tuple[Message, Message]:
+        facts = {"rewrites": self.rewrites or {}, **facts}
+        return render("single" if self.agents == "single" else name, request.spec, request.device, **facts)
+
+
+class ChatPolicy(ModelPolicy):
+    """Models behind an OpenAI-compatible server.
+
+    `models` names one for each role. `spent` is what the run used in its earlier processes; the transcript is the
+    better ledger after a kill, and whichever is larger counts against the budget. `prices` is the user's own table,
+    `fallback` whoever answers once the budget ends; without one the run pauses then. Safe for several threads.
+    Raises ValueError where a model is missing, the address is none or the price table is wrong.
+    """
+
+    name = "chat"
+
+    def __init__(
+        self,
+        models: dict[Role, str],
+        transcript: Transcript,
+        *,
+        base_url: str | None,
+        api_key: SecretStr,
+        interface: Interface = "chat",
+        spent: dict[Role, Usage] | None = None,
+        tokens: int | None = None,
+        money_usd: float | None = None,
+        role_tokens: dict[Role, int] | None = None,
+        role_money_usd: dict[Role, float] | None = None,
+        prices: Path | None = None,
+        fallback: Policy | None = None,
+        agents: Agents = "four",
+        rewrites: dict[str, str] | None = None,
+        answer_tokens: dict[Role, int] | None = None,
+        retries: Retries | None = None,
+        say: Say = silent,
+    ) -> None:
+        super().__init__(agents=agents, rewrites=rewrites, say=say)
+        if not models or not all(models.values()):
+            raise ValueError("no model is named: give --model, or one for each role")
+        self.models = dict(models)
+        self.transcript = transcript
+        self._connection = Connection(base_url, api_key, interface, retries or Retries(), say)
+        self._prices = Prices(prices, base_url=self._connection.base_url)
+        ledger = {role: _larger(usage, (spent or {}).get(role)) for role, usage in transcript.usage().items()}
+        limits = Limits(tokens, money_usd, role_tokens or {}, role_money_usd or {})
+        self._budget = Budget(limits, {**(spent or {}), **ledger}, say)
+        self._fallback = fallback
+        self._answer_tokens = ANSWER_TOKENS | (answer_tokens or {})
+        self._said: set[str] = set()
+
+    def usage(self) -> dict[Role, Usage]:
+        """What was paid since this object was made; answers from the transcript cost nothing."""
+        return self._budget.usage()
+
+    def tester(self, request: TesterRequest) -> TesterAnswer:
+        return self._or_fallback(super().tester, request)
+
+    def profiler(self, request: ProfilerRequest) -> Finding:
+        return self._or_fallback(super().profiler, request)
+
+    def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
+        return self._or_fallback(super().planner, request)
+
+    def coder(self, request: CoderRequest) -> CoderAnswer:
+        return self._or_fallback(super().coder, request)
+
+    def _or_fallback(self, method: Callable[[Any], Answer], request: Any) -> Answer:
+        try:
+            return method(request)
+        except BudgetEnded as ended:
+            sentence = str(ended)
+        if self._fallback is None:
+            raise PolicyPaused(f"{sentence}; resume with a larger one, or with --policy rules")
+        self._once_said("budget", f"{sentence}; {self._fallback.name} answers from here on")
+        return getattr(self._fallback, method.__name__)(request)
+
+    def _once_said(self, kind: str, text: str) -> None:
+        with self._lock:
+            if text in self._said:
+                return
+            self._said.add(text)
+        self._say(kind, text)
+
+    def _kept(self) -> tuple[Exchange, ...]:
+        return self.transcript.exchanges()
+
+    def _rejected(self, question: Question, reply: Reply) -> None:
+        self._connection.lower(self.models[question.role], reply.rung)
+
+    def _reply(self, question: Question, schema: dict[str, Any] | None, problem: str) -> Reply:
+        scrub = self._connection.scrub
+        said = tuple(message.model_copy(update={"content": scrub(message.content)}) for message in question.messages)
+        question = question.model_copy(update={"messages": said})
+        if question.role not in self.models:
+            raise ValueError(f"no model is named for the {question.role}")
+        model = self.models[question.role]
+        key = question.key(model)
+        kept = self.transcript.find(key)
+        if kept is not None:
+            return kept.reply
+        price = self._prices.of(model)
+        if price is None:
+            money_limits = self._budget.limits.money_usd is not None or self._budget.limits.role_money_usd
+            held = ", so a money budget cannot hold it back" if money_limits else ""
+            self._once_said(
+                "price", f"the price of {model} is not known: its tokens are counted, its money is not{held}"
+            )
+        sent_bytes = sum(len(message.content.encode()) for message in said) + len(json.dumps(schema or ""))
+        most_tokens = SINGLE_TOKENS if self.agents == "single" and question.role == "planner" else 0
+        most_tokens = max(most_tokens, self._answer_tokens[question.role])
+        began = time.monotonic()
+        with self._budget.call(question.role, estimated_tokens(sent_bytes), most_tokens, price) as call:
+            reply = self._connection.ask(model, said, schema, most_tokens)
+            money = None if price is None else price.usd(reply.tokens_in, reply.tokens_out)
+            call.usage = Usage(calls=1, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, money_usd=money)
+            if reply.estimated:
+                self._once_said("usage", f"{model}'s server reports no usage: tokens are estimated from the bytes")
+            reply = reply.model_copy(update={"text": scrub(reply.text)})
+            self.transcript.append(
+                Exchange(
+                    key=key,
+                    question=question,
+                    model=model,
+                    reply=reply,
+                    usage=call.usage,
+                    seconds=round(time.monotonic() - began, 3),
+                    at=datetime.now(UTC).isoformat(timespec="seconds"),
+                )
+            )
+        return reply
+
+
+def _larger(one: Usage, other: Usage | None) -> Usage:
+    return one if other is None or one.tokens_in + one.tokens_out >= other.tokens_in + other.tokens_out else other
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def _facts(step: str, request: Any) -> dict[str, str]:
+    return {
+        "step": step,
+        "kernel": request.spec.name,
+        "device": request.device.device,
+        "spec": digest(request.spec.model_dump_json()),
+    }
+
+
+def _planner_facts(step: str, request: PlannerRequest) -> dict[str, str]:
+    tried = [part for a in request.attempts for part in (str(a.round), a.plan.id, str(a.outcome), str(a.accepted))]
+    return _facts(step, request) | {
+        "round": str(request.round),
+        "source": request.incumbent,
+        "attempts": digest(*tried) if tried else "",
+        "width": str(request.width),
+    }
+
+
+MOST_ATTEMPTS = 12
+MOST_OTHERS = 2
+
+
+def _planning(request: PlannerRequest) -> dict[str, Any]:
+    """What a planner reads: the last attempts, and the fastest other sources that it may start from instead."""
+    by_speed = sorted(
+        {a.candidate: a for a in request.attempts if a.outcome == Outcome.PASSED and a.speedup}.values(),
+        key=lambda attempt: -(attempt.speedup or 0.0),
+    )
+    others = [
+        {"name": a.candidate, "title": a.plan.title, "speedup": a.speedup, "source": request.sources[a.candidate]}
+        for a in by_speed
+        if a.candidate != request.incumbent and a.candidate in request.sources
+    ]
+    return {
+        "finding": request.finding,
+        "incumbent": request.incumbent,
+        "source": request.source,
+        "attempts": request.attempts[-MOST_ATTEMPTS:],
+        "earlier": max(0, len(request.attempts) - MOST_ATTEMPTS),
+        "others": others[:MOST_OTHERS],
+        "round": request.round,
+    }

@@ -1,0 +1,323 @@
+"""A model server, through langchain-openai: one answer, or one clear sentence why there is none.
+
+Structured answers go down a ladder, because servers differ: `response_format` with a JSON schema, a forced tool call,
+then the schema in words. The rung that worked is remembered for each model.
+
+Retries are ours (the client's own are off): its number of attempts is fixed while a whole wait is not, and a person
+who watches should see why nothing happens.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr
+
+from kernels.spec import Frozen
+from nodes.policies.transcript import Finish, Message, Reply, Rung
+from nodes.policies.trim import printable
+from nodes.roles import PolicyPaused
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessage
+    from langchain_openai import ChatOpenAI
+
+Interface = Literal["chat", "responses"]
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+RUNGS: tuple[Rung, ...] = ("json_schema", "function_calling", "text")
+KEPT_CHARS = 1_000_000
+"""What is kept of a reply; the parser refuses a shorter one already."""
+
+# A 400 or 422 with one of these words is about how the answer was asked for; else, about the request itself.
+_SHAPE_WORDS = (
+    "response_format", "json_schema", "json schema", "structured", "schema", "tool", "function", "text.format",
+    "grammar", "guided", "extra_forbidden", "extra inputs", "unrecognized", "unknown parameter", "unknown field",
+)  # fmt: skip
+
+
+class Retries(Frozen):
+    """How long a service that is down or busy is waited for. All times in seconds."""
+
+    attempts: int = Field(default=6, ge=1)
+    first_s: float = Field(default=1.0, ge=0)
+    ceiling_s: float = Field(default=30.0, ge=0)
+    """Longest wait between two attempts, unless the server names a longer one."""
+    total_s: float = Field(default=900.0, ge=0)
+    """Waits and failed attempts together; a server that asks to wait for longer pauses the run at once."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """For the server's next byte; a reasoning model may think for minutes before it."""
+
+
+class _Trouble(Exception):
+    """One attempt failed. `sentence` is for the user; `again` says whether waiting may help.
+
+    `shape`: the server does not know this way of asking for structure. `limit`: nor the name of the token limit.
+    """
+
+    def __init__(
+        self, sentence: str, *, again: bool, after_s: float | None = None, shape: bool = False, limit: bool = False
+    ) -> None:
+        super().__init__(sentence)
+        self.sentence, self.again, self.after_s, self.shape, self.limit = sentence, again, after_s, shape, limit
+
+
+class Connection:
+    """Safe for several threads. Raises ValueError for an address that is none."""
+
+    def __init__(
+        self,
+        base_url: str | None,
+        api_key: SecretStr,
+        interface: Interface,
+        retries: Retries,
+        say: Callable[[str, str], None],
+    ) -> None:
+        self.base_url = base_url or DEFAULT_BASE_URL
+        if urlsplit(self.base_url).scheme not in {"http", "https"} or not urlsplit(self.base_url).hostname:
+            raise ValueError(f"the address of the model server must begin with http:// or https://: {self.base_url!r}")
+        self.host = urlsplit(self.base_url).netloc.rpartition("@")[2]
+        self.interface = interface
+        self.retries = retries
+        self._key = api_key
+        self._say = say
+        self._clients: dict[tuple[str, int, bool], ChatOpenAI] = {}
+        self._rungs: dict[str, int] = {}
+        self._old_limit = False
+        """The server knows `max_tokens` only, the name before `max_completion_tokens`."""
+        self._lock = threading.Lock()
+
+    def scrub(self, text: str) -> str:
+        """Without the key. Keys shorter than 8 characters are placeholders for local servers and ordinary words."""
+        key = self._key.get_secret_value()
+        return text.replace(key, "[key]") if len(key) >= 8 else text
+
+    def ask(self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int) -> Reply:
+        """One answer of that model. Raises PolicyPaused, one sentence without the key, where none can be had now."""
+        with self._lock:
+            rung = self._rungs.get(model, 0) if schema else RUNGS.index("text")
+        while True:
+            try:
+                reply = self._patiently(model, messages, schema, RUNGS[rung], most_tokens)
+                break
+            except _Trouble as trouble:
+                sentence = ""
+                if trouble.limit and not self._old_limit:
+                    self._old_limit = True
+                elif trouble.shape and schema and rung + 1 < len(RUNGS):
+                    rung += 1
+                else:
+                    sentence = self.scrub(trouble.sentence)
+            if (
+                sentence
+            ):  # outside of the handler: the original error may quote the key, and would travel as its context
+                raise PolicyPaused(sentence)
+        if schema:
+            with self._lock:
+                self._rungs[model] = max(rung, self._rungs.get(model, 0))
+        return reply
+
+    def lower(self, model: str, rung: Rung) -> None:
+        """The server took a schema at that rung, and the model answered in prose: ask one rung lower from now on."""
+        with self._lock:
+            self._rungs[model] = max(self._rungs.get(model, 0), min(RUNGS.index(rung) + 1, len(RUNGS) - 1))
+
+    def _patiently(
+        self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, rung: Rung, most_tokens: int
+    ) -> Reply:
+        began, attempt = time.monotonic(), 1
+        while True:
+            try:
+                return self._once(model, messages, schema, rung, most_tokens)
+            except _Trouble as trouble:
+                if not trouble.again:
+                    raise
+                backoff = min(self.retries.first_s * 2 ** (attempt - 1), self.retries.ceiling_s) * random.uniform(
+                    0.75, 1.0
+                )
+                wait = backoff if trouble.after_s is None else trouble.after_s
+                sentence = trouble.sentence
+            passed = time.monotonic() - began
+            if attempt >= self.retries.attempts or passed + wait > self.retries.total_s:
+                tried = "once" if attempt == 1 else f"{attempt} times in {passed:.0f} s"
+                asked = f" and asks to wait {wait:.0f} s" if wait > self.retries.total_s else ""
+                raise _Trouble(f"{sentence}{asked}; tried {tried}: resume when it is back", again=False)
+            self._say("waiting", self.scrub(f"{sentence}; trying again in {wait:.1f} s"))
+            time.sleep(wait)
+            attempt += 1
+
+    def _client(self, model: str, most_tokens: int) -> ChatOpenAI:
+        import openai  # 0.9 s to import with the next: only where a model is really asked
+        from langchain_openai import ChatOpenAI
+
+        old = self._old_limit
+        with self._lock:
+            client = self._clients.get((model, most_tokens, old))
+            if client is None:
+                client = ChatOpenAI(
+                    model=model,
+                    base_url=self.base_url,
+                    api_key=self._key,
+                    # By itself it switches for some model names, which compatible servers may not serve.
+                    use_responses_api=self.interface == "responses",
+                    max_completion_tokens=None if old else most_tokens,
+                    extra_body={"max_tokens": most_tokens} if old else None,
+                    timeout=openai.Timeout(self.retries.timeout_s, connect=min(10.0, self.retries.timeout_s)),
+                    max_retries=0,
+                )
+                self._clients[model, most_tokens, old] = client
+            return client
+
+    def _once(
+        self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, rung: Rung, most_tokens: int
+    ) -> Reply:
+        import openai
+
+        client = self._client(model, most_tokens)
+        asked: Any = client
+        conversation = [(message.role, message.content) for message in messages]
+        if schema and rung == "json_schema":
+            form = {"name": schema["title"], "schema": schema["schema"], "strict": True}
+            asked = client.bind(response_format={"type": "json_schema", "json_schema": form})
+        elif schema and rung == "function_calling":
+            function = {"name": schema["title"], "description": "Gives the answer.", "parameters": schema["schema"]}
+            asked = client.bind_tools([{"type": "function", "function": function}], tool_choice=schema["title"])
+        elif schema:
+            conversation[-1] = (conversation[-1][0], conversation[-1][1] + in_words(schema))
+        sent_bytes = sum(len(content.encode()) for _, content in conversation)
+        try:
+            answer = asked.invoke(conversation)
+        except (openai.LengthFinishReasonError, openai.ContentFilterFinishReasonError) as error:
+            finish: Finish = "length" if isinstance(error, openai.LengthFinishReasonError) else "filtered"
+            return _cut(error, finish, rung, sent_bytes)
+        except openai.APIError as error:
+            raise self._trouble(error, model) from None
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            # A 200 whose body is no completion: an error page of a proxy, an error object, no choices.
+            said = printable(str(error))[:160]
+            raise _Trouble(
+                f"the model server at {self.host} sent something that is no answer ({said})", again=True
+            ) from None
+        return _read(answer, rung, sent_bytes)
+
+    def _trouble(self, error: Any, model: str) -> _Trouble:
+        """The sentence for an error of the client, and whether waiting may help."""
+        import openai
+
+        body = f"{error} {getattr(error, 'body', '')}".lower()
+        host, said = f"the model server at {self.host}", f": {printable(self.scrub(_words(error)))[:200]}"
+        if isinstance(error, openai.APITimeoutError):
+            return _Trouble(f"{host} did not answer within {self.retries.timeout_s:g} s", again=True)
+        if isinstance(error, openai.APIConnectionError):
+            return _Trouble(f"{host} cannot be reached or dropped the connection", again=True)
+        if "ContextOverflow" in type(error).__name__ or "context_length_exceeded" in body:
+            return _Trouble(f"the request is longer than {model} at {self.host} reads{said}", again=False)
+        status = getattr(error, "status_code", None)
+        if status is None:
+            return _Trouble(f"{host} sent an answer that cannot be read{said}", again=True)
+        if status == 401:
+            return _Trouble(f"{host} refused the key (HTTP 401): check OPENAI_API_KEY, then resume", again=False)
+        if status == 403:
+            return _Trouble(f"{host} does not let this key use {model} (HTTP 403){said}", again=False)
+        if status == 404:
+            return _Trouble(
+                f"{host} knows no model {model!r} at this address (HTTP 404): check --model and OPENAI_BASE_URL",
+                again=False,
+            )
+        if status == 429 and "insufficient_quota" in body:
+            return _Trouble(f"the account at {self.host} has no quota left (HTTP 429)", again=False)
+        if status == 429:
+            return _Trouble(f"{host} is busy (HTTP 429)", again=True, after_s=_retry_after(error))
+        if status in {408, 409} or status >= 500:
+            shape = status == 501
+            return _Trouble(f"{host} failed (HTTP {status})", again=not shape, after_s=_retry_after(error), shape=shape)
+        shape = status in {400, 422} and any(word in body for word in _SHAPE_WORDS)
+        limit = status in {400, 422} and "max_completion_tokens" in body and self.interface == "chat"
+        return _Trouble(f"{host} refused the request (HTTP {status}){said}", again=False, shape=shape, limit=limit)
+
+
+def in_words(schema: dict[str, Any]) -> str:
+    """What the lowest rung adds to the request."""
+    text = json.dumps(schema["schema"], separators=(",", ":"))
+    return f"\n\nAnswer with one ```json block and nothing else. Its JSON must match this schema:\n{text}"
+
+
+def _words(error: Any) -> str:
+    body = getattr(error, "body", None)
+    message = body.get("message") if isinstance(body, dict) else None
+    return " ".join(str(message or getattr(error, "message", "") or error).split())
+
+
+def _retry_after(error: Any) -> float | None:
+    """Seconds that the server asks to wait: `retry-after-ms`, `retry-after` in seconds or as a date; else None."""
+    headers = error.response.headers
+    for name, unit_s in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            return min(max(float(headers[name]) * unit_s, 0.0), 1e9)
+        except (KeyError, ValueError):
+            continue
+    try:
+        return max((parsedate_to_datetime(headers["retry-after"]) - datetime.now(UTC)).total_seconds(), 0.0)
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _read(answer: AIMessage, rung: Rung, sent_bytes: int) -> Reply:
+    """Text, ending and usage of an answer from either interface."""
+    text: str = str(answer.text)
+    if answer.tool_calls:
+        text = json.dumps(answer.tool_calls[0]["args"])
+    elif answer.invalid_tool_calls:
+        text = answer.invalid_tool_calls[0]["args"] or ""
+    facts = answer.response_metadata
+    ending = facts.get("finish_reason") or (facts.get("incomplete_details") or {}).get("reason") or "stop"
+    refusal = answer.additional_kwargs.get("refusal") or next(
+        (b.get("refusal") for b in answer.content if isinstance(b, dict) and b.get("type") == "refusal"), None
+    )
+    finish: Finish = "stop"
+    if refusal:
+        text, finish = str(refusal), "refused"
+    elif ending in {"length", "max_output_tokens"}:
+        finish = "length"
+    elif ending == "content_filter":
+        finish = "filtered"
+    usage = answer.usage_metadata
+    if usage:
+        counts = (max(usage["input_tokens"], 0), max(usage["output_tokens"], 0))
+    else:
+        counts = (estimated_tokens(sent_bytes), estimated_tokens(len(text.encode(errors="replace"))))
+    return Reply(
+        text=_kept(text), finish=finish, rung=rung, tokens_in=counts[0], tokens_out=counts[1], estimated=not usage
+    )
+
+
+def _cut(error: Any, finish: Finish, rung: Rung, sent_bytes: int) -> Reply:
+    """The client raises where a structured answer was cut off or withheld; it was paid for all the same."""
+    completion = getattr(error, "completion", None)
+    usage = getattr(completion, "usage", None)
+    text = (completion.choices[0].message.content or "") if completion is not None and completion.choices else ""
+    return Reply(
+        text=_kept(text),
+        finish=finish,
+        rung=rung,
+        tokens_in=usage.prompt_tokens if usage else estimated_tokens(sent_bytes),
+        tokens_out=usage.completion_tokens if usage else estimated_tokens(len(text.encode(errors="replace"))),
+        estimated=usage is None,
+    )
+
+
+def _kept(text: str) -> str:
+    """Without lone surrogates, which JSON may hold and no file can."""
+    return text[:KEPT_CHARS].encode(errors="replace").decode()
+
+
+def estimated_tokens(size_bytes: int) -> int:
+    """Source code runs to 3 to 4 bytes a token; 3 errs towards too many."""
+    return -(-size_bytes // 3)

@@ -1,0 +1,383 @@
+# LEAD 02:55: read /work/brief/GPU_FEEDBACK.md (H200 results), then delete this line.
+"""The offline optimiser: answers all four roles from the source's syntax tree and from what was measured so far.
+
+No answer depends on anything but its request, so a resumed run plans what an unbroken one would have planned.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from harness.records import Outcome, Timing
+from harness.store import digest
+from kernels.spec import Workload
+from nodes.rewrites import Facts, Rewrite, catalog
+from nodes.rewrites.source import Source, Unsupported
+from nodes.roles import (
+    Attempt,
+    Bound,
+    CoderAnswer,
+    CoderRequest,
+    Finding,
+    Plan,
+    PlannerRequest,
+    ProfilerRequest,
+    Role,
+    TesterAnswer,
+    TesterRequest,
+    Usage,
+)
+
+PRIOR_TRUST = 0.5
+"""How far a rewrite's own SPEEDUP is believed against one measurement, which counts as 1."""
+FAILURE_GAIN = 0.6
+"""What a plan that did not pass counts as, so that plans with the same steps come later."""
+AT_THE_LIMIT = 0.93
+"""Share of the speed of light from which on there is nothing left to say but so."""
+SMALL_LIGHT_US = 3.0
+"""Workloads whose bytes take less than this are over before a deeper memory pipeline would help."""
+RISKS: dict[Outcome, tuple[str, ...]] = {
+    Outcome.INCORRECT: ("fast_math", "cpu_vector_math", "keep_row", "warp_reduce", "spread", "pack"),
+    Outcome.RUNTIME_ERROR: ("keep_row", "short_rows", "dependent_launch", "spread", "pack", "warp_reduce"),
+    Outcome.OUT_OF_RESOURCES: ("keep_row", "spread"),
+}
+"""Which step to drop first when a candidate fails so; otherwise the last one goes."""
+
+
+class RulesPolicy:
+    """Safe to use from several threads: it holds nothing."""
+
+    name = "rules"
+
+    def usage(self) -> dict[Role, Usage]:
+        return {}
+
+    def tester(self, request: TesterRequest) -> TesterAnswer:
+        """Sizes that rewrites get wrong: one of everything, nothing divisible, a row too long for registers."""
+        spec, device = request.spec, request.device.device
+        suite = spec.suite(device)
+        if not suite:
+            return TesterAnswer(reasons="no workload of this device to start from")
+        smallest = min(suite, key=lambda w: (math.prod(w.axes.values()), w.label))
+        row = max(smallest.axes, key=lambda axis: (max(w.axes[axis] for w in suite), axis))
+        others = {axis: min(size, 3) for axis, size in smallest.axes.items() if axis != row}
+        proposals = {
+            f"{row} divides by nothing": {**others, row: 1021},
+            f"{row} divides by 2 alone": {**others, row: 2 * 1021},
+            f"{row} longer than any other": {**others, row: 8 * max(w.axes[row] for w in suite) // 4 + 8},
+            "one of everything else": {**{axis: 1 for axis in others}, row: smallest.axes[row]},
+        }
+        known = [w.axes for w in spec.workloads]
+        workloads = [
+            Workload(axes=axes, dtype=smallest.dtype, devices=(device,), timed=False)
+            for axes in proposals.values()
+            if axes not in known
+        ]
+        return TesterAnswer(workloads=tuple(workloads), reasons="; ".join(proposals))
+
+    def profiler(self, request: ProfilerRequest) -> Finding:
+        timings = request.timings
+        numbers = _numbers(request)
+        fractions = [t.light_fraction for t in timings if t.light_fraction]
+        if not fractions:
+            return Finding(bound="unknown", summary="no workload has a speed of light to compare with", numbers=numbers)
+        fraction = math.exp(sum(math.log(f) for f in fractions) / len(fractions))
+        ranked = sorted((t for t in timings if t.light_fraction), key=lambda t: t.light_fraction or 0.0)
+        slow = tuple(
+            dict.fromkeys(f"{t.workload.label} {t.cache}" for t in ranked if (t.light_fraction or 0) < AT_THE_LIMIT)
+        )[:4]
+        for cache in ("cold", "hot"):
+            of_cache = [t.light_fraction for t in timings if t.cache == cache and t.light_fraction]
+            if of_cache:
+                mean = math.exp(sum(math.log(f) for f in of_cache) / len(of_cache))
+                numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
+        bound = _bound(request, fraction)
+        return Finding(
+            bound=bound,
+            summary=f"{_said(bound)}: {100 * fraction:.0f} % of the speed of light over {len(fractions)} timings",
+            light_fraction=fraction,
+            numbers=numbers,
+            slow_workloads=slow,
+        )
+
+    def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
+        search = _Search(request)
+        plans: list[Plan] = []
+        for proposal in search.ranked():
+            plans.append(
+                Plan(
+                    id=digest(proposal.base, *proposal.steps)[:12],
+                    title=" + ".join(proposal.steps),
+                    steps=proposal.steps,
+                    rationale="; ".join(f"{step}: {search.rewrite(step).EXPECTED}" for step in proposal.steps),
+                    expected_speedup=round(proposal.speedup, 3),
+                    base=proposal.base,
+                )
+            )
+            if len(plans) == request.width:
+                break
+        return tuple(plans)
+
+    def coder(self, request: CoderRequest) -> CoderAnswer:
+        facts = Facts(spec=request.spec, device=request.device)
+        steps, start = list(request.plan.steps), request.source
+        if request.repair:
+            if not request.origin:
+                return CoderAnswer(reason="a repair without the source that the plan starts from")
+            start = request.origin
+            for _ in range(request.repair):
+                steps.remove(_suspect(steps, request.outcome))
+                if not steps:
+                    return CoderAnswer(reason="no step of the plan is left to drop")
+        text, applied = start, []
+        for step in steps:
+            changed = applied_step(step, text, facts)
+            if changed is not None:
+                text = changed
+                applied.append(step)
+        if not applied:
+            return CoderAnswer(reason=f"none of these applies to the source: {', '.join(steps)}")
+        if request.repair and text == request.source:
+            return CoderAnswer(reason="what is left of the plan is the source that failed")
+        return CoderAnswer(source=text, reason=f"applied {', '.join(applied)}")
+
+
+def _suspect(steps: list[str], outcome: Outcome | None) -> str:
+    for name in RISKS.get(outcome, ()) if outcome is not None else ():
+        for step in steps:
+            if step.split(":")[0] == name:
+                return step
+    return steps[-1]
+
+
+@lru_cache(maxsize=1)
+def _catalog() -> dict[str, Rewrite]:
+    return catalog()
+
+
+@lru_cache(maxsize=4096)
+def _rewritten(step: str, text: str, facts_json: str) -> str | None:
+    facts = Facts.model_validate_json(facts_json)
+    name, _, argument = step.partition(":")
+    rewrite = _catalog()[name].rewrite
+    source = Source(text, facts.device.device)
+    try:
+        new = rewrite(source, facts, argument) if argument else rewrite(source, facts)
+    except Unsupported:
+        return None
+    except Exception as error:  # a defect of one rule must not end a run that the other rules can serve
+        warnings.warn(f"the rewrite {step} failed on this source: {error!r}", RuntimeWarning, stacklevel=2)
+        return None
+    if new is None or new == text:
+        return None
+    return new if _errors(source.reparsed(new)) <= _errors(source) else None
+
+
+def _errors(source: Source) -> int:
+    return sum(node.is_error or node.is_missing for node in source.walk()) if source.root.has_error else 0
+
+
+def applied_step(step: str, text: str, facts: Facts) -> str | None:
+    """The source after one step, or None where it does not apply. `step` is a rewrite's name, or `name:argument`."""
+    if step.partition(":")[0] not in _catalog():
+        return None
+    return _rewritten(step, text, facts.model_dump_json())
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    base: str
+    steps: tuple[str, ...]
+    speedup: float
+    """Expected, against the baseline."""
+
+
+class _Search:
+    """What could be tried next, best first, given everything that was measured."""
+
+    def __init__(self, request: PlannerRequest) -> None:
+        self.request = request
+        self.facts = Facts(spec=request.spec, device=request.device)
+        self.sources = {**request.sources, request.incumbent: request.source}
+        tried = [a for a in request.attempts if a.plan.base]
+        self.root = tried[0].plan.base if tried and tried[0].plan.base in self.sources else request.incumbent
+        self.tried = {(a.plan.base, a.plan.steps) for a in request.attempts}
+        self.known = {a.candidate for a in request.attempts if a.candidate} | set(self.sources)
+
+    def rewrite(self, step: str) -> Rewrite:
+        return _catalog()[step.partition(":")[0]]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Rewrites of this device, in the order in which they are applied."""
+        device = self.request.device.device
+        mine = [name for name, rewrite in _catalog().items() if device in rewrite.LANGUAGES]
+        return sorted(mine, key=lambda name: (getattr(_catalog()[name], "ORDER", 50), name))
+
+    @cached_property
+    def steps(self) -> list[str]:
+        """With their variants, each behind the plain form."""
+        return [
+            s
+            for name in self.names
+            for s in (name, *(f"{name}:{v}" for v in getattr(_catalog()[name], "VARIANTS", ())))
+        ]
+
+    def prior(self, step: str) -> float:
+        """Natural logarithm of the speedup to expect before anything was measured."""
+        rewrite = self.rewrite(step)
+        gain = math.log(rewrite.SPEEDUP)
+        bound = self.request.finding.bound
+        fits = bound in rewrite.HELPS or bound in {"unknown", "at the limit"}
+        variant = 0.02 if ":" in step else 0.0  # the plain form first, where nothing speaks against it
+        return (gain if fits else 0.3 * gain) - variant
+
+    @cached_property
+    def gains(self) -> dict[str, float]:
+        """Logarithm of each step's speedup: the prior, corrected by what plans with the step measured (ridge regression)."""
+        prior = {step: self.prior(step) for step in self.steps}
+        gains = dict(prior)
+        rows = [(a.plan.steps, self._measured(a)) for a in self.request.attempts]
+        rows = [(tuple(s for s in steps if s in gains), gain) for steps, gain in rows]
+        for _ in range(60):  # coordinate descent; the problem is tiny and convex
+            for step in self.steps:
+                mine = [(steps, gain) for steps, gain in rows if step in steps]
+                if not mine:
+                    continue
+                residual = sum(gain - sum(gains[s] for s in steps if s != step) for steps, gain in mine)
+                gains[step] = (residual + PRIOR_TRUST * prior[step]) / (len(mine) + PRIOR_TRUST)
+        return gains
+
+    def _measured(self, attempt: Attempt) -> float:
+        """Logarithm of what the plan gained over its base."""
+        if attempt.speedup is None:
+            return math.log(FAILURE_GAIN)
+        return math.log(attempt.speedup / self._speedup(attempt.plan.base))
+
+    def _speedup(self, source: str) -> float:
+        """Of a source that passed, against the baseline."""
+        measured = [a.speedup for a in self.request.attempts if a.candidate == source and a.speedup is not None]
+        return max(measured, default=1.0)
+
+    def _after(self, base: str, steps: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+        """The source after those of the steps that apply, and which they are."""
+        text, applied = self.sources[base], []
+        for step in steps:
+            changed = applied_step(step, text, self.facts)
+            if changed is not None:
+                text = changed
+                applied.append(step)
+        return text, tuple(applied)
+
+    def _bundle(self, without: frozenset[str] = frozenset()) -> tuple[str, ...]:
+        """One form of every rewrite that should help, in order: the form that promises most."""
+        chosen = []
+        for name in self.names:
+            forms = [s for s in self.steps if s.partition(":")[0] == name and s not in without]
+            best = max(forms, key=lambda step: self.gains[step], default=None)
+            if best is not None and self.gains[best] > 0 and name not in without:
+                chosen.append(best)
+        return tuple(chosen)
+
+    def _bases(self) -> list[str]:
+        """The baseline, the incumbent, and the next best sources that passed."""
+        passed = sorted(
+            {a.candidate for a in self.request.attempts if a.speedup is not None and a.candidate in self.sources},
+            key=lambda candidate: (-self._speedup(candidate), candidate),
+        )
+        return list(dict.fromkeys([self.root, self.request.incumbent, *passed[:3]]))
+
+    def _lists(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Steps worth simulating, by base: the bundle, single steps, the bundle less or more one or two of them."""
+        every = tuple(self.steps)
+        for base in self._bases():
+            bundle = self._bundle()
+            yield base, bundle
+            for step in every:
+                yield base, (step,)
+        bundle = self._bundle()
+        for step in every:
+            name = step.partition(":")[0]
+            rest = [s for s in bundle if s.partition(":")[0] != name]
+            yield self.root, tuple(rest)
+            yield self.root, self._ordered([*rest, step])
+            for other in every:
+                second = other.partition(":")[0]
+                if other > step and second != name:
+                    fewer = [s for s in rest if s.partition(":")[0] != second]
+                    yield self.root, tuple(fewer)
+                    yield self.root, self._ordered([*fewer, step])
+                    yield self.root, self._ordered([*fewer, other])
+                    yield self.root, self._ordered([*fewer, step, other])
+                    yield self.request.incumbent, self._ordered([step, other])
+
+    def _ordered(self, steps: list[str]) -> tuple[str, ...]:
+        return tuple(sorted(dict.fromkeys(steps), key=self.steps.index))
+
+    def ranked(self) -> Iterator[_Proposal]:
+        """Untried plans, each for a source that no other plan made, most promising first."""
+        found: dict[str, _Proposal] = {}
+        for base, steps in dict.fromkeys(self._lists()):
+            text, applied = self._after(base, steps)
+            if not applied or (base, applied) in self.tried:
+                continue
+            name = digest(text)
+            if name in self.known:
+                continue
+            speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
+            if name not in found or len(applied) < len(found[name].steps):
+                found[name] = _Proposal(base, applied, speedup)
+        made = {(p.base, p.steps): name for name, p in found.items()}
+        yield from sorted(found.values(), key=lambda p: (-round(p.speedup, 6), len(p.steps), made[(p.base, p.steps)]))
+
+
+def _numbers(request: ProfilerRequest) -> dict[str, float]:
+    """The probes' readings that are plain numbers, as `probe_reading`."""
+    numbers: dict[str, float] = {}
+    for probe, readings in sorted(request.probes.items()):
+        for reading, value in sorted(readings.items()):
+            try:
+                numbers[f"{probe}_{reading}"] = float(value)
+            except ValueError:
+                continue
+    return numbers
+
+
+def _bound(request: ProfilerRequest, fraction: float) -> Bound:
+    """What the larger part of the lost time is lost to; every timing counts by the logarithm that it could gain."""
+    if fraction >= AT_THE_LIMIT:
+        return "at the limit"
+    lost: dict[Bound, float] = {}
+    for timing in request.timings:
+        if not timing.light_fraction or not timing.light_us:
+            continue
+        room = max(0.0, -math.log(timing.light_fraction))
+        kind = _bound_of(request, timing)
+        lost[kind] = lost.get(kind, 0.0) + room
+    return max(sorted(lost), key=lambda kind: lost[kind]) if lost else "unknown"
+
+
+def _bound_of(request: ProfilerRequest, timing: Timing) -> Bound:
+    from kernels.spec import expression
+
+    spec, workload = request.spec, timing.workload
+    moved = spec.read_bytes(workload) + spec.write_bytes(workload)
+    if timing.light_us is not None and timing.light_us < SMALL_LIGHT_US:
+        return "latency"
+    intensity = expression(spec.flops, workload.axes) / max(1, moved)
+    return "compute" if intensity > 20 else "memory"
+
+
+def _said(bound: Bound) -> str:
+    return {
+        "memory": "bound by memory traffic that does not keep enough bytes in flight, or moves too many",
+        "latency": "bound by latency: launches, dependent loads and barriers of a short kernel",
+        "compute": "bound by arithmetic",
+        "launch": "bound by launches",
+        "at the limit": "at the limit of the device",
+        "unknown": "nothing measured says what bounds it",
+    }[bound]

@@ -1,0 +1,29 @@
+"""Agent: what bounds the incumbent, with the numbers. Begins a round."""
+
+from __future__ import annotations
+
+from langgraph.runtime import Runtime
+
+from nodes.context import Context
+from nodes.roles import ProfilerRequest
+from nodes.state import State
+
+
+def profiler(state: State, runtime: Runtime[Context]) -> dict:
+    round_ = state["round"] + 1
+    begun = {"round": round_, "drafts": []}
+    if "finding" in state and state["stale_rounds"] > 0:
+        return begun  # the incumbent is the one that the finding is about
+    context, incumbent = runtime.context, state["incumbent"]
+    build = context.evaluator.build(incumbent.candidate)
+    finding = context.policies["profiler"].profiler(
+        ProfilerRequest(
+            spec=context.visible_spec(state),
+            device=context.evaluator.facts,
+            source=context.store.get(incumbent.candidate),
+            timings=incumbent.verdict.timings,
+            probes=context.evaluator.probes(build),
+            round=round_,
+        )
+    )
+    return {**begun, "finding": finding}

@@ -1,0 +1,55 @@
+"""Where a C++ candidate takes new definitions."""
+
+from __future__ import annotations
+
+from nodes.rewrites.source import Edits, Source
+
+
+def after_includes(source: Source) -> int:
+    """The byte after the last #include or #define at the top of the file, after the newline."""
+    end = 0
+    for node in source.root.named_children:
+        if node.type in {"preproc_include", "preproc_def"}:
+            end = node.end_byte
+        elif node.type not in {"comment", "preproc_call"}:
+            break
+    if end and source.data[end - 1 : end] != b"\n":
+        newline = source.data.find(b"\n", end)
+        end = len(source.data) if newline < 0 else newline + 1
+    return end
+
+
+def after_definitions(source: Source, type_name: str) -> int:
+    """The byte after what new inline functions build on: the includes, the definition of a type, simd_ functions."""
+    end = after_includes(source)
+    for node in source.root.named_children:
+        if node.type == "struct_specifier" and source.of(node.child_by_field_name("name")) == type_name:
+            end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+        if node.type == "function_definition":
+            declared = source.of(node.child_by_field_name("declarator")).partition("(")[0]
+            if declared.startswith(("simd_", "bits_of", "float_of", "is_nan")):
+                end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+    return end
+
+
+def define(source: Source, edits: Edits, name: str, line: str) -> None:
+    """Adds a `#define` once."""
+    if any(source.of(node.child_by_field_name("name")) == name for node in source.walk(None, "preproc_def")):
+        return
+    at = after_includes(source)
+    edits.insert(at, f"{line}\n" if _follows_define(source, at) else f"\n{line}\n")
+
+
+def include(source: Source, edits: Edits, header: str) -> None:
+    """Adds `#include <header>` unless it is there, after the last include."""
+    path = f"<{header}>"
+    includes = list(source.walk(None, "preproc_include"))
+    if any(source.of(node.child_by_field_name("path")) == path for node in includes):
+        return
+    top = [node for node in includes if node.parent == source.root]
+    at = top[-1].end_byte if top else 0
+    edits.insert(at, f"#include {path}\n" if not top or source.data[at - 1 : at] == b"\n" else f"\n#include {path}")
+
+
+def _follows_define(source: Source, at: int) -> bool:
+    return any(node.type == "preproc_def" and node.end_byte in {at, at - 1} for node in source.root.named_children)

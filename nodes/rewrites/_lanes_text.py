@@ -1,0 +1,182 @@
+"""The definitions that a source over lanes needs: vector types, loads and stores, and the functions it uses."""
+
+from __future__ import annotations
+
+_TYPES = """
+// Sixteen floats at a time. Absent lanes of a short last step are read as zero and not written.
+constexpr int64_t LANES = 16;
+typedef float lanes __attribute__((vector_size(64)));
+
+static inline __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1u); }
+
+static inline lanes load_lanes(const float* from, int64_t count) {
+    return count == LANES ? _mm512_loadu_ps(from) : _mm512_maskz_loadu_ps(first_lanes(count), from);
+}
+
+static inline __m256i load_words(const void* from, int64_t count) {
+    return count == LANES ? _mm256_loadu_si256(static_cast<const __m256i*>(from))
+                          : _mm256_maskz_loadu_epi16(first_lanes(count), from);
+}
+
+static inline lanes load_lanes(const _Float16* from, int64_t count) { return _mm512_cvtph_ps(load_words(from, count)); }
+"""
+
+_LOAD_BFLOAT16 = """
+static inline lanes load_lanes(const {bfloat16}* from, int64_t count) {{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_words(from, count)), 16));
+}}
+"""
+
+_STORE = """
+static inline void store_lanes(float* to, lanes value, int64_t count) {
+    if (count == LANES) {
+        _mm512_storeu_ps(to, value);
+    } else {
+        _mm512_mask_storeu_ps(to, first_lanes(count), value);
+    }
+}
+
+static inline void store_words(void* to, __m256i words, int64_t count) {
+    if (count == LANES) {
+        _mm256_storeu_si256(static_cast<__m256i*>(to), words);
+    } else {
+        _mm256_mask_storeu_epi16(to, first_lanes(count), words);
+    }
+}
+
+static inline void store_lanes(_Float16* to, lanes value, int64_t count) {
+    store_words(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), count);
+}
+"""
+
+_STORE_BFLOAT16 = """
+// To nearest, ties to even; a NaN stays one.
+static inline void store_lanes({bfloat16}* to, lanes value, int64_t count) {{
+#ifdef __AVX512BF16__
+    const __m256bh words = _mm512_cvtneps_pbh(value);  // flushes results below 2^-126
+    store_words(to, reinterpret_cast<const __m256i&>(words), count);
+#else
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    const __m512i chosen = _mm512_mask_mov_epi32(rounded, is_nan, quiet);
+    store_words(to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)), count);
+#endif
+}}
+"""
+
+_STORE_INT8 = """
+// Towards zero, as a cast does; saturates where a cast is undefined.
+static inline void store_lanes(int8_t* to, lanes value, int64_t count) {
+    const __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvttps_epi32(value));
+    if (count == LANES) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+    } else {
+        _mm_mask_storeu_epi8(to, first_lanes(count), bytes);
+    }
+}
+"""
+
+_EXP = """
+// e^x to 2 ulp: x = n ln 2 + r, a polynomial for e^r, scaled by 2^n. Minimum and maximum hand a NaN on.
+static inline lanes exp_lanes(lanes x) {
+    const lanes inside = _mm512_max_ps(splat(-104.0f), _mm512_min_ps(splat(89.0f), x));
+    const lanes n = _mm512_roundscale_ps(inside * 1.44269504f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const lanes r = (inside - n * 0.693145752f) - n * 1.42860677e-6f;
+    lanes power = r * 0.00831250105f + 0.0418903312f;
+    power = power * r + 0.166671154f;
+    power = power * r + 0.499992303f;
+    power = power * r + 1.0f;
+    power = power * r + 1.0f;
+    return _mm512_scalef_ps(power, n);
+}
+"""
+
+_EACH = """
+// A function of one float in every lane; the loop is as long as a vector, so it becomes vector code.
+template <typename Function>
+static inline lanes each_lane(lanes x, Function function) {{
+    alignas(64) float values[LANES];
+    _mm512_store_ps(values, x);
+    for (int64_t lane = 0; lane < LANES; ++lane) {{
+        values[lane] = function(values[lane]);
+    }}
+    return _mm512_load_ps(values);
+}}
+"""
+
+
+def _simple(name: str, body: str, parameters: str = "lanes x") -> str:
+    return f"static inline lanes {name}({parameters}) {{ return {body}; }}"
+
+
+_SIMPLE = {
+    "sqrt_lanes": _simple("sqrt_lanes", "_mm512_sqrt_ps(x)"),
+    "abs_lanes": _simple("abs_lanes", "_mm512_abs_ps(x)"),
+    "rint_lanes": _simple("rint_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)"),
+    "floor_lanes": _simple("floor_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)"),
+    "ceil_lanes": _simple("ceil_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)"),
+    "tanh_lanes": _simple("tanh_lanes", "each_lane(x, simd_tanh)"),
+    "erf_lanes": _simple("erf_lanes", "each_lane(x, simd_erf)"),
+    "log_lanes": _simple("log_lanes", "each_lane(x, simd_log)"),
+    "log1p_lanes": _simple("log1p_lanes", "each_lane(x, simd_log1p)"),
+    # The second operand where one of the two is a NaN.
+    "max_lanes": _simple("max_lanes", "_mm512_max_ps(a, b)", "lanes a, lanes b"),
+    "min_lanes": _simple("min_lanes", "_mm512_min_ps(a, b)", "lanes a, lanes b"),
+    "kept": """\
+static inline lanes kept(lanes value, int64_t count, float otherwise) {
+    return count == LANES ? value : _mm512_mask_mov_ps(splat(otherwise), first_lanes(count), value);
+}""",
+    "sum": "static inline float sum_of(lanes value) { return _mm512_reduce_add_ps(value); }",
+    "largest": "static inline float largest_of(lanes value) { return _mm512_reduce_max_ps(value); }",
+    "smallest": "static inline float smallest_of(lanes value) { return _mm512_reduce_min_ps(value); }",
+}
+
+
+def text(used: set[str], bfloat16: str, scalar_exp: bool) -> str:
+    """The definitions for what is used; `bfloat16` is the file's own type of that name, "" for none."""
+    parts = [_TYPES]
+    if bfloat16:
+        parts.append(_LOAD_BFLOAT16.format(bfloat16=bfloat16))
+    if "store" in used:
+        parts.append(_STORE)
+        if bfloat16:
+            parts.append(_STORE_BFLOAT16.format(bfloat16=bfloat16))
+    if "store_int8" in used:
+        parts.append(_STORE_INT8)
+    if used & {"splat", "exp_lanes", "kept"}:
+        parts.append("\nstatic inline lanes splat(float value) { return _mm512_set1_ps(value); }\n")
+    if "exp_lanes" in used:
+        parts.append(_EXP)
+    if used & {"tanh_lanes", "erf_lanes", "log_lanes", "log1p_lanes"}:
+        parts.append(_EACH.format())
+    simple = [line for name, line in _SIMPLE.items() if name in used]
+    if simple:
+        parts.append("\n" + "\n".join(simple) + "\n")
+    return "".join(parts)
+
+
+_STREAM = """
+// Past the caches where the output is larger than they are, so that its lines are not read first. The barrier that ends
+// a parallel region orders these stores before whatever follows.
+template <typename T>
+static inline void store_lanes(T* to, lanes value, int64_t count, bool streams) {
+    const bool whole = count == LANES && reinterpret_cast<uintptr_t>(to) % (LANES * sizeof(T)) == 0;
+    if (!streams || !whole) {
+        store_lanes(to, value, count);
+    } else if constexpr (sizeof(T) == sizeof(float)) {
+        _mm512_stream_ps(reinterpret_cast<float*>(to), value);
+    } else {
+        alignas(32) T words[LANES];
+        store_lanes(words, value, LANES);
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_load_si256(reinterpret_cast<const __m256i*>(words)));
+    }
+}
+"""
+
+
+def streams() -> str:
+    """A store that may go past the caches, to stand behind the other forms of store_lanes."""
+    return _STREAM

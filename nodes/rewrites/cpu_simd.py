@@ -1,0 +1,58 @@
+"""`#pragma omp simd` on inner loops whose iterations are provably independent, with their reductions.
+
+Without it g++ -O3 does not reorder a float sum or maximum, and guards every loop by run-time overlap checks between
+the pointers. A loop that still calls into libm is left alone: the pragma would not help it.
+"""
+
+from __future__ import annotations
+
+from nodes.rewrites._loops import (
+    Unsupported,
+    effects,
+    functions,
+    indentation,
+    independent,
+    loops,
+    pragma_before,
+    pragma_node,
+    reductions,
+)
+from nodes.rewrites.source import Edits, Source
+
+LANGUAGES = frozenset({"cpu"})
+HELPS = frozenset({"compute", "latency", "memory", "unknown"})
+EXPECTED = "instructions per element fall by up to 16: sums and maxima are kept per vector lane, no overlap checks"
+SPEEDUP = 1.8
+ORDER = 40
+
+# What g++ 12 turns into vector instructions; any other call keeps the loop scalar.
+_VECTOR_CALLS = frozenset({
+    "fabs", "fabsf", "std::fabs", "abs", "fma", "fmaf", "floor", "floorf", "ceil", "ceilf", "trunc", "truncf",
+    "rint", "rintf", "nearbyint", "nearbyintf", "copysign", "copysignf", "min", "max", "clamp", "sqrt", "sqrtf",
+    "isnan", "signbit",
+})  # fmt: skip
+
+
+def rewrite(source: Source, facts: object) -> str | None:
+    edits, own = Edits(source), functions(source)
+    for loop in loops(source):
+        pragma = pragma_before(source, loop.node)
+        shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
+        if (pragma and not shared) or loop.step is not None:
+            continue
+        try:
+            found = effects(source, loop)
+            carried = reductions(source, found)
+            libm = {name for name in found.calls if name not in _VECTOR_CALLS and name not in own}
+            if found.inner_loops or carried is None or libm or independent(found):
+                continue
+            clauses = "".join(f" reduction({operator}:{name})" for name, operator in carried.items())
+            indent = indentation(source, loop.node)
+        except Unsupported:
+            continue
+        if shared:
+            combined = pragma.replace(" for ", " for simd ", 1).replace(" if (", " if (parallel: ")
+            edits.replace(pragma_node(source, loop.node), f"{combined}\n")
+            continue
+        edits.insert(loop.node.start_byte, f"#pragma omp simd{clauses}\n{indent}")
+    return edits.apply() if edits.changes else None

@@ -1,0 +1,580 @@
+# LEAD 02:55: read /work/brief/GPU_FEEDBACK.md (H200 results), then delete this line.
+"""Scalar loads and stores become packs of up to 16 bytes.
+
+Applies to a loop over elements that threads share out (`for (i = threadIdx.x; i < n; i += blockDim.x)`, a grid-stride
+loop, or one guarded element a thread) whose body reads or writes neighbouring elements for neighbouring `i`. The loop
+then runs over packs: indices and everything else that is the same for a whole pack are computed once, all loads come
+before the arithmetic, all stores after it. Right because no thread may rely on another's elements between two barriers.
+
+The host launches packs only where every row starts on a pack (sizes divide, pointers are aligned to 16 bytes) and falls
+back to packs of one element; no tail is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tree_sitter import Node
+
+from nodes.rewrites import Facts
+from nodes.rewrites.algebra import Polynomial
+from nodes.rewrites.device_code import Access, Code, Kernel, Launch, host_text, inside, require, same
+from nodes.rewrites.regions import Region, Stride, accesses_in, conditional, regions
+from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.roles import Bound
+
+LANGUAGES = frozenset({"cuda"})
+HELPS: frozenset[Bound] = frozenset({"memory", "latency", "compute"})
+EXPECTED = "16 bytes instead of one element a load: fewer instructions, more bytes in flight"
+SPEEDUP = 2.0
+ORDER = 30
+
+ELEMENT_BYTES = {
+    "float": 4, "__half": 2, "half": 2, "__nv_bfloat16": 2, "nv_bfloat16": 2, "int8_t": 1, "uint8_t": 1, "char": 1,
+    "signed char": 1, "unsigned char": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_storage_t": 1, "int": 4, "int32_t": 4, "uint32_t": 4,
+    "double": 8, "int64_t": 8, "int16_t": 2, "uint16_t": 2, "short": 2,
+}  # fmt: skip
+
+PACK_BYTES = """\
+#define PACK_BYTES 16  // tune: 8 16 32
+"""
+LANES = """\
+// N neighbouring elements that move together, in loads and stores of up to 16 bytes.
+template <typename T, int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Lanes {
+  T at[N];
+};
+
+template <int N, typename T>
+__device__ __forceinline__ Lanes<T, N> load_lanes(const T* from) {
+  return *reinterpret_cast<const Lanes<T, N>*>(from);
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void store_lanes(T* to, const Lanes<T, N>& lanes) {
+  *reinterpret_cast<Lanes<T, N>*>(to) = lanes;
+}
+"""
+ALIGNED = """\
+template <typename... T>
+inline bool aligned_to_16_bytes(const T*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+"""
+CEIL_DIV = """\
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+"""
+WIDEST = 32
+"""Elements: a constant index term must be a multiple of this to keep any pack aligned."""
+
+
+@dataclass
+class Group:
+    """Accesses that are the lanes of one pack."""
+
+    accesses: list[Access]
+    stride: int
+    name: str = ""
+    remainders: set[int] = field(default_factory=set)
+
+    @property
+    def first(self) -> Access:
+        return self.accesses[0]
+
+    @property
+    def reads(self) -> bool:
+        """Whether an element is read before it is written."""
+        seen_write: set[int] = set()
+        for access in self.accesses:
+            lane = _remainder(access, self.stride)
+            if access.reads and lane not in seen_write:
+                return True
+            if access.writes:
+                seen_write.add(lane)
+        return False
+
+    @property
+    def writes(self) -> bool:
+        return any(access.writes for access in self.accesses)
+
+
+@dataclass
+class Packed:
+    """One region that can be packed, and what must hold for it."""
+
+    kernel: Kernel
+    region: Region
+    groups: list[Group]
+    multiples: list[tuple[Polynomial, int]]
+    """Each polynomial must be a multiple of (width * the integer)."""
+
+
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = Code(source)
+    edits = Edits(source)
+    changed = False
+    for kernel in code.kernels:
+        try:
+            found = [packed for region in regions(kernel) if (packed := _packable(code, kernel, region)) is not None]
+            if found:
+                attempt = Edits(source)
+                _rewrite_kernel(attempt, code, kernel, found)
+                edits.changes += attempt.changes
+                changed = True
+        except Unsupported:
+            continue
+    if not changed:
+        return None
+    try:
+        require(edits, code, PACK_BYTES, "PACK_BYTES", includes=("cstdint", "type_traits"))
+        require(edits, code, LANES, "Lanes", "load_lanes", "store_lanes")
+        require(edits, code, ALIGNED, "aligned_to_16_bytes")
+        if any("ceil_div(" in change[2] for change in edits.changes) and "ceil_div" not in code.functions:
+            require(edits, code, CEIL_DIV, "ceil_div")
+        return edits.apply()
+    except Unsupported:
+        return None
+
+
+def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
+    if region.kind == "guard":
+        if kernel.synchronises:
+            return None
+        code = Code(code.source, pinned=frozenset({region.symbol.where}))
+        kernel = next(k for k in code.kernels if k.name == kernel.name and k.node.start_byte == kernel.node.start_byte)
+    jumps = ("continue_statement", "return_statement", "break_statement", "goto_statement")
+    if any(_leaves(jump, region) for statement in region.body for jump in code.source.walk(statement, *jumps)):
+        return None
+    groups: dict[tuple[object, ...], Group] = {}
+    multiples: list[tuple[Polynomial, int]] = []
+    scalar_writes: set[str] = set()
+    if any(region.holds(call) for call, _ in kernel.escapes) or any(a.root == "?" for a in accesses_in(kernel, region)):
+        return None
+    try:
+        bound_stride = Stride(region.symbol)
+        if bound_stride.of(region.bound) != 0:
+            return None
+    except Unsupported:
+        return None
+    for access in accesses_in(kernel, region):
+        stride = Stride(region.symbol)
+        try:
+            step = stride.of(access.offset)
+            if access.wide:
+                raise Unsupported("packed already")
+            if access.base.text != access.root and access.base.node is not None and access.base.node.type != "identifier":
+                raise Unsupported("elements of another type than the parameter's")
+            if not 1 <= step <= 4 or conditional(access.node, region, kernel):
+                raise Unsupported("not lanes of a pack")
+            remainder = _remainder(access, step)
+            aligned = access.offset - Polynomial.constant(remainder)
+            needed = [(m, 1) for m in stride.multiples] + [(aligned, step)]
+            for launch in kernel.launches:
+                for polynomial, times in needed:
+                    _conditions(kernel, launch, region, polynomial, times)
+        except Unsupported:
+            if access.writes:
+                scalar_writes.add(access.root)
+            continue
+        group = groups.setdefault((access.base, aligned, step), Group([], step))
+        group.accesses.append(access)
+        group.remainders.add(remainder)
+        multiples += needed
+    kept = []
+    for group in groups.values():
+        whole = group.remainders == set(range(group.stride))
+        if group.first.root in scalar_writes and not group.writes:
+            return None  # elements of one array through packs and past them
+        if whole or (group.stride > 1 and not group.writes and 0 in group.remainders):
+            kept.append(group)
+        elif group.writes:
+            scalar_writes.add(group.first.root)
+    kept = [g for g in kept if g.first.root not in scalar_writes]
+    if not kept or not kernel.launches or all(_is_fallback(code, launch) for launch in kernel.launches):
+        return None
+    # A pack that is only read with holes wastes bandwidth as the scalar loads did; a unit stride is what pays.
+    if not any(g.stride == 1 or len(g.remainders) == g.stride for g in kept):
+        return None
+    multiples.append((region.bound, 1))
+    for launch in kernel.launches:
+        host_text(kernel, launch, region.bound_node)
+    taken = kernel.identifiers() | code.names()
+    for group in kept:
+        group.name = _free(f"{_called(code.source, group.first)}_pack", taken)
+        taken.add(group.name)
+    return Packed(kernel, region, kept, multiples)
+
+
+def _is_fallback(code: Code, launch: Launch) -> bool:
+    """Whether the launch is what is left where a check of sizes or addresses ruled a wider kernel out."""
+    node = launch.statement
+    while node.parent is not None and node.parent.type != "function_definition":
+        parent = node.parent
+        otherwise = parent.child_by_field_name("alternative") if parent.type == "if_statement" else None
+        condition = parent.child_by_field_name("condition")
+        if otherwise is not None and condition is not None and inside(node, otherwise):
+            consequence = parent.child_by_field_name("consequence")
+            rival = consequence is not None and any(inside(other.node, consequence) for other in code.launches)
+            if rival and _divides(code, condition):
+                return True
+        node = parent
+    return False
+
+
+def _divides(code: Code, node: Node, depth: int = 0) -> bool:
+    """Whether a remainder decides the condition, seen through the variables that it names."""
+    for here in code.source.walk(node, "binary_expression", "identifier", "assignment_expression"):
+        if here.type == "binary_expression" and code.source.of(here.child_by_field_name("operator")) in {"%", "&"}:
+            return True
+        if here.type == "identifier" and depth < 4:
+            found = code.definition(here)
+            if found is not None and found.value is not None and _divides(code, found.value, depth + 1):
+                return True
+    return False
+
+
+def _called(source: Source, access: Access) -> str:
+    """What the source calls the array there, which may be a pointer into the parameter."""
+    if access.address:
+        return next((source.of(n) for n in source.walk(access.node, "identifier")), access.root)
+    argument = access.node.child_by_field_name("argument")
+    plain = argument is not None and argument.type == "identifier" and access.node.type == "subscript_expression"
+    return source.of(argument) if plain else access.root
+
+
+def _leaves(node: Node, region: Region) -> bool:
+    """Whether a jump leaves the element's visit, and not only a loop inside of it or a lambda."""
+    ends = {"for_statement", "while_statement", "do_statement"}
+    if node.type == "return_statement":
+        ends = set()
+    elif node.type == "break_statement":
+        ends |= {"switch_statement"}
+    here = node.parent
+    while here is not None and region.holds(here):
+        if here.type in ends or here.type == "lambda_expression":
+            return False
+        here = here.parent
+    return True
+
+
+def _remainder(access: Access, stride: int) -> int:
+    constant = next((c for m, c in access.offset.terms if not m), 0)
+    return constant % stride
+
+
+def _free(name: str, taken: set[str]) -> str:
+    return name if name not in taken else next(f"{name}_{n}" for n in range(2, 1000) if f"{name}_{n}" not in taken)
+
+
+def _conditions(kernel: Kernel, launch: Launch, region: Region, polynomial: Polynomial, times: int) -> list[str]:
+    """What the host checks so that the polynomial is a multiple of (width * times). Raises where it cannot know."""
+    found = []
+    for monomial, coefficient in polynomial.terms:
+        if any(s == region.symbol or (s.operator == "%" and s.depends_on(region.symbol)) for s in monomial):
+            continue  # the element is the first of a pack, and its stride is the pack's
+        if coefficient % (WIDEST * times) == 0:
+            continue
+        factors = []
+        for symbol in monomial:
+            try:
+                if symbol.node is not None and not symbol.depends_on(region.symbol):
+                    factors.append(host_text(kernel, launch, symbol.node))
+            except Unsupported:
+                continue
+        if not factors:
+            raise Unsupported("an offset whose alignment the host cannot know")
+        found.append(" * ".join(factors) + (f" % ({times} * PACK)" if times > 1 else " % PACK") + " == 0")
+    return found
+
+
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed]) -> None:
+    source = code.source
+    names = code.names()
+    width = "VEC" if "VEC" not in names else _free("LANES", names)
+    element = _element(kernel, found)
+    for packed in found:
+        _rewrite_region(edits, code, packed, width)
+    explicit = bool(kernel.launches[0].template_arguments)
+    if any(bool(launch.template_arguments) != explicit for launch in kernel.launches):
+        raise Unsupported("launches that name template arguments and launches that do not")
+    if explicit and any(len(launch.template_arguments) != len(kernel.template_names) for launch in kernel.launches):
+        raise Unsupported("a launch that names some template arguments only")
+    if kernel.template is None:
+        edits.insert(kernel.node.start_byte, f"template <int {width}>\n")
+    else:
+        listed = kernel.template.child_by_field_name("parameters")
+        assert listed is not None
+        if explicit:
+            edits.insert(listed.end_byte - 1, f", int {width}")
+        else:
+            edits.insert(listed.start_byte + 1, f"int {width}, ")
+    for launch in kernel.launches:
+        _rewrite_launch(edits, code, kernel, launch, found, element)
+
+
+def _element(kernel: Kernel, found: list[Packed]) -> str:
+    """The type whose packs fill 16 bytes: the template's own, or the narrowest of two bytes and more."""
+    elements = {group.first.element for packed in found for group in packed.groups}
+    generic = [e for e in elements if e in kernel.template_names]
+    if generic:
+        return sorted(generic)[0]
+    if not elements <= set(ELEMENT_BYTES):
+        raise Unsupported(f"elements of unknown size: {', '.join(sorted(elements - set(ELEMENT_BYTES)))}")
+    wide = [e for e in elements if ELEMENT_BYTES[e] >= 2] or sorted(elements)
+    return min(wide, key=lambda e: (ELEMENT_BYTES[e], e))
+
+
+def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> None:
+    source, region, kernel = code.source, packed.region, packed.kernel
+    taken = kernel.identifiers()
+    pack, first, lane = (_free(n, taken) for n in ("pack", "first", "k"))
+    per_pack, per_lane = _split(packed, first, lane)
+    outer = source.indent(region.loop.node if region.loop else region.guard or region.body[0])
+    unit = source.unit(kernel.body)
+    inner = outer + unit
+    kind = region.type if region.type != "auto" else "int64_t"
+    lines = [f"const {kind} {first} = {pack} * {width};"]
+    lines += per_pack
+    for group in sorted(packed.groups, key=lambda group: not group.reads):
+        size = width if group.stride == 1 else f"{group.stride} * {width}"
+        element = group.first.element
+        if group.reads:
+            lines.append(f"{'' if group.writes else 'const '}Lanes<{element}, {size}> {group.name} = load_lanes<{size}>({_address(packed, group, first)});")
+        else:
+            lines.append(f"Lanes<{element}, {size}> {group.name};")
+    body = ["#pragma unroll", f"for (int {lane} = 0; {lane} < {width}; ++{lane}) {{", *(unit + line for line in _flat(per_lane)), "}"]
+    stores = [f"store_lanes({_address(packed, group, first)}, {group.name});" for group in packed.groups if group.writes]
+    text = "\n".join(inner + line if line and not line.startswith("#") else line for line in _flat([*lines, *body, *stores]))
+    bound = source.of(region.bound_node)
+    bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
+    if region.loop is not None:
+        for node in region.loop.name_nodes:
+            edits.replace(node, pack)
+        edits.replace(region.loop.bound_node, f"{bound} / {width}")
+        edits.replace(region.loop.body, "{\n" + text + "\n" + outer + "}")
+        return
+    assert region.definition is not None and region.condition is not None and region.guard is not None
+    declarator = region.definition.child_by_field_name("declarator")
+    name = declarator.child_by_field_name("declarator") if declarator is not None else None
+    left = region.condition.child_by_field_name("left")
+    assert name is not None and left is not None
+    edits.replace(name, pack)
+    edits.replace(left, pack)
+    edits.replace(region.bound_node, f"{bound} / {width}")
+    consequence = region.guard.child_by_field_name("consequence")
+    assert consequence is not None
+    if inside(region.body[-1], consequence):
+        for statement in region.body:
+            if not inside(statement, consequence):
+                edits.replace(statement, "")
+        edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
+    else:
+        for statement in region.body[:-1]:
+            edits.replace(statement, "")
+        edits.replace(region.body[-1], text.lstrip())
+
+
+def _flat(lines: list[str]) -> list[str]:
+    return [part for line in lines for part in line.split("\n")]
+
+
+def _address(packed: Packed, group: Group, first: str) -> str:
+    """The pack's first element, as `&base[index]`."""
+    access = next(a for a in group.accesses if _remainder(a, group.stride) == 0)
+    source, node = packed.kernel.source, access.node
+    if access.address:
+        return source.render(node, _first(packed, node, first))
+    if node.type == "call_expression":  # __ldg(pointer)
+        arguments = node.child_by_field_name("arguments")
+        assert arguments is not None
+        return source.render(arguments.named_children[0], _first(packed, arguments, first))
+    if node.type == "pointer_expression":
+        argument = node.child_by_field_name("argument")
+        assert argument is not None
+        return source.render(argument, _first(packed, argument, first))
+    return "&" + source.render(node, _first(packed, node, first))
+
+
+def _first(packed: Packed, node: Node, first: str) -> list[tuple[Node, str]]:
+    """The element's index below `node`, to be replaced by the pack's first."""
+    region, code = packed.region, packed.kernel.code
+    found = []
+    for identifier in code.source.walk(node, "identifier"):
+        if code.source.of(identifier) == region.name:
+            definition = code.definition(identifier)
+            if definition is not None and definition.where == region.symbol.where:
+                found.append((identifier, first))
+    return found
+
+
+def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str]]:
+    """The body in two: what is the same for a whole pack, and what is done for every lane."""
+    region, kernel = packed.region, packed.kernel
+    source, code = kernel.source, kernel.code
+    lanes = {
+        access.node.id: f"{'&' if access.address else ''}{group.name}.at[{_lane(lane, group.stride, _remainder(access, group.stride))}]"
+        for group in packed.groups
+        for access in group.accesses
+    }
+    packed_nodes = [access.node for group in packed.groups for access in group.accesses]
+    written = {name for a in accesses_in(kernel, region) if a.writes for name in (a.root, a.base.text)}
+    varying = {region.symbol.where}
+    for statement in region.body:
+        for target in code.assigned(statement):
+            found = code.definition(target)
+            if found is not None:
+                varying.add(found.where)
+    hoisted: list[Node] = []
+    indices: list[Node] = []
+    for statement in region.body:
+        if statement.type != "declaration":
+            continue
+        declared = [d for d in statement.children_by_field_name("declarator")]
+        if _is_index(code, region, statement, declared, varying):
+            indices.append(statement)
+            if any(_stride_or_none(code, region, d) != 0 for d in declared):
+                varying |= {d.start_byte for d in declared}
+            continue
+        if not _varies(code, statement, varying, written, packed_nodes):
+            hoisted.append(statement)
+        else:
+            varying |= {d.start_byte for d in declared}
+    replaced = [(node, lanes[node.id]) for node in packed_nodes]
+    rest = [s for s in region.body if not any(same(s, h) for h in [*hoisted, *indices])]
+    per_lane = [_relined(source, s, source.render(s, replaced)) for s in rest]
+    addresses = " ".join(_address(packed, group, first) for group in packed.groups)
+    per_pack: list[str] = []
+    kept_lane: list[str] = []
+    # Backwards: an index is declared for the pack where addresses use it, and for each lane where the arithmetic does.
+    above, below = addresses, " ".join(per_lane)
+    for statement in reversed([s for s in region.body if any(same(s, h) for h in [*hoisted, *indices])]):
+        names = {_name(code, d) for d in statement.children_by_field_name("declarator")}
+        once = source.render(statement, _first(packed, statement, first))
+        still = any(d.start_byte in varying for d in statement.children_by_field_name("declarator"))
+        used_below = any(re.search(rf"\b{re.escape(n)}\b", below) for n in names)
+        used_above = any(re.search(rf"\b{re.escape(n)}\b", above) for n in names)
+        if used_above or (used_below and not still):
+            per_pack.insert(0, _relined(source, statement, once))
+            above += " " + once
+        if used_below and still:
+            each = source.of(statement)
+            kept_lane.insert(0, _relined(source, statement, each))
+            below += " " + each
+    per_lane = kept_lane + per_lane
+    if re.search(rf"\b{re.escape(region.name)}\b", " ".join(per_lane)):
+        kind = region.type if region.type != "auto" else "int64_t"
+        per_lane.insert(0, f"const {kind} {region.name} = {first} + {lane};")
+    return per_pack, per_lane
+
+
+def _lane(lane: str, stride: int, remainder: int) -> str:
+    return lane if stride == 1 else f"{stride} * {lane} + {remainder}" if remainder else f"{stride} * {lane}"
+
+
+def _name(code: Code, declarator: Node) -> str:
+    from nodes.rewrites.device_code import declared_name
+
+    name = declared_name(declarator)
+    return code.source.of(name) if name is not None else ""
+
+
+def _relined(source: Source, statement: Node, text: str) -> str:
+    """The statement's lines moved left by its own indentation."""
+    indent = source.indent(statement)
+    return "\n".join(line.removeprefix(indent) for line in text.split("\n"))
+
+
+def _stride_or_none(code: Code, region: Region, declarator: Node) -> int | None:
+    value = declarator.child_by_field_name("value")
+    if value is None:
+        return None
+    try:
+        return Stride(region.symbol).of(code.polynomial(value))
+    except Unsupported:
+        return None
+
+
+def _is_index(code: Code, region: Region, statement: Node, declared: list[Node], varying: set[int]) -> bool:
+    """Integers and pointers that move by a constant with the element and come from no memory."""
+    for declarator in declared:
+        if declarator.type != "init_declarator" or _stride_or_none(code, region, declarator) is None:
+            return False
+        inner = declarator.child_by_field_name("declarator")
+        kind = code.source.of(statement.child_by_field_name("type"))
+        pointer = inner is not None and inner.type == "pointer_declarator"
+        if not pointer and not re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+", kind):
+            return False
+        if declarator.start_byte in varying:
+            return False
+    if any(True for _ in code.source.walk(statement, "subscript_expression")):
+        return False
+    return not any(code.source.of(n.children[0]) == "*" for n in code.source.walk(statement, "pointer_expression"))
+
+
+def _varies(code: Code, statement: Node, varying: set[int], written: set[str], packed_nodes: list[Node]) -> bool:
+    source = code.source
+    for declarator in statement.children_by_field_name("declarator"):
+        if declarator.type != "init_declarator" or declarator.start_byte in varying:
+            return True
+    for node in source.walk(statement, "identifier", "call_expression", "assignment_expression", "update_expression"):
+        if node.type in {"assignment_expression", "update_expression"}:
+            return True
+        if node.type == "call_expression":
+            if re.search(r"atomic|sync|shfl|asm", source.of(node.child_by_field_name("function"))):
+                return True
+            continue
+        if source.of(node) in written:
+            return True
+        found = code.definition(node)
+        if found is not None and found.where in varying:
+            return True
+    return any(inside(node, statement) for node in packed_nodes)
+
+
+def _rewrite_launch(edits: Edits, code: Code, kernel: Kernel, launch: Launch, found: list[Packed], element: str) -> None:
+    source = code.source
+    statement = launch.statement
+    conditions: list[str] = []
+    for packed in found:
+        for polynomial, times in packed.multiples:
+            for condition in _conditions(packed.kernel, launch, packed.region, polynomial, times):
+                if condition not in conditions:
+                    conditions.append(condition)
+    bases = dict.fromkeys(group.first.root for packed in found for group in packed.groups)
+    names = [p.name for p in kernel.parameters]
+    pointers = [source.of(launch.arguments[names.index(base)]) for base in bases]
+    conditions.append(f"aligned_to_16_bytes({', '.join(pointers)})")
+    size = dict(zip(kernel.template_names, launch.template_arguments, strict=False)).get(element, element)
+    if not launch.template_arguments and element in kernel.template_names:  # deduced, so deduce it here too
+        typed = [p.name for p in kernel.parameters if p.pointer and p.element == element]
+        size = f"std::decay_t<decltype(*{source.of(launch.arguments[names.index(typed[0])])})>"
+    grid = source.of(launch.grid)
+    regions_ = [packed.region for packed in found]
+    if regions_[0].kind != "block":
+        bound = host_text(found[0].kernel, launch, regions_[0].bound_node)
+        bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
+        _, y, z = launch.extents(launch.grid)
+        width = launch.extents(launch.block)[0]
+        along = f"ceil_div({bound} / WIDTH, {width})"
+        grid = along if (y, z) == ("1", "1") else f"dim3({along}, {y}, {z})" if z != "1" else f"dim3({along}, {y})"
+    indent = source.indent(statement)
+    function = source.of(launch.function)
+    function = function[: function.rindex(">")].rstrip() + ", WIDTH>" if launch.template_list is not None else function + "<WIDTH>"
+    call = launch.rendered(function=function, grid=grid)
+    unit = source.unit(statement)
+    lines = [
+        "{",
+        f"{unit}constexpr int PACK = PACK_BYTES / sizeof({size});",
+        f"{unit}const auto launch_packs = [&](auto width) {{",
+        f"{unit * 2}constexpr int WIDTH = decltype(width)::value;",
+        f"{unit * 2}{call};",
+        f"{unit}}};",
+        f"{unit}if ({' && '.join(conditions)}) {{",
+        f"{unit * 2}launch_packs(std::integral_constant<int, PACK>{{}});",
+        f"{unit}}} else {{",
+        f"{unit * 2}launch_packs(std::integral_constant<int, 1>{{}});",
+        f"{unit}}}",
+        "}",
+    ]
+    edits.replace(statement, f"\n{indent}".join(lines))

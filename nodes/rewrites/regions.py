@@ -1,0 +1,227 @@
+"""Where a kernel hands out elements to threads: strided loops and guarded thread indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tree_sitter import Node
+
+from nodes.rewrites.algebra import Polynomial, Symbol
+from nodes.rewrites.device_code import Access, Code, Kernel, Loop, inside, same, statements
+from nodes.rewrites.source import Unsupported
+
+THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
+BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
+
+
+def _poly(*symbols: Symbol) -> Polynomial:
+    product = Polynomial.constant(1)
+    for symbol in symbols:
+        product = product * Polynomial.symbol(symbol)
+    return product
+
+
+@dataclass(frozen=True)
+class Region:
+    """Statements that run once for every `name` below `bound`, shared out over threads.
+
+    block: the threads of a block stride over it. grid: all threads of the grid's x do. guard: one element a thread.
+    """
+
+    kind: Literal["block", "grid", "guard"]
+    name: str
+    symbol: Symbol
+    type: str
+    bound_node: Node
+    bound: Polynomial
+    body: tuple[Node, ...]
+    loop: Loop | None = None
+    definition: Node | None = None
+    """guard: the declaration of the index."""
+    condition: Node | None = None
+    """guard: the comparison with the bound."""
+    guard: Node | None = None
+    """guard: the if statement."""
+
+    def holds(self, node: Node) -> bool:
+        return any(inside(node, statement) for statement in self.body)
+
+
+def thread_loops(kernel: Kernel) -> list[Loop]:
+    """Loops whose start differs by thread: `i = <something of threadIdx.x>; i += <something of blockDim.x>`."""
+    return [loop for loop in kernel.loops if loop.start.depends_on(THREAD)]
+
+
+def row_loop(kernel: Kernel) -> Loop | None:
+    """The outer loop `for (row = blockIdx.x; row < rows; row += gridDim.x)`, where there is one."""
+    for loop in kernel.loops:
+        if loop.start == _poly(BLOCK) and loop.step == _poly(GRID_DIM) and same(loop.node.parent, kernel.body):
+            return loop
+    return None
+
+
+def _is_extent(kernel: Kernel, step: Polynomial) -> bool:
+    """Whether a stride is the block's width: blockDim.x, or a name or number that stands for it in every launch."""
+    if step == _poly(BLOCK_DIM):
+        return True
+    if step.depends_on(BLOCK_DIM) or step.depends_on(GRID_DIM):
+        return False
+    if step.value is not None:
+        return bool(kernel.launches) and all(launch.extents(launch.block)[0] == str(step.value) for launch in kernel.launches)
+    (only, *more) = step.symbols
+    return not more and step == _poly(only) and only.node is not None and only.node.type == "identifier" and (
+        only.text.isupper() or only.text in kernel.template_names or only.text.startswith("k")
+    )  # fmt: skip
+
+
+def regions(kernel: Kernel) -> list[Region]:
+    """Every place of the kernel that hands out single elements, in source order."""
+    found: list[Region] = []
+    for loop in thread_loops(kernel):
+        kind: Literal["block", "grid", "guard"]
+        if loop.start == _poly(THREAD) and _is_extent(kernel, loop.step):
+            kind = "block"
+        elif _is_global_index(kernel, loop.start) and loop.step in (
+            _poly(BLOCK_DIM, GRID_DIM), loop.start.coefficient(BLOCK) * _poly(GRID_DIM),
+        ):  # fmt: skip
+            kind = "grid"
+        else:
+            continue
+        if any(same(loop.node, outer.loop.node) or inside(loop.node, outer.loop.node) for outer in found if outer.loop):
+            continue
+        body = tuple(statements(loop.body))
+        found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
+    if not found:
+        guarded = _guarded(kernel)
+        if guarded is not None:
+            found.append(guarded)
+    return found
+
+
+def _is_global_index(kernel: Kernel, start: Polynomial) -> bool:
+    width = start.coefficient(BLOCK)
+    return start == _poly(BLOCK) * width + _poly(THREAD) and _is_extent(kernel, width)
+
+
+def _guarded(kernel: Kernel) -> Region | None:
+    """`const int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; ...` or `if (i < n) { ... }`."""
+    source, code = kernel.source, kernel.code
+    body = statements(kernel.body)
+    for at, statement in enumerate(body):
+        if statement.type != "declaration":
+            continue
+        declarators = statement.children_by_field_name("declarator")
+        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+            continue
+        value, name_node = declarators[0].child_by_field_name("value"), declarators[0].child_by_field_name("declarator")
+        if value is None or name_node is None or name_node.type != "identifier":
+            continue
+        if not _is_global_index(kernel, code.polynomial(value)):
+            continue
+        name = source.of(name_node)
+        symbol = Symbol(name, declarators[0].start_byte, node=name_node)
+        for later in range(at + 1, len(body)):
+            guard = body[later]
+            if guard.type == "declaration" or source.of(guard).startswith("cudaGridDependencySynchronize"):
+                continue
+            if guard.type != "if_statement" or guard.child_by_field_name("alternative") is not None:
+                return None
+            consequence, holder = guard.child_by_field_name("consequence"), guard.child_by_field_name("condition")
+            condition = holder.child_by_field_name("value") if holder is not None else None
+            if consequence is None or condition is None:
+                return None
+            inner = statements(consequence)
+            returns = len(inner) == 1 and source.of(inner[0]) == "return;"
+            comparison = _comparison(code, condition, name, ">=" if returns else "<", "||" if returns else "&&")
+            if comparison is None or (not returns and later != len(body) - 1):
+                return None
+            bound = comparison.child_by_field_name("right")
+            assert bound is not None
+            between = tuple(body[at + 1 : later])
+            rest = tuple(body[later + 1 :]) if returns else tuple(inner)
+            return Region(
+                "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
+                between + rest, definition=statement, condition=comparison, guard=guard,
+            )  # fmt: skip
+    return None
+
+
+def _comparison(code: Code, condition: Node, name: str, operator: str, joint: str) -> Node | None:
+    source = code.source
+    if condition.type == "parenthesized_expression":
+        return _comparison(code, condition.named_children[0], name, operator, joint)
+    if condition.type != "binary_expression":
+        return None
+    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+    assert left is not None and right is not None
+    found = source.of(condition.child_by_field_name("operator"))
+    if found == joint:
+        return _comparison(code, left, name, operator, joint) or _comparison(code, right, name, operator, joint)
+    return condition if found == operator and source.of(left) == name else None
+
+
+def conditional(node: Node, region: Region, kernel: Kernel) -> bool:
+    """Whether the node may be skipped, or run several times, when its region's element is visited."""
+    here = node
+    while here.parent is not None and not any(same(here, statement) for statement in region.body):
+        parent = here.parent
+        if parent.type in {"for_statement", "while_statement", "do_statement", "switch_statement", "lambda_expression"}:
+            return True
+        if parent.type == "if_statement" and not same(here, parent.child_by_field_name("condition")):
+            return True
+        if parent.type == "conditional_expression" and not same(here, parent.child_by_field_name("condition")):
+            return True
+        if parent.type == "binary_expression" and kernel.source.of(parent.child_by_field_name("operator")) in {"&&", "||"}:
+            if same(here, parent.child_by_field_name("right")):
+                return True
+        here = parent
+    if any(same(here, s) for s in region.body):
+        return here.type in {"for_statement", "while_statement", "do_statement", "switch_statement"} or (
+            here.type == "if_statement" and not inside(node, here.child_by_field_name("condition") or node)
+        )
+    return True
+
+
+class Stride:
+    """How an index moves when the region's element moves on by one, and what must hold for that."""
+
+    def __init__(self, symbol: Symbol) -> None:
+        self.symbol = symbol
+        self.multiples: list[Polynomial] = []
+        """Each must be a multiple of the pack's width."""
+
+    def of(self, polynomial: Polynomial) -> int:
+        """Raises Unsupported where it is no constant."""
+        total = 0
+        for monomial, coefficient in polynomial.terms:
+            moving = [s for s in monomial if s.depends_on(self.symbol)]
+            if not moving:
+                continue
+            if len(moving) > 1:
+                raise Unsupported("an index that is not linear in the loop variable")
+            step = self._of_symbol(moving[0])
+            if step and len(monomial) > 1:
+                raise Unsupported("a stride that is only known at run time")
+            total += coefficient * step
+        return total
+
+    def _of_symbol(self, symbol: Symbol) -> int:
+        if symbol == self.symbol:
+            return 1
+        if symbol.operator not in {"/", "%"}:
+            raise Unsupported(f"an index through {symbol.text}")
+        dividend, divisor = symbol.operands
+        if divisor.depends_on(self.symbol):
+            raise Unsupported("a division by the loop variable")
+        step = self.of(dividend)
+        if step == 0:
+            return 0
+        if step != 1:
+            raise Unsupported("a remainder of a multiple")
+        self.multiples += [divisor, dividend - Polynomial.symbol(self.symbol)] if dividend.coefficient(self.symbol).value == 1 else [divisor]
+        return 1 if symbol.operator == "%" else 0
+
+
+def accesses_in(kernel: Kernel, region: Region) -> list[Access]:
+    return [access for access in kernel.global_accesses() if region.holds(access.node)]

@@ -1,0 +1,317 @@
+# LEAD 02:55: read /work/brief/GPU_FEEDBACK.md (H200 results), then delete this line.
+"""One row a block becomes a grid that fills the device: long rows are cut over blocks, short rows share a block.
+
+Applies to kernels whose threads do not talk to each other and whose blocks each take one row (`blockIdx.x`, or a loop of
+rows from it) that their threads stride over. The shape is chosen on the host from the number and the length of the rows.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from nodes.rewrites import Facts
+from nodes.rewrites.algebra import Polynomial, Symbol
+from nodes.rewrites.device_code import (
+    Code,
+    Kernel,
+    Launch,
+    Loop,
+    host_text,
+    insertion_point,
+    inside,
+    require,
+    same,
+    statements,
+)
+from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
+from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.roles import Bound
+
+LANGUAGES = frozenset({"cuda"})
+HELPS: frozenset[Bound] = frozenset({"latency", "memory", "launch"})
+EXPECTED = "enough blocks for every multiprocessor when rows are few, full blocks when rows are short"
+SPEEDUP = 1.4
+ORDER = 40
+
+TUNABLES = """\
+#define ROW_THREADS 256  // tune: 64 128 256 512
+#define ROW_STEPS 1  // tune: 1 2 4
+#define ROW_BLOCKS 264  // tune: 132 264 528 1056
+"""
+SHAPE = """\
+// Rows of `steps` strided steps each, spread over a grid: up to ROW_THREADS threads a block, along a row first and then
+// over rows; rows longer than ROW_STEPS rounds of a block are cut over blockIdx.{axis}. While there are fewer than
+// ROW_BLOCKS blocks, blocks get smaller: a small tensor is done soonest by all multiprocessors together.
+struct RowShape {{
+  dim3 grid, block;
+}};
+
+inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {{
+  int64_t along = 1;
+  while (along < steps && along < ROW_THREADS) along *= 2;
+  int64_t down = ROW_THREADS / along, rounds = ROW_STEPS;
+  const auto blocks = [&] {{ return ceil_div(rows, down) * ceil_div(steps, along * rounds) * others; }};
+  while (rounds > 1 && blocks() < ROW_BLOCKS) rounds /= 2;
+  while (down > 1 && blocks() < ROW_BLOCKS) down /= 2;
+  while (along > 32 && blocks() < ROW_BLOCKS) along /= 2;
+  const int64_t slices = ceil_div(steps, along * rounds);
+  const unsigned x = ceil_div(rows, down), cuts = slices < 65535 ? slices : 65535;
+  return {{{grid}, dim3(along, down)}};
+}}
+"""
+
+
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = Code(source)
+    if "row_shape" in source.text:
+        return None
+    edits, axes = Edits(source), set()
+    for kernel in code.kernels:
+        attempt = Edits(source)
+        try:
+            axes.add(_rewrite_kernel(attempt, code, kernel))
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+    if not edits.changes or len(axes) != 1:
+        return None
+    try:
+        axis = axes.pop()
+        if "ceil_div" not in code.functions:
+            require(edits, code, CEIL_DIV, "ceil_div")
+        edits.insert(insertion_point(source), "\n" + TUNABLES)
+        grid = "dim3(x, cuts)" if axis == "y" else "dim3(x, 1, cuts)"
+        require(edits, code, SHAPE.format(axis=axis, grid=grid), "RowShape", "row_shape", includes=("cstdint",))
+        return without_unused(code, edits.apply())
+    except Unsupported:
+        return None
+
+
+def _uses(kernel: Kernel, name: str) -> list[Node]:
+    return [n for n in kernel.source.walk(kernel.body, "field_expression") if kernel.source.of(n) == name]
+
+
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
+    source = kernel.source
+    if kernel.synchronises or not kernel.launches:
+        raise Unsupported("threads that talk to each other")
+    for name in ("threadIdx.y", "threadIdx.z", "blockDim.y", "blockIdx.z", "gridDim.y", "gridDim.z"):
+        if _uses(kernel, name):
+            raise Unsupported(f"{name} is in use")
+    axis = "z" if _uses(kernel, "blockIdx.y") else "y"
+    loops = thread_loops(kernel)
+    rows = row_loop(kernel)
+    outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
+    if not outer:
+        raise Unsupported("no loop over threads")
+    for loop in outer:
+        step = loop.start.coefficient(THREAD)
+        if loop.step != step * Polynomial.symbol(BLOCK_DIM) or loop.start.depends_on(Symbol("blockIdx.x")):
+            raise Unsupported("a loop that does not stride by the block")
+        if loop.step_node is None or code.polynomial(loop.start_node) != loop.start:
+            raise Unsupported("a loop without a stride")
+    _check_threads(code, kernel, outer)
+    _check_memory(code, kernel, outer)
+    # The rows: every blockIdx.x, which only the row may use.
+    row = code.fresh("row_of_thread") if "row" in kernel.identifiers() else "row"
+    if rows is not None:
+        allowed = [rows.start_node, rows.step_node]
+        for use in [*_uses(kernel, "blockIdx.x"), *_uses(kernel, "gridDim.x")]:
+            if not any(a is not None and inside(use, a) for a in allowed):
+                raise Unsupported("blockIdx.x beside the loop over rows")
+        assert rows.step_node is not None
+        edits.replace(rows.start_node, "blockIdx.x * blockDim.y + threadIdx.y")
+        edits.replace(rows.step_node, "gridDim.x * blockDim.y")
+        total = None
+    else:
+        if _uses(kernel, "gridDim.x") or not _uses(kernel, "blockIdx.x"):
+            raise Unsupported("no row a block")
+        total = "rows" if "rows" not in kernel.identifiers() else code.fresh("row_count")
+        for use in _uses(kernel, "blockIdx.x"):
+            edits.replace(use, row)
+        first = statements(kernel.body)[0]
+        at, indent = first.start_byte, source.indent(first)
+        for statement in statements(kernel.body):
+            if "cudaGridDependencySynchronize" in source.of(statement) or "cudaTrigger" in source.of(statement):
+                at = statement.end_byte
+        text = f"const unsigned {row} = blockIdx.x * blockDim.y + threadIdx.y;\n{indent}if ({row} >= {total}) return;"
+        edits.insert(at, f"{text}\n{indent}" if at == first.start_byte else f"\n{indent}{text}")
+        listed = kernel.parameter_list
+        edits.insert(listed.end_byte - 1, f", const unsigned {total}")
+    for loop in outer:
+        start, step = source.of(loop.start_node), source.of(loop.step_node)
+        step = step if re.fullmatch(r"[\w.]+", step) else f"({step})"
+        edits.replace(loop.start_node, f"blockIdx.{axis} * {step} + {start}")
+        assert loop.step_node is not None
+        edits.replace(loop.step_node, f"gridDim.{axis} * {step}")
+    for condition in _leaders(code, kernel, outer):
+        edits.replace(condition, f"{source.of(condition)} && blockIdx.{axis} == 0")
+    for launch in kernel.launches:
+        _rewrite_launch(edits, code, kernel, launch, rows, outer[0], total, axis)
+    return axis
+
+
+def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
+    """Conditions `threadIdx.x == 0` of ifs without an else, outside the loops: what is done once a row."""
+    found = []
+    for node in kernel.source.walk(kernel.body, "if_statement"):
+        holder = node.child_by_field_name("condition")
+        condition = holder.child_by_field_name("value") if holder is not None else None
+        if condition is None or condition.type != "binary_expression" or any(inside(node, loop.node) for loop in outer):
+            continue
+        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+        if kernel.source.of(condition.child_by_field_name("operator")) != "==" or left is None or right is None:
+            continue
+        if code.polynomial(left) == Polynomial.symbol(THREAD) and code.polynomial(right).value == 0:
+            if node.child_by_field_name("alternative") is None:
+                found.append(condition)
+    return found
+
+
+def _check_threads(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
+    """threadIdx.x may only start loops and name the row's first thread."""
+    source = kernel.source
+    leaders = _leaders(code, kernel, outer)
+    headers = [part for loop in outer for part in (loop.start_node, loop.step_node) if part is not None]
+    for node in source.walk(kernel.body, "identifier", "field_expression"):
+        polynomial = code.polynomial(node)
+        if not polynomial.depends_on(THREAD) and not polynomial.depends_on(BLOCK_DIM):
+            continue
+        if any(inside(node, part) for part in [*headers, *leaders]):
+            continue
+        owner = _declaration_of(node)
+        if owner is None or not _is_settled_integer(code, owner):
+            raise Unsupported("threadIdx.x outside the loops")  # else its own uses are looked at, one by one
+
+
+def _declaration_of(node: Node) -> Node | None:
+    """The `x = value` of a declaration that the node is part of."""
+    here: Node | None = node
+    while here is not None and not here.type.endswith("statement"):
+        if here.type == "init_declarator":
+            return here
+        here = here.parent
+    return None
+
+
+def _is_settled_integer(code: Code, declarator: Node) -> bool:
+    name = declarator.child_by_field_name("declarator")
+    if name is None or name.type != "identifier" or declarator.parent is None:
+        return False
+    kind = code.source.of(declarator.parent.child_by_field_name("type"))
+    if not re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+", kind):
+        return False
+    assigned = {code.source.of(n) for n in code.assigned(code.source.root)}
+    return code.source.of(name) not in assigned
+
+
+def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
+    """What one thread writes no other may read, and what is written outside the loops is the first thread's."""
+    leaders = _leaders(code, kernel, outer)
+    if kernel.escapes:
+        raise Unsupported("a helper that may write anywhere")
+    written = {access.root for access in kernel.accesses if access.writes and access.root}
+    uniform = len({(loop.start, loop.step) for loop in outer}) == 1
+    for access in kernel.accesses:
+        if not access.root:
+            continue  # an array of the thread's own: there is no shared memory here
+        in_loop = any(inside(access.node, loop.node) for loop in outer)
+        guarded = any(c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent) for c in leaders)
+        if access.writes and not in_loop and not guarded:
+            raise Unsupported("a write by every thread of the row")
+        if access.reads and (access.root in written or "?" in written or access.root == "?" and written):
+            if not in_loop or (not uniform and len(outer) > 1):
+                raise Unsupported("a read of what other threads write")
+
+
+def _rewrite_launch(
+    edits: Edits, code: Code, kernel: Kernel, launch: Launch, rows: Loop | None, first: Loop, total: str | None, axis: str
+) -> None:
+    source = code.source
+    x, y, _ = launch.extents(launch.grid)
+    across, down, deep = launch.extents(launch.block)
+    if (down, deep) != ("1", "1") or (axis == "y" and y != "1"):
+        raise Unsupported("a block with more than one dimension")
+    count = x if rows is None else host_text(kernel, launch, rows.bound_node)
+    steps = host_text(kernel, launch, first.bound_node)
+    width = first.start.coefficient(THREAD)
+    if width.value != 1:
+        factor = _factor_text(kernel, launch, width)
+        steps = f"ceil_div({steps}, {factor})"
+    others = ", " + y if axis == "z" else ""
+    shape = code.fresh("shape")
+    arguments = [source.of(a) for a in launch.arguments]
+    if total is not None:
+        plain = re.fullmatch(r"\d+|static_cast<unsigned( int)?>\(.*\)", count)
+        arguments.append(count if plain else f"static_cast<unsigned>({count})")
+    grid = f"{shape}.grid" if axis == "y" else f"dim3({shape}.grid.x, {y}, {shape}.grid.z)"
+    statement = launch.statement
+    indent = source.indent(statement)
+    lines = [
+        f"const RowShape {shape} = row_shape({count}, {steps}{others});",
+        launch.rendered(grid=grid, block=f"{shape}.block", arguments=arguments) + ";",
+    ]
+    alone = statement.parent is not None and statement.parent.type == "compound_statement" and _single_launch(kernel, statement.parent)
+    if not alone:
+        lines = ["{", *(source.unit(statement) + line for line in lines), "}"]
+    edits.replace(statement, f"\n{indent}".join(lines))
+
+
+def _single_launch(kernel: Kernel, block: Node) -> bool:
+    return sum(same(launch.statement.parent, block) for launch in kernel.code.launches) == 1
+
+
+def _factor_text(kernel: Kernel, launch: Launch, width: Polynomial) -> str:
+    if width.value is not None:
+        return str(width.value)
+    (monomial, coefficient), *more = width.terms
+    if more:
+        raise Unsupported("a stride of several terms")
+    parts = [str(coefficient)] if coefficient != 1 else []
+    for symbol in monomial:
+        if symbol.node is None:
+            raise Unsupported("a stride that the host cannot know")
+        parts.append(host_text(kernel, launch, symbol.node))
+    return " * ".join(parts)
+
+
+def without_unused(before: Code, text: str) -> str:
+    """The text without the host variables that shaped a launch before and that nothing reads any more."""
+    names = set()
+    for launch in before.launches:
+        for node in launch.config_nodes[:3]:
+            names |= {before.source.of(n) for n in before.source.walk(node, "identifier")}
+    return drop_unused(before.source, text, names)
+
+
+def drop_unused(source: Source, text: str, names: set[str]) -> str:
+    """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
+    for _ in range(16):
+        here = source.reparsed(text)
+        dropped = _unused(here, names)
+        if dropped is None:
+            return text
+        names |= {here.of(n) for n in here.walk(dropped, "identifier")}
+        start = here.data.rfind(b"\n", 0, dropped.start_byte) + 1
+        text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
+    return text
+
+
+def _unused(source: Source, names: set[str]) -> Node | None:
+    for node in source.walk(None, "declaration"):
+        parent, declarators = node.parent, node.children_by_field_name("declarator")
+        if parent is None or parent.type != "compound_statement" or len(declarators) != 1:
+            continue
+        if declarators[0].type not in {"init_declarator", "function_declarator"}:
+            continue
+        name = declarators[0].child_by_field_name("declarator")
+        if name is None or name.type != "identifier" or source.of(name) not in names:
+            continue
+        uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
+        impure = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
+        if uses == 1 and not impure:
+            return node
+    return None

@@ -1,0 +1,329 @@
+"""A reduction tree in shared memory becomes warp shuffles and one step across warps.
+
+Recognised: `a[tid] = value; __syncthreads();` followed by a loop that halves (or doubles) a distance and combines `a[tid]`
+with `a[tid + distance]`, a barrier in every round, after which `a[0]` is the result. One barrier instead of nine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from nodes.rewrites import Facts
+from nodes.rewrites.algebra import Polynomial
+from nodes.rewrites.device_code import Code, Kernel, inside, require, same, statements
+from nodes.rewrites.regions import THREAD
+from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.roles import Bound
+
+LANGUAGES = frozenset({"cuda"})
+HELPS: frozenset[Bound] = frozenset({"latency", "memory", "compute"})
+EXPECTED = "one barrier a reduction instead of one for every halving"
+SPEEDUP = 1.15
+ORDER = 20
+
+SUM = """\
+// The sum over the block, for every thread. Blocks are whole warps. SITE tells apart calls that no barrier separates.
+template <int SITE, typename V>
+__device__ __forceinline__ V block_sum(V value) {
+  __shared__ V of_warp[32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = threadIdx.x % 32 < blockDim.x / 32 ? of_warp[threadIdx.x % 32] : V(0);
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+"""
+EXTREME = """\
+// The largest value of the block, for every thread. Blocks are whole warps. SITE as for sums.
+template <int SITE, typename V>
+__device__ __forceinline__ V block_max(V value) {
+  __shared__ V of_warp[32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = of_warp[threadIdx.x % 32 < blockDim.x / 32 ? threadIdx.x % 32 : 0];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+"""
+HELPERS = {"sum": SUM, "max": EXTREME, "min": EXTREME.replace("max", "min").replace("largest", "smallest")}
+
+
+@dataclass
+class Tree:
+    """One reduction: the statements it consists of, and the arrays it reduces."""
+
+    stores: list[Node]
+    barrier: Node
+    loop: Node
+    arrays: dict[str, str]
+    """Array -> sum, max or min."""
+    values: dict[str, str]
+    end: int
+    """Where the result stops being valid: the next store to the array, or the end of the block."""
+
+
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = Code(source)
+    edits, site = Edits(source), 0
+    needed: set[str] = set()
+    for kernel in code.kernels:
+        attempt = Edits(source)
+        try:
+            used, site = _rewrite_kernel(attempt, code, kernel, site)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+        needed |= used
+    if not edits.changes:
+        return None
+    try:
+        for kind in sorted(needed):
+            require(edits, code, HELPERS[kind], f"block_{kind}")
+        return edits.apply()
+    except Unsupported:
+        return None
+
+
+def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
+    found = {}
+    for node in kernel.source.walk(kernel.body, "declaration"):
+        if any(kernel.source.of(c) == "__shared__" for c in node.children):
+            declarators = node.children_by_field_name("declarator")
+            if len(declarators) == 1 and declarators[0].type == "array_declarator":
+                name = declarators[0].child_by_field_name("declarator")
+                if name is not None:
+                    found[kernel.source.of(name)] = node
+    return found
+
+
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tuple[set[str], int]:
+    shared = _shared_arrays(kernel)
+    trees = [tree for node in kernel.source.walk(kernel.body, "for_statement") if (tree := _tree(code, kernel, node, shared))]
+    if not trees or not kernel.launches:
+        raise Unsupported("no reduction tree")
+    whole_warps = [_whole_warps(code, kernel, launch.block) for launch in kernel.launches]
+    if not all(whole_warps):
+        raise Unsupported("blocks that may not be whole warps")
+    arrays = {name for tree in trees for name in tree.arrays}
+    handled: list[Node] = [node for tree in trees for node in (*tree.stores, tree.loop)]
+    kinds: set[str] = set()
+    for tree in trees:
+        reads = {}
+        for access in kernel.accesses:
+            if access.base.text in tree.arrays and tree.loop.end_byte <= access.node.start_byte < tree.end:
+                if access.writes or access.offset.value != 0 or access.root:
+                    raise Unsupported("an element of the tree other than the result")
+                reads.setdefault(access.base.text, []).append(access.node)
+        lines = []
+        for name, kind in tree.arrays.items():
+            result = code.fresh(f"{name}_{kind}" if kind not in name else f"{name}_of_block")
+            if len([t for t in trees if name in t.arrays and t.arrays[name] == kind]) > 1:
+                result = f"{result}_{site}"
+            element = code.source.of(shared[name].child_by_field_name("type"))
+            lines.append(f"const {element} {result} = block_{kind}<{site}>({tree.values[name]});")
+            site += 1
+            kinds.add(kind)
+            for node in reads.get(name, []):
+                edits.replace(node, result)
+                handled.append(node)
+        indent = code.source.indent(tree.stores[0])
+        edits.replace(tree.stores[0], f"\n{indent}".join(lines))
+        for node in [*tree.stores[1:], tree.barrier, tree.loop]:
+            _remove(edits, code.source, node)
+    for access in kernel.accesses:
+        if access.base.text in arrays and not access.root and not any(inside(access.node, node) for node in handled):
+            raise Unsupported("another use of the tree's memory")
+    for call, _ in kernel.escapes:
+        if any(code.source.of(n) in arrays for n in code.source.walk(call, "identifier")):
+            raise Unsupported("the tree's memory is passed on")
+    for name in arrays:
+        declaration = shared[name]
+        if any(code.source.of(c) == "extern" for c in code.source.walk(declaration)):
+            mentions = sum(code.source.of(n) == name for n in code.source.walk(kernel.body, "identifier"))
+            used = sum(1 for a in kernel.accesses if a.base.text == name)
+            if mentions != used + 1:
+                raise Unsupported("dynamic shared memory that serves more than the tree")
+            for launch in kernel.launches:
+                if launch.shared_text != "0":
+                    edits.replace(launch.config_nodes[2], "0")
+        _remove(edits, code.source, declaration)
+    return kinds, site
+
+
+def _remove(edits: Edits, source: Source, node: Node) -> None:
+    """Delete a statement with its line."""
+    start, end = node.start_byte, node.end_byte
+    line = source.data.rfind(b"\n", 0, start) + 1
+    if not source.data[line:start].strip() and source.data[end : end + 1] == b"\n":
+        start, end = line, end + 1
+    if node.has_error:
+        raise Unsupported("the parser did not understand a statement")
+    edits.changes.append((start, end, ""))
+
+
+def _whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
+    """Whether the block is known to be a multiple of 32 threads."""
+    value = code.polynomial(block).value
+    if value is not None:
+        return value >= 32 and value % 32 == 0
+    if block.type == "identifier":
+        found = code.definition(block)
+        if found is not None and found.kind == "macro":
+            text = code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()")
+            return text.isdigit() and int(text) >= 32 and int(text) % 32 == 0
+        if found is not None and found.value is not None and not code.mutated(found):
+            return _whole_warps(code, kernel, found.value)
+    if block.type in {"call_expression", "compound_literal_expression"} and code.source.of(block).startswith("dim3"):
+        listed = block.child_by_field_name("arguments") or block.child_by_field_name("value")
+        return listed is not None and listed.named_child_count == 1 and _whole_warps(code, kernel, listed.named_children[0])
+    if block.type == "argument_list" and block.named_child_count == 1:
+        return _whole_warps(code, kernel, block.named_children[0])
+    return all(c % 32 == 0 for _, c in code.polynomial(block).terms)
+
+
+def _is_barrier(source: Source, node: Node) -> bool:
+    return node.type == "expression_statement" and source.of(node).replace(" ", "") == "__syncthreads();"
+
+
+def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tree | None:
+    source = code.source
+    distance = _distance(code, loop)
+    body = loop.child_by_field_name("body")
+    if distance is None or body is None or loop.parent is None:
+        return None
+    inner = statements(body)
+    if len(inner) != 2 or inner[0].type != "if_statement" or not _is_barrier(source, inner[1]):
+        return None
+    consequence = inner[0].child_by_field_name("consequence")
+    if consequence is None or inner[0].child_by_field_name("alternative") is not None:
+        return None
+    arrays: dict[str, str] = {}
+    for statement in statements(consequence):
+        step = _step(code, statement, distance)
+        if step is None or step[0] not in shared or step[0] in arrays:
+            return None
+        arrays[step[0]] = step[1]
+    siblings = [c for c in loop.parent.named_children if c.type not in {"comment", "preproc_call"}]
+    at = next(i for i, c in enumerate(siblings) if same(c, loop))
+    if at < 2 or not _is_barrier(source, siblings[at - 1]):
+        return None
+    stores: list[Node] = []
+    values: dict[str, str] = {}
+    for statement in reversed(siblings[: at - 1]):
+        stored = _store(code, statement)
+        if stored is None or stored[0] not in arrays or stored[0] in values:
+            break
+        stores.insert(0, statement)
+        values[stored[0]] = stored[1]
+    if set(values) != set(arrays):
+        return None
+    end = loop.parent.end_byte
+    for later in siblings[at + 1 :]:
+        stored = _store(code, later)
+        if stored is not None and stored[0] in arrays:
+            end = later.start_byte
+            break
+    return Tree(stores, siblings[at - 1], loop, arrays, values, end)
+
+
+def _distance(code: Code, loop: Node) -> str | None:
+    """The name of the variable that runs blockDim.x / 2, ..., 1 or 1, 2, ..., blockDim.x / 2."""
+    source = code.source
+    start, condition, update = (loop.child_by_field_name(f) for f in ("initializer", "condition", "update"))
+    if start is None or condition is None or update is None or start.type != "declaration":
+        return None
+    declarators = start.children_by_field_name("declarator")
+    if len(declarators) != 1 or declarators[0].type != "init_declarator":
+        return None
+    name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+    if name is None or value is None:
+        return None
+    variable = source.of(name)
+    bounds = re.sub(r"\s", "", source.of(condition))
+    change = re.sub(r"\s", "", source.of(update))
+    halves = change in {f"{variable}>>=1", f"{variable}/=2", f"{variable}={variable}/2", f"{variable}={variable}>>1"}
+    doubles = change in {f"{variable}<<=1", f"{variable}*=2", f"{variable}={variable}*2"}
+    if halves and bounds in {f"{variable}>0", f"{variable}>=1", variable, f"{variable}!=0"}:
+        return variable if source.of(value).replace(" ", "") not in {"1"} else None
+    if doubles and source.of(value) == "1" and bounds.startswith(f"{variable}<"):
+        return variable
+    return None
+
+
+def _is_thread(code: Code, node: Node) -> bool:
+    return code.polynomial(node) == Polynomial.symbol(THREAD)
+
+
+def _index(code: Code, node: Node) -> tuple[str, Node] | None:
+    """Array name and index of `a[i]`."""
+    if node.type != "subscript_expression":
+        return None
+    argument, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+    if argument is None or argument.type != "identifier" or indices is None or indices.named_child_count != 1:
+        return None
+    return code.source.of(argument), indices.named_children[0]
+
+
+def _step(code: Code, statement: Node, distance: str) -> tuple[str, str] | None:
+    """Array and operation of `a[tid] += a[tid + s]` and its like."""
+    source = code.source
+    if statement.type != "expression_statement" or not statement.named_children:
+        return None
+    assignment = statement.named_children[0]
+    if assignment.type != "assignment_expression":
+        return None
+    left, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+    target = _index(code, left) if left is not None else None
+    if target is None or right is None or not _is_thread(code, target[1]):
+        return None
+    operator = source.of(assignment.child_by_field_name("operator"))
+    if operator == "+=":
+        return (target[0], "sum") if _is_far(code, right, target[0], distance) else None
+    if operator != "=":
+        return None
+    if right.type == "binary_expression" and source.of(right.child_by_field_name("operator")) == "+":
+        operands = [right.child_by_field_name("left"), right.child_by_field_name("right")]
+        kind = "sum"
+    elif right.type == "call_expression":
+        name = source.of(right.child_by_field_name("function")).split("<")[0].removeprefix("std::")
+        kind = {"fmaxf": "max", "max": "max", "fmax": "max", "fminf": "min", "min": "min", "fmin": "min"}.get(name, "")
+        listed = right.child_by_field_name("arguments")
+        operands = list(listed.named_children) if listed is not None else []
+    else:
+        return None
+    if not kind or len(operands) != 2 or any(o is None for o in operands):
+        return None
+    near = [o for o in operands if (found := _index(code, o)) and found[0] == target[0] and _is_thread(code, found[1])]
+    far = [o for o in operands if _is_far(code, o, target[0], distance)]
+    return (target[0], kind) if len(near) == 1 and len(far) == 1 else None
+
+
+def _is_far(code: Code, node: Node, array: str, distance: str) -> bool:
+    found = _index(code, node)
+    if found is None or found[0] != array:
+        return False
+    rest = code.polynomial(found[1]) - Polynomial.symbol(THREAD)
+    return len(rest.terms) == 1 and {s.text for s in rest.symbols} == {distance}
+
+
+def _store(code: Code, statement: Node) -> tuple[str, str] | None:
+    """Array and value of `a[tid] = value;`."""
+    if statement.type != "expression_statement" or not statement.named_children:
+        return None
+    assignment = statement.named_children[0]
+    if assignment.type != "assignment_expression" or code.source.of(assignment.child_by_field_name("operator")) != "=":
+        return None
+    left, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+    target = _index(code, left) if left is not None else None
+    if target is None or right is None or not _is_thread(code, target[1]):
+        return None
+    return target[0], code.source.of(right)

@@ -1,0 +1,86 @@
+"""Gate: turns every draft of the round into one Attempt, and keeps the fastest that is clearly FASTER."""
+
+from __future__ import annotations
+
+from langgraph.runtime import Runtime
+
+from harness.records import Comparison, Suite
+from nodes.context import Context
+from nodes.roles import Attempt
+from nodes.state import Draft, Incumbent, State
+from nodes.stops import next_stop
+
+
+def select(state: State, runtime: Runtime[Context]) -> dict:
+    drafts, round_ = state["drafts"], state["round"]
+    fit = [draft for draft in drafts if not _unfit(draft)]
+    winner = max(fit, key=lambda draft: _gain(draft).speedup.median, default=None)
+    update: dict = {
+        "attempts": [_attempt(draft, round_, winner) for draft in drafts],
+        "drafts": [],
+        "stale_rounds": state["stale_rounds"] + 1,
+    }
+    if winner is not None and winner.verdict is not None:
+        incumbent = Incumbent(candidate=winner.candidate, verdict=winner.verdict, round=round_)
+        update |= {"incumbent": incumbent, "stale_rounds": 0}
+    stop = next_stop({**state, **update})
+    return update if stop is None else {**update, "stop": stop}
+
+
+def _gain(draft: Draft) -> Suite:
+    """Against the incumbent; against the baseline while that is the incumbent. Only for drafts that were measured."""
+    suite = draft.verdict.suite_incumbent or draft.verdict.suite if draft.verdict else None
+    if suite is None:
+        raise ValueError(f"plan {draft.plan.id} was not measured")
+    return suite
+
+
+def _unfit(draft: Draft) -> str:
+    """Why the draft does not become the incumbent, "" where it may."""
+    if draft.verdict is None:
+        return draft.refused or "never evaluated"
+    if not draft.verdict.passed:
+        return draft.verdict.reason
+    if draft.verdict.suite is None:
+        return "passed, but was not measured"
+    comparison = _gain(draft).comparison
+    if comparison is not Comparison.FASTER:
+        return f"not clearly faster than the incumbent: {comparison}"
+    slower = [timing for timing in draft.verdict.timings if timing.comparison is Comparison.SLOWER]
+    if slower:
+        worst = min(slower, key=lambda timing: timing.speedup.median)
+        return f"slower than the baseline on {worst.workload.label}, {worst.cache}: {worst.speedup.median:.3f}x"
+    return ""
+
+
+def _attempt(draft: Draft, round_: int, winner: Draft | None) -> Attempt:
+    verdict, reason = draft.verdict, _unfit(draft)
+    if draft.by_person:
+        verdict, reason = None, draft.refused
+    elif verdict is not None and verdict.suite is None and draft.refused:
+        reason = f"{reason} (no repair: {draft.refused})"
+    elif not reason and draft is not winner:
+        reason = "another candidate of the round was faster still"
+    attempt = Attempt(
+        round=round_,
+        plan=draft.plan,
+        candidate=draft.candidate,
+        outcome=verdict.outcome if verdict else "REFUSED" if draft.by_person else "NO_CANDIDATE",
+        reason=reason,
+        repairs=draft.repairs,
+        seconds=draft.seconds,
+    )
+    if verdict is None or verdict.suite is None:
+        return attempt
+    return attempt.model_copy(
+        update={
+            "accepted": draft is winner,
+            "speedup": verdict.suite.speedup.median,
+            "speedup_low": verdict.suite.speedup.low,
+            "speedup_high": verdict.suite.speedup.high,
+            "comparison": verdict.suite.comparison,
+            "against_incumbent": _gain(draft).comparison,
+            "gain": _gain(draft).speedup.median,
+            "tuned": draft.tuned,
+        }
+    )

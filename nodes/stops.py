@@ -1,0 +1,49 @@
+"""When a run has done enough: pure functions of the state."""
+
+from __future__ import annotations
+
+import math
+
+from harness.records import Verdict
+from nodes.state import State, Stop
+
+
+def light_fraction(verdict: Verdict) -> float | None:
+    """Geometric mean over the timed workloads of speed of light / time; None where no bound is known.
+
+    Cold timings where there are any: with a hot last-level cache the bound is another one, and a kernel at the limit of
+    memory would look far beyond it.
+    """
+    timings = [t for t in verdict.timings if t.cache == "cold"] or list(verdict.timings)
+    shares = [t.light_fraction for t in timings if t.light_fraction]
+    return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else None
+
+
+def budget_stop(state: State) -> Stop | None:
+    """The budget that is spent, before another round or repair begins."""
+    settings, spent = state["settings"], state.get("spent")
+    if spent is None:
+        return None
+    total = spent.total
+    if settings.seconds is not None and spent.seconds >= settings.seconds:
+        return Stop.SECONDS
+    if settings.fallback == "rules":
+        return None  # the chat policy stops asking by itself and the rules answer from then on
+    if settings.tokens is not None and total.tokens_in + total.tokens_out >= settings.tokens:
+        return Stop.TOKENS
+    if settings.money_usd is not None and total.money_usd is not None and total.money_usd >= settings.money_usd:
+        return Stop.MONEY
+    return None
+
+
+def next_stop(state: State) -> Stop | None:
+    """Why no further round begins, or None. What was reached comes before what ran out."""
+    settings = state["settings"]
+    reached = light_fraction(state["incumbent"].verdict)
+    if reached is not None and reached >= settings.light_fraction:
+        return Stop.LIGHT
+    if state["round"] >= settings.rounds:
+        return Stop.ROUNDS
+    if state["stale_rounds"] >= settings.patience:
+        return Stop.PLATEAU
+    return budget_stop(state)

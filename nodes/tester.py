@@ -1,0 +1,50 @@
+"""Agent: which workloads and input distributions to add to the suite."""
+
+from __future__ import annotations
+
+from langgraph.runtime import Runtime
+
+from nodes.context import Context
+from nodes.roles import TesterAnswer, TesterRequest
+from nodes.state import State
+
+
+def tester(state: State, runtime: Runtime[Context]) -> dict:
+    """Keeps the additions that the spec allows, one by one; nothing can be removed or loosened."""
+    context, settings = runtime.context, state["settings"]
+    answer = context.policies["tester"].tester(
+        TesterRequest(
+            spec=context.visible_spec(state),
+            device=context.evaluator.facts,
+            baseline_source=context.store.get(settings.source),
+        )
+    )
+    kept = TesterAnswer(reasons=answer.reasons)
+    for workload in answer.workloads:
+        added = workload.model_copy(update={"held_out": False})
+        if settings.dtypes and added.dtype not in settings.dtypes:
+            context.say("tester", f"not added: {added.label}: this run is restricted to {', '.join(settings.dtypes)}")
+        else:
+            kept = _with(
+                kept, kept.model_copy(update={"workloads": (*kept.workloads, added)}), settings.source, context
+            )
+    for name, distributions in answer.values.items():
+        more = kept.model_copy(update={"values": {**kept.values, name: distributions}})
+        kept = _with(kept, more, settings.source, context)
+    return {"tests": kept, "device": context.evaluator.facts}
+
+
+def _with(kept: TesterAnswer, more: TesterAnswer, source: str, context: Context) -> TesterAnswer:
+    """`more` where the spec allows it and the baseline passes on it, else `kept`; the evaluator is left with that."""
+    evaluator = context.evaluator
+    try:
+        evaluator.extend(more.workloads, more.values)
+        verdict = evaluator.verify(evaluator.build(source))
+        if verdict.passed:
+            return more
+        refused = f"the baseline does not pass: {verdict.reason}"
+    except ValueError as error:
+        refused = str(error)
+    context.say("tester", f"not added: {refused}")
+    evaluator.extend(kept.workloads, kept.values)
+    return kept

@@ -1,0 +1,565 @@
+"""Astrolabe's command line. What takes time to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from graph.runs import Run
+    from graph.session import Door, Ending
+
+ROLES = ("tester", "profiler", "planner", "coder")
+EPILOG = """\
+commands (python run.py COMMAND --help):
+  resume RUN            go on with a run after Ctrl-C, a kill, a reboot, a pause
+  runs                  list the runs
+  show RUN              a run's attempts
+  history RUN           a run's checkpoints
+  fork RUN              a new run from a checkpoint of another
+  graph [RUN]           draw the graph, and the path that a run took
+  evaluate FILE         the verdict on one file, without any agent
+  kernels               list the kernels
+
+exit codes:
+  0   improved, or already at the limit      3    finished without improvement
+  1   our own failure                        75   paused: an answer or an approval is missing; resume goes on
+  2   bad usage, bad input, a full disk      130  interrupted; resume goes on
+"""
+EXIT_FAILURE, EXIT_USAGE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 2, 3, 75, 130
+
+# By name, so that none of their modules is imported for `--help`. Each has one sentence for the user.
+USER_ERRORS = {
+    "graph.runs.RunError",
+    "graph.draw.DrawError",
+    "harness.device.DeviceError",
+    "harness.evaluate.MissingTool",
+    "kernels.catalog.KernelError",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def number(kind: type, least: float, *, above: bool = False):
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not (value > least if above else value >= least):
+            what = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {'above' if above else 'of at least'} {least:g}")
+        return value
+
+    return parse
+
+
+def common(parser: argparse.ArgumentParser, *, json_too: bool = True) -> None:
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (runs)")
+    parser.add_argument(
+        "--checkpointer",
+        metavar="URL",
+        default=os.environ.get("ASTROLABE_CHECKPOINTER", ""),
+        help="postgresql://user:password@host/database instead of SQLite in the run's folder; never written down, so a "
+        "resume needs it again, here or in ASTROLABE_CHECKPOINTER",
+    )
+    if json_too:
+        parser.add_argument(
+            "--json", action="store_true", help="the record as JSON on standard output, nothing else there"
+        )
+
+
+def on_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kernel", required=True, metavar="NAME|FOLDER", help="a kernel of the catalog, or a folder")
+    parser.add_argument("--baseline", metavar="NAME", help="the kernel's baseline that 1.0x is")
+    parser.add_argument(
+        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="(auto: cuda where it is there)"
+    )
+    parser.add_argument(
+        "--dtype", action="append", default=[], metavar="DTYPE", help="only these of the spec; repeatable"
+    )
+    parser.add_argument(
+        "--sandbox", choices=("auto", "require"), default="auto", help="require: refuse where a layer is missing"
+    )
+
+
+def budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=number(int, 0), metavar="N", help="rounds of plan, code, check and time (5)")
+    parser.add_argument("--width", type=number(int, 1), metavar="N", help="different plans a round (1)")
+    parser.add_argument("--seconds", type=number(float, 0, above=True), metavar="S", help="stop after so much work")
+    parser.add_argument("--tokens", type=number(int, 0), metavar="N", help="tokens that models may use")
+    parser.add_argument("--money", type=number(float, 0), metavar="USD", help="money that models may cost")
+
+
+def run_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py",
+        allow_abbrev=False,
+        description="Makes a kernel faster: agents plan and write, the harness checks and times.",
+        usage="run.py --kernel NAME [options]\n       run.py COMMAND ...",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    on_device(parser)
+    parser.add_argument("--source", metavar="FILE", help="start from your own file for that kernel's spec")
+    parser.add_argument("--run-id", metavar="NAME", help="name the run")
+    budget(parser)
+    parser.set_defaults(rounds=5, width=1)
+    parser.add_argument(
+        "--repairs", type=number(int, 0), default=2, metavar="N", help="tries to repair a candidate (2)"
+    )
+    parser.add_argument(
+        "--patience", type=number(int, 1), default=3, metavar="N", help="rounds without gain to stop at (3)"
+    )
+    parser.add_argument(
+        "--light", type=number(float, 0, above=True), default=0.97, metavar="SHARE",
+        help="stop at this share of the speed of light (0.97)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tune-seconds", type=number(float, 0), default=8.0, metavar="S", help="search of open integers, each (8)"
+    )
+    parser.add_argument("--approve", choices=("plans", "candidates"), help="ask a person before going on")
+    agents = parser.add_argument_group("agents")
+    agents.add_argument(
+        "--policy", choices=("auto", "rules", "chat", "replay"), default="auto",
+        help="who answers for the agents; auto: chat where there are a key and a --model, else rules",
+    )  # fmt: skip
+    agents.add_argument("--model", metavar="NAME", help="language model of --policy chat (key: OPENAI_API_KEY)")
+    for role in ROLES:
+        agents.add_argument(f"--policy-{role}", choices=("rules", "chat", "replay"), help=argparse.SUPPRESS)
+        agents.add_argument(f"--model-{role}", metavar="NAME", help=argparse.SUPPRESS)
+        agents.add_argument(f"--tokens-{role}", type=number(int, 0), help=argparse.SUPPRESS)
+        agents.add_argument(f"--money-{role}", type=number(float, 0), help=argparse.SUPPRESS)
+    agents.add_argument("--agents", choices=("four", "single"), default="four", help="single: one prompt for all roles")
+    agents.add_argument(
+        "--interface", choices=("chat", "responses"), default="chat", help="of the model's server (chat)"
+    )
+    agents.add_argument(
+        "--when-spent", choices=("rules", "pause"), default="rules",
+        help="once tokens or money are spent: rules answer from then on, or the run pauses",
+    )  # fmt: skip
+    agents.add_argument("--prices", metavar="FILE", help="your own table of what models cost")
+    agents.add_argument("--transcript", metavar="FILE", help="recorded answers for --policy replay")
+    agents.description = (
+        f"--policy, --model, --tokens and --money also for one role: --model-coder ... ({', '.join(ROLES)})"
+    )
+    common(parser)
+    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    parser.set_defaults(go=run)
+    return parser
+
+
+def run(asked: argparse.Namespace) -> int:
+    from graph import checkpoints
+    from graph.choices import choose
+    from graph.runs import Run
+    from graph.session import new_record
+
+    if asked.checkpointer:
+        checkpoints.check_url(asked.checkpointer)
+    choice = choose(asked)
+    record = new_record(
+        choice.settings,
+        kernel=choice.kernel.spec.name,
+        summary=choice.kernel.spec.summary,
+        folder=choice.kernel.folder,
+        checkpointer=asked.checkpointer,
+    )
+    Run(asked.runs_dir, record.run_id).reserve()
+    with front(asked, choice.settings.why) as shown:
+        ending = door(asked).start(record, choice.source, shown, asker())
+    return close(ending, asked)
+
+
+def resume_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="run.py resume", allow_abbrev=False, description="Go on with a run from its last checkpoint.")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument(
+        "--answer", metavar="yes|no|@FILE", help="the answer that a paused run waits for; @FILE: an edit"
+    )
+    common(parser)
+    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    parser.set_defaults(go=resume)
+    return parser
+
+
+def resume(asked: argparse.Namespace) -> int:
+    from graph.asking import from_option
+    from graph.runs import Run
+
+    Run.find(asked.runs_dir, asked.run)
+    answer = from_option(asked.answer) if asked.answer is not None else None
+    with front(asked, ()) as shown:
+        ending = door(asked).resume(asked.run, shown, asker(), answer)
+    return close(ending, asked)
+
+
+def fork_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="run.py fork", allow_abbrev=False, description="A new run from a checkpoint of another.")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="ID", help="as `history RUN` lists it; any unique part of it"
+    )
+    parser.add_argument("--run-id", metavar="NAME", help="name the new run")
+    budget(parser)
+    common(parser)
+    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    parser.set_defaults(go=fork)
+    return parser
+
+
+def fork(asked: argparse.Namespace) -> int:
+    from graph.runs import Run, new_id, now, valid_id
+
+    origin = Run.find(asked.runs_dir, asked.run).record
+    name = valid_id(asked.run_id) if asked.run_id else new_id(origin.kernel)
+    given = {"rounds": asked.rounds, "width": asked.width, "seconds": asked.seconds, "tokens": asked.tokens,
+             "money_usd": asked.money}  # fmt: skip
+    changes = {key: value for key, value in given.items() if value is not None}
+    settings = origin.settings.model_copy(update={"run_id": name, **changes})
+    new = origin.model_copy(
+        update={
+            "run_id": name,
+            "created": now(),
+            "settings": settings,
+            "forked_from": f"{asked.run}@{asked.checkpoint}",
+        }
+    )
+    Run(asked.runs_dir, name).reserve()
+    with front(asked, (f"forked from {asked.run} at {asked.checkpoint}",)) as shown:
+        ending = door(asked).fork(asked.run, asked.checkpoint, new, shown, asker())
+    return close(ending, asked)
+
+
+def front(asked: argparse.Namespace, why: tuple[str, ...]):
+    from graph import live
+
+    if asked.no_live:
+        return live.PlainDisplay(sys.stderr if asked.json else sys.stdout, why)
+    return live.display(json=asked.json, why=why)
+
+
+def asker():
+    from graph.asking import on_terminal
+
+    return on_terminal
+
+
+def door(asked: argparse.Namespace) -> Door:
+    from graph.opening import open_context
+    from graph.session import Door
+
+    return Door(asked.runs_dir, open_context, asked.checkpointer)
+
+
+def close(ending: Ending, asked: argparse.Namespace) -> int:
+    """Print how the run was left; the exit code."""
+    result, run = ending.result, ending.run
+    out = sys.stderr if asked.json else sys.stdout
+    again = f"python run.py resume {run.id}"
+    if asked.runs_dir != Path("runs"):
+        again += f" --runs-dir {asked.runs_dir}"
+    if asked.json:
+        print(result.model_dump_json(indent=1))
+    if ending.state == "finished" and result.status == "failed":
+        print(result.error, file=sys.stderr)
+        return EXIT_USAGE
+    if ending.state == "finished":
+        from rich.console import Console
+
+        from graph.outputs import best_file
+        from harness.report.table import print_result
+
+        print_result(result, Console(file=out, highlight=False))
+        print(f"\n{best_file(run, result)}\n{run.folder / 'report.html'}", file=out)
+        return 0 if result.improved or result.stop_reason == "speed of light" else EXIT_SAME
+    if ending.state == "paused":
+        more = " --answer yes|no|@FILE" if ending.message.startswith("waiting for approval") else ""
+        print(f"paused: {ending.message}\ngo on with: {again}{more}", file=sys.stderr)
+        return EXIT_PAUSED
+    print(f"interrupted; what was finished is kept. Go on with: {again}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_INTERRUPTED)  # a node may still be at work in its thread; under sync durability it loses nothing
+
+
+def runs_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="run.py runs", allow_abbrev=False, description="List the runs, oldest first.")
+    common(parser)
+    parser.set_defaults(go=runs)
+    return parser
+
+
+def runs(asked: argparse.Namespace) -> int:
+    from graph.runs import every
+    from harness.report.result import policy_text
+    from harness.report.table import RunLine, print_runs
+
+    lines = []
+    for found in every(asked.runs_dir):
+        record, status = found.record, found.status
+        lines.append(
+            RunLine(
+                run_id=found.id,
+                kernel=record.kernel,
+                device=record.settings.device,
+                policy=policy_text(record.settings.policy),
+                status=status.state,
+                round=status.round,
+                rounds=record.settings.rounds,
+                speedup=status.speedup,
+                started=f"{record.created:%Y-%m-%d %H:%M}",
+            )
+        )
+    if asked.json:
+        print(json.dumps([vars(line) for line in lines], indent=1))
+    elif not lines:
+        print(f"{asked.runs_dir} holds no run")
+    else:
+        from rich.console import Console
+
+        print_runs(lines, Console(highlight=False))
+    return 0
+
+
+def show_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="run.py show", allow_abbrev=False, description="A run's attempts.")
+    parser.add_argument("run", metavar="RUN")
+    common(parser)
+    parser.set_defaults(go=show)
+    return parser
+
+
+def show(asked: argparse.Namespace) -> int:
+    result = door(asked).result(found(asked))
+    if asked.json:
+        print(result.model_dump_json(indent=1))
+        return 0
+    from rich.console import Console
+
+    from harness.report.table import print_attempts
+
+    print_attempts(result, Console(highlight=False))
+    return 0
+
+
+def found(asked: argparse.Namespace) -> Run:
+    from graph.runs import Run
+
+    return Run.find(asked.runs_dir, asked.run)
+
+
+def history_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="run.py history", allow_abbrev=False, description="A run's checkpoints, oldest first.")
+    parser.add_argument("run", metavar="RUN")
+    common(parser)
+    parser.set_defaults(go=history)
+    return parser
+
+
+def history(asked: argparse.Namespace) -> int:
+    rows = [
+        {
+            "checkpoint": snapshot.config["configurable"]["checkpoint_id"],
+            "step": (snapshot.metadata or {}).get("step"),
+            "created": snapshot.created_at,
+            "next": list(snapshot.next),
+            "round": snapshot.values.get("round", 0),
+            "attempts": len(snapshot.values.get("attempts", ())),
+            "incumbent": snapshot.values["incumbent"].candidate if "incumbent" in snapshot.values else "",
+        }
+        for snapshot in reversed(door(asked).history(found(asked)))
+    ]
+    if asked.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    print(f"{'checkpoint':<36}  {'created':<19}  round  attempts  incumbent  next")
+    for row in rows:
+        created = (row["created"] or "")[:19].replace("T", " ")
+        following = ", ".join(row["next"]).replace("__start__", "start") or "the end"
+        print(
+            f"{row['checkpoint']:<36}  {created:<19}  {row['round']:>5}  {row['attempts']:>8}  "
+            f"{row['incumbent'][:9]:<9}  {following}"
+        )
+    return 0
+
+
+def graph_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py graph", allow_abbrev=False, description="Draw the graph; with RUN, the path that it took."
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help=".svg, .png or .mmd (without: Mermaid on the terminal)"
+    )
+    common(parser, json_too=False)
+    parser.set_defaults(go=graph)
+    return parser
+
+
+def graph(asked: argparse.Namespace) -> int:
+    from graph import draw
+    from graph.workflow import build
+
+    compiled = build()
+    counts = taken = None
+    if asked.run:
+        counts, taken = draw_facts(asked)
+    if asked.output is None:
+        print(compiled.get_graph().draw_mermaid(), end="")
+        return 0
+    draw.write(compiled, asked.output, counts, taken)
+    print(asked.output)
+    return 0
+
+
+def draw_facts(asked: argparse.Namespace):
+    from graph import draw
+
+    snapshots = door(asked).history(found(asked))
+    visits = snapshots[0].values["spent"].nodes if snapshots and "spent" in snapshots[0].values else {}
+    counts = {name: (visit.count, visit.seconds) for name, visit in visits.items()}
+    return counts, draw.taken_edges(draw.path_of(snapshots))
+
+
+def evaluate_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py evaluate", allow_abbrev=False,
+        description="The verdict on one file, without any agent. Exit code 0 where it PASSED, 3 where it did not.",
+    )  # fmt: skip
+    on_device(parser)
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument(
+        "--json", action="store_true", help="the verdict as JSON on standard output, nothing else there"
+    )
+    parser.set_defaults(go=evaluate)
+    return parser
+
+
+def evaluate(asked: argparse.Namespace) -> int:
+    from graph import one_file
+    from graph.choices import baseline_source, read_source
+    from harness import device
+    from kernels import catalog
+
+    kernel = catalog.load(asked.kernel)
+    on, _why = device.choose(asked.device)
+    source = read_source(asked.file, on)
+    known = kernel.baselines(on)  # type: ignore[arg-type]
+    as_file = asked.baseline is not None and asked.baseline not in known and Path(asked.baseline).is_file()
+    name, text = baseline_source(
+        kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
+    )
+    said = one_file.evaluate(
+        kernel, on, source, (name, text), dtypes=tuple(asked.dtype), sandbox=asked.sandbox,
+        say=lambda line: None if asked.json else print(line, file=sys.stderr),
+    )  # fmt: skip
+    verdict = said.verdict
+    if asked.json:
+        comparison = verdict.suite.comparison if verdict.suite else None
+        record = {"file": asked.file, "baseline": name, "comparison": comparison, "notices": said.notices}
+        print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
+    else:
+        print_verdict(verdict, name)
+    return 0 if verdict.passed else EXIT_SAME
+
+
+def print_verdict(verdict, baseline: str) -> None:
+    from rich.console import Console
+
+    from harness.report.result import WorkloadRow
+    from harness.report.table import workloads_table
+    from harness.report.words import interval
+
+    console = Console(highlight=False)
+    if verdict.timings:
+        console.print(workloads_table([WorkloadRow.of(t) for t in verdict.timings], f"against {baseline}"))
+    words = f"{verdict.outcome}: {verdict.reason}" if verdict.reason else str(verdict.outcome)
+    if verdict.suite:
+        words += f", {verdict.suite.comparison} {interval(verdict.suite.speedup)}"
+    console.print(words, markup=False)
+    for warning in verdict.warnings:
+        console.print(f"warning: {warning}", markup=False)
+
+
+def kernels_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="run.py kernels", allow_abbrev=False, description="List the kernels of the catalog.")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(go=kernels)
+    return parser
+
+
+def kernels(asked: argparse.Namespace) -> int:
+    from kernels import catalog
+
+    specs = {name: catalog.load(name).spec for name in catalog.names()}
+    if asked.json:
+        print(json.dumps({name: spec.model_dump(mode="json") for name, spec in specs.items()}, indent=1))
+        return 0
+    width = max(map(len, specs), default=0)
+    for name, spec in specs.items():
+        print(f"{name:<{width}}  {spec.summary}")
+    return 0
+
+
+COMMANDS = {
+    "resume": resume_parser,
+    "runs": runs_parser,
+    "show": show_parser,
+    "history": history_parser,
+    "fork": fork_parser,
+    "graph": graph_parser,
+    "evaluate": evaluate_parser,
+    "kernels": kernels_parser,
+}
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    if words and not words[0].startswith("-"):
+        if words[0] not in COMMANDS:
+            near = difflib.get_close_matches(words[0], COMMANDS, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(COMMANDS)}"
+            raise SystemExit(_said(f"there is no command {words[0]!r}; {hint}"))
+        asked = COMMANDS[words[0]]().parse_args(words[1:])
+    else:
+        asked = run_parser().parse_args(words)
+    asked.words = words
+    return asked
+
+
+def _said(sentence: str) -> int:
+    print(f"run.py: {sentence}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def main(words: list[str] | None = None) -> int:
+    asked = parse(sys.argv[1:] if words is None else words)
+    try:
+        return asked.go(asked)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except Exception as error:
+        kind = type(error)
+        if f"{kind.__module__}.{kind.__qualname__}" in USER_ERRORS:
+            return _said(" ".join(str(error).split()))
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _said(f"the disk is full ({error.filename or 'no file named'}): free some space and try again")
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())

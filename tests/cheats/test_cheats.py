@@ -1,0 +1,150 @@
+"""Every known cheat ends as its header says, and never in FASTER; every honest candidate passes.
+
+A file here is one candidate of silu_and_mul. Its header says what it does and `Must end in:` the outcomes that are
+right for it. `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be PASSED is one
+that the box or the protocol makes harmless: then it is measured, and must not be FASTER.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import backends
+from harness.evaluate import Evaluator
+from harness.records import Comparison, Outcome, Verdict
+from harness.store import Store
+from kernels import catalog
+from kernels.catalog import Kernel
+from kernels.spec import Device
+
+FOLDER = Path(__file__).parent
+NO_CANDIDATES = ("test_cheats", "honest")
+SHARED = {name: (FOLDER / name).read_text() for name in ("honest.h", "honest.cuh", "honest.py")}
+
+# What is measured must not share the cores with another test.
+pytestmark = [pytest.mark.xdist_group("timing"), pytest.mark.slow]
+
+
+def cheats(suffix: str) -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob(f"*{suffix}") if path.stem not in NO_CANDIDATES)
+
+
+def source(name: str, suffix: str) -> str:
+    """The candidate as one file: what it includes from here is put in its place."""
+    text = (FOLDER / f"{name}{suffix}").read_text()
+    for shared, content in SHARED.items():
+        text = text.replace(f'#include "{shared}"', content)
+    return re.sub(r"^from honest import .*$", lambda _: SHARED["honest.py"], text, flags=re.MULTILINE)
+
+
+def must_end_in(text: str, *, held_out: bool = False) -> set[Outcome]:
+    phrase = "Held out, it must end in" if held_out else "Must end in"
+    found = re.search(rf"^(?://|#) {phrase}: (.+)$", text, re.MULTILINE)
+    return {Outcome(name.strip()) for name in found[1].split(",")} if found else set()
+
+
+def small(kernel: Kernel, device: str, dtypes: tuple[str, ...]) -> Kernel:
+    """The kernel with its smallest timed workload and those that are only checked, the held-out ones included."""
+    spec = kernel.spec
+    mine = [w for w in spec.workloads if device in w.devices and w.dtype in dtypes]
+    timed = min((w for w in mine if w.timed and not w.held_out), key=lambda w: spec.read_bytes(w) + spec.write_bytes(w))
+    kept = (timed, *(w for w in mine if not w.timed or w.held_out))
+    return replace(kernel, spec=spec.model_copy(update={"workloads": kept}))
+
+
+def evaluator(device: Device, folder: Path, dtypes: tuple[str, ...]) -> Evaluator:
+    return Evaluator(small(catalog.load("silu_and_mul"), device, dtypes), device, Store(folder))
+
+
+@pytest.fixture(scope="module")
+def cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    if reason := backends.get("cpu").why_unavailable():
+        pytest.skip(reason)
+    with evaluator("cpu", tmp_path_factory.mktemp("store"), ("float32", "float16", "bfloat16")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    # Numpy has no bfloat16, and what is attacked does not depend on the dtype.
+    for name in ("cpu", "python_module"):
+        if reason := backends.get(name).why_unavailable():
+            pytest.skip(reason)
+    with evaluator("cpu", tmp_path_factory.mktemp("store"), ("float32",)) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    with evaluator("cuda", tmp_path_factory.mktemp("store"), ("float16", "bfloat16", "float32")) as one:
+        yield one
+
+
+def judge(evaluator: Evaluator, text: str) -> Verdict:
+    """The verdict on the visible suite, measured where it passed."""
+    _, path = evaluator.kernel.baseline(evaluator.device)
+    baseline = evaluator.store.put(path.read_text())
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+    return evaluator.measure(verdict, baseline=baseline) if verdict.passed else verdict
+
+
+def examine(evaluator: Evaluator, name: str, suffix: str) -> None:
+    text = source(name, suffix)
+    allowed = must_end_in(text)
+    assert allowed, f"{name}{suffix} has no header that says what must happen"
+    verdict = judge(evaluator, text)
+    assert verdict.outcome in allowed, f"{verdict.outcome}: {verdict.reason}"
+    if verdict.suite is not None and not name.startswith("honest_"):
+        faster = [t for t in verdict.timings if t.comparison is Comparison.FASTER]
+        assert verdict.suite.comparison is not Comparison.FASTER, (verdict.suite, faster)
+    if held_out := must_end_in(text, held_out=True):
+        outcome = evaluator.verify(evaluator.build(evaluator.store.put(text)), held_out=True).outcome
+        assert outcome in held_out
+    # One bad candidate never hurts the next: nothing is left of it, and the baseline still passes beside it.
+    assert not list(Path("/tmp").glob("answer-*")) and not Path("/tmp/astrolabe-was-here").exists()
+
+
+@pytest.mark.parametrize("name", cheats(".cpp"))
+def test_on_a_cpu(cpu: Evaluator, name: str) -> None:
+    examine(cpu, name, ".cpp")
+
+
+@pytest.mark.parametrize("name", cheats(".py"))
+def test_in_python(python: Evaluator, name: str) -> None:
+    examine(python, name, ".py")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", cheats(".cu"))
+def test_on_a_gpu(gpu: Evaluator, name: str) -> None:
+    examine(gpu, name, ".cu")
+
+
+@pytest.mark.parametrize("suffix", [".cpp", ".cu", ".py"])
+def test_every_file_says_what_it_does(suffix: str) -> None:
+    for name in cheats(suffix):
+        text = (FOLDER / f"{name}{suffix}").read_text()
+        first = text.splitlines()[0].lstrip('/#" ')
+        assert len(first) > 20, f"{name}{suffix} begins without a sentence"
+        assert must_end_in(text), f"{name}{suffix} does not say how it must end"
+
+
+def test_there_are_enough_of_both_kinds() -> None:
+    names = {name for suffix in (".cpp", ".cu", ".py") for name in cheats(suffix)}
+    honest = {name for name in names if name.startswith("honest_")}
+    assert len(names - honest) >= 30
+    assert len(honest) >= 8
+
+
+@pytest.mark.skipif(os.environ.get("ASTROLABE_CHEATS_TWICE") is None, reason="slow; set ASTROLABE_CHEATS_TWICE=1")
+def test_a_verdict_does_not_depend_on_the_candidate_before(cpu: Evaluator) -> None:
+    text = source("honest_openmp", ".cpp")
+    for name in ("crash", "bomb_memory", "hang", "forge_answer"):
+        judge(cpu, source(name, ".cpp"))
+        assert judge(cpu, text).passed

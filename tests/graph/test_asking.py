@@ -1,0 +1,84 @@
+"""Questions to a person at a terminal, and answers on the command line."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from graph import asking
+from graph.runs import RunError
+from harness.store import Store
+
+PLAN = {"kind": "plan", "round": 1, "plan": "p", "text": "title\nstep", "why": ""}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("yes\n", "yes"),
+        ("Y\n", "yes"),
+        ("no\n", "no"),
+        ("no: later\n", "no: later"),
+        ("what?\nyes\n", "yes"),
+        ("", None),
+    ],
+)
+def test_answers_at_the_terminal(
+    typed: str, answer: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    assert asking.on_terminal(PLAN, Store(tmp_path)) == answer
+    said = capsys.readouterr()
+    assert "title\nstep" in said.err and said.out == ""
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    assert asking.on_terminal(PLAN, Store(tmp_path)) is None
+
+
+def test_an_edit_is_made_in_the_editor_and_must_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "speed 2" > "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.setattr(sys, "stdin", Terminal("edit\n"))
+    question = {**PLAN, "kind": "candidate", "candidate": store.put("speed 1")}
+    assert asking.on_terminal(question, store) == {"edit": "speed 2\n"}
+    monkeypatch.setattr(sys, "stdin", Terminal("edit\nno\n"))
+    assert asking.on_terminal(PLAN, store) == "no"  # one line is no plan, so it was asked again
+    monkeypatch.setenv("EDITOR", str(tmp_path / "none"))
+    monkeypatch.setattr(sys, "stdin", Terminal("edit\nno\n"))
+    assert asking.on_terminal(question, store) == "no"
+
+
+def test_the_text_of_a_candidate_cannot_drive_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
+    asking.on_terminal({**PLAN, "text": "\x1b[2Jgone"}, Store(tmp_path))
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_answers_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "edit").write_text("speed 3")
+    assert asking.from_option("yes") == "yes"
+    assert asking.from_option("no: why") == "no: why"
+    assert asking.from_option(f"@{tmp_path / 'edit'}") == {"edit": "speed 3"}
+
+
+@pytest.mark.parametrize("text", ["", "maybe", "@/no/such/file", f"@{os.devnull}"])
+def test_what_is_no_answer_is_refused(text: str) -> None:
+    with pytest.raises(RunError, match="--answer"):
+        asking.from_option(text)

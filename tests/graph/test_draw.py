@@ -1,0 +1,259 @@
+import itertools
+import random
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from graph.draw import (
+    END,
+    MEANING,
+    START,
+    DrawError,
+    GraphEdge,
+    GraphNode,
+    counts_of,
+    draw,
+    ordered,
+    parts,
+    path_of,
+    png,
+    taken_edges,
+    write,
+)
+from graph.workflow import NODES, build
+from nodes.state import Spent
+from tests.harness.report.hostile import PAYLOAD, dangerous
+
+SVG = "{http://www.w3.org/2000/svg}"
+ROUND = [
+    "profiler",
+    "planner",
+    "approve_plans",
+    "coder",
+    "approve_candidates",
+    "compile",
+    "verify",
+    "tune",
+    "measure",
+    "select",
+]
+PATH = [START, "tester", "baseline", *ROUND, *ROUND[:6], *ROUND[3:7], "select", "profiler", "planner", "held_out", END]
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return build()
+
+
+@pytest.fixture(scope="module")
+def real(graph):
+    return parts(graph)
+
+
+def texts(svg: str) -> list[tuple[float, float, str, str]]:
+    """x, y, anchor and words of every text."""
+    found = ET.fromstring(svg).iter(f"{SVG}text")
+    return [(float(t.get("x", 0)), float(t.get("y", 0)), t.get("text-anchor", ""), t.text or "") for t in found]
+
+
+def test_every_node_and_label_of_the_real_graph_is_there(real):
+    nodes, edges = real
+    said = [words for *_, words in texts(draw(nodes, edges))]
+    assert {node.__name__ for node in NODES} <= set(said)
+    for label in {edge.label for edge in edges} - {""}:
+        assert said.count(label) == sum(edge.label == label for edge in edges)
+
+
+def test_every_branch_has_a_meaning_and_every_meaning_a_branch(real):
+    _, edges = real
+    assert {(edge.source, edge.target) for edge in edges if edge.conditional} == set(MEANING)
+
+
+def test_agents_gates_and_people_look_different(real):
+    nodes, edges = real
+    kinds = {node.name: node.kind for node in nodes}
+    assert (kinds["planner"], kinds["measure"], kinds["approve_plans"], kinds[END]) == (
+        "agent",
+        "gate",
+        "person",
+        "end",
+    )
+    svg = draw(nodes, edges)
+    # One more of each in the legend.
+    assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [5, 3]
+
+
+def test_back_edges_are_drawn_apart(real):
+    nodes, edges = real
+    svg = ET.fromstring(draw(nodes, edges))
+    left = min(
+        float(rect.get("x", 0))
+        for rect in svg.iter(f"{SVG}rect")
+        if "agent" in rect.get("class", "") and rect.get("width") == "168.0"
+    )
+    back = [path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("class") == "edge back"]
+    assert len(back) == 2 * 3 + 1  # stub and trunk of compile -> coder, verify -> coder, select -> profiler; the legend
+    starts = [float(re.match(r"M([\d.]+)", d)[1]) for d in back[:-1]]
+    assert all(x <= left for x in starts)
+
+
+def overlaps(svg: str) -> list[tuple[str, str]]:
+    boxes = []
+    for x, y, anchor, words in texts(svg):
+        width = 6.0 * len(words)
+        x0 = x - {"end": width, "middle": width / 2}.get(anchor, 0.0)
+        boxes.append((x0, y - 9, x0 + width, y + 1, words))
+    pairs = itertools.combinations(boxes, 2)
+    return [(a[4], b[4]) for a, b in pairs if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]]
+
+
+def test_no_text_covers_another(real):
+    nodes, edges = real
+    counts = {node.name: (12, 345.6) for node in nodes}
+    for svg in (draw(nodes, edges), draw(nodes, edges, counts, taken_edges(PATH * 3))):
+        assert not overlaps(svg)
+        size = ET.fromstring(svg)
+        assert all(
+            0 < x < float(size.get("width", 0)) and 0 < y < float(size.get("height", 0)) for x, y, *_ in texts(svg)
+        )
+
+
+def uprights(svg: str) -> dict[float, list[tuple[float, float, str]]]:
+    """x of a lane -> the upright pieces of its lines, each with the row where its line ends."""
+    found: dict[float, list[tuple[float, float, str]]] = {}
+    for d in (path.get("d", "") for path in ET.fromstring(svg).iter(f"{SVG}path")):
+        if trunk := re.fullmatch(r"M([\d.]+),([\d.]+)V([\d.]+)(Q.*)?", d):
+            x, y0, y1 = map(float, trunk.groups()[:3])
+            found.setdefault(x, []).append((min(y0, y1), max(y0, y1), d))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lines_of_a_lane_never_run_over_each_other(seed):
+    rng = random.Random(seed)
+    names = [f"n{i}" for i in range(10)]
+    edges = [GraphEdge(*pair) for pair in {(rng.choice(names), rng.choice(names)) for _ in range(18)}]
+    for pieces in uprights(draw([GraphNode(name) for name in names], edges)).values():
+        for (low, high, one), (other_low, other_high, other) in itertools.combinations(pieces, 2):
+            assert high <= other_low + 0.2 or other_high <= low + 0.2, (one, other)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_graph_draws_with_all_its_labels(seed):
+    rng = random.Random(seed)
+    names = [f"n{i}" for i in range(rng.randint(1, 14))]
+    pairs = {(rng.choice(names), rng.choice(names)) for _ in range(rng.randint(0, 30))}
+    edges = [GraphEdge(a, b, f"from {a} to {b}", rng.random() < 0.5) for a, b in pairs]
+    svg = draw([GraphNode(name) for name in names], edges)
+    said = [words for *_, words in texts(svg)]
+    assert all(edge.label in said for edge in edges)
+    assert not overlaps(svg)
+
+
+def test_the_order_does_not_depend_on_how_nodes_were_added(real):
+    nodes, edges = real
+    expected = [node.name for node in ordered(nodes, edges)]
+    for seed in range(5):
+        shuffled = list(nodes)
+        random.Random(seed).shuffle(shuffled)
+        assert [node.name for node in ordered(shuffled, edges)][:14] == expected[:14]
+
+
+def test_the_path_of_a_run_is_marked(real):
+    nodes, edges = real
+    spent = Spent()
+    for name in PATH[1:-1]:
+        spent = spent.after(name, 0.5, {})
+    svg = draw(nodes, edges, counts_of(spent), taken_edges(PATH))
+    said = [words for *_, words in texts(svg)]
+    assert "3× · 1.5 s" in said  # coder and others
+    assert "1× · 0.5 s" in said
+    assert "repair" in said and "taken" in said
+    faded = draw(nodes, edges, {"tester": (1, 0.1)}, taken_edges(PATH[:2]))
+    assert [words for *_, words in texts(faded)].count("not run") == len(NODES) - 1
+
+
+def test_how_often_an_edge_was_taken():
+    assert taken_edges(["a", "b", "a", "b", "c"]) == {("a", "b"): 2, ("b", "a"): 1, ("b", "c"): 1}
+
+
+class Snapshot:
+    def __init__(self, *following: str) -> None:
+        self.next = following
+
+
+def test_a_path_from_the_checkpoints():
+    newest_first = [Snapshot(), Snapshot("b"), Snapshot("a"), Snapshot(START)]
+    assert path_of(newest_first) == [START, "a", "b", END]
+    assert path_of(newest_first[1:]) == [START, "a"], "b is due, it has not run"
+    assert path_of([]) == []
+
+
+def test_hostile_names_are_inert():
+    nodes = [GraphNode("a"), GraphNode(PAYLOAD), GraphNode("b", kind=PAYLOAD)]
+    svg = draw(nodes, [GraphEdge("a", PAYLOAD, PAYLOAD), GraphEdge(PAYLOAD, "a", PAYLOAD, True)], {PAYLOAD: (1, 1.0)})
+    tags = {element.tag for element in ET.fromstring(svg).iter()}
+    assert tags == {SVG + tag for tag in ["svg", "title", "style", "defs", "marker", "path", "rect", "text", "g"]}
+    assert not dangerous(svg)
+
+
+def test_an_empty_graph_draws():
+    ET.fromstring(draw([], []))
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".mmd", ".SVG"])
+def test_files(tmp_path, graph, suffix):
+    if suffix == ".png":
+        pytest.importorskip("resvg_py")
+        if "no" in (_font_missing() or ""):
+            pytest.skip("no font on this machine")
+    path = tmp_path / f"graph{suffix}"
+    write(graph, path, {"tester": (1, 0.1)})
+    data = path.read_bytes()
+    start = {".svg": b"<svg", ".png": b"\x89PNG\r\n\x1a\n", ".mmd": b"---"}[suffix.lower()]
+    assert data.startswith(start)
+    if suffix == ".mmd":
+        assert b"compile -.-> coder" in data.replace(b"&nbsp;", b"")
+
+
+def _font_missing() -> str:
+    try:
+        png("<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>")
+    except DrawError as error:
+        return str(error)
+    return ""
+
+
+def test_another_suffix_is_refused(tmp_path, graph):
+    with pytest.raises(DrawError, match=r"must end in \.svg, \.png, \.mmd"):
+        write(graph, tmp_path / "graph.pdf")
+
+
+def test_without_the_converter_there_is_one_clear_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(DrawError, match="pip install resvg-py"):
+        png("<svg/>")
+
+
+def test_without_a_font_there_is_one_clear_sentence(monkeypatch):
+    resvg = pytest.importorskip("resvg_py")
+    bare = resvg.svg_to_bytes
+    monkeypatch.setattr(resvg, "svg_to_bytes", lambda **more: bare(**more, skip_system_fonts=True))
+    with pytest.raises(DrawError, match="fonts-dejavu-core"):
+        png("<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>")
+
+
+def test_drawing_needs_no_network_and_no_torch(tmp_path):
+    code = (
+        "import socket, sys\n"
+        "def refuse(*a, **k): raise AssertionError('network')\n"
+        "socket.socket.connect = refuse\n"
+        "from graph.draw import *\n"
+        "draw([GraphNode('a')], [])\n"
+        "assert 'torch' not in sys.modules and 'langgraph' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

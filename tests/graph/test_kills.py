@@ -1,0 +1,65 @@
+"""SIGKILL after, in and before each node in turn: the resumed run ends as the unbroken one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph.workflow import NODES
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("kills")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.graph.kills", str(folder)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_unbroken_run_passes_every_node_and_ends_well(results: dict[str, Any]) -> None:
+    unbroken = results["unbroken"]
+    assert set(unbroken["started"]) == {node.__name__ for node in NODES}
+    assert unbroken["speedup"] == pytest.approx(2.0)
+    assert [(a["round"], a["outcome"]) for a in unbroken["attempts"]] == [
+        (1, "PASSED"), (1, "PASSED"), (2, "INCORRECT"), (2, "NO_CANDIDATE"),
+        (3, "PASSED"), (3, "PASSED"), (4, "PASSED"), (4, "PASSED"),
+    ]  # fmt: skip
+    assert [a["repairs"] for a in unbroken["attempts"][:4]] == [2, 0, 2, 0]
+
+
+def test_every_node_was_killed_at_every_point(results: dict[str, Any]) -> None:
+    killed = {name.split()[0] for name in results} - {"unbroken"}
+    assert killed == {node.__name__ for node in NODES}
+    assert len(results) == 3 * len(NODES)  # the unbroken one, and all but `held_out stored`
+
+
+def test_a_killed_and_resumed_run_ends_as_the_unbroken_one(results: dict[str, Any]) -> None:
+    unbroken = {key: value for key, value in results["unbroken"].items() if key != "started"}
+    for name, result in results.items():
+        ended = {key: value for key, value in result.items() if key != "started"}
+        assert ended == unbroken, name
+
+
+def test_a_resumed_run_begins_with_the_node_that_was_not_finished(results: dict[str, Any]) -> None:
+    order = results["unbroken"]["started"]
+    for name, result in results.items():
+        if name == "unbroken":
+            continue
+        node, visit, when = name.split()
+        index = [i for i, started in enumerate(order) if started == node][int(visit) - 1]
+        left = order[index + 1 :] if when == "stored" else order[index:]
+        assert result["started"] == left, name

@@ -1,0 +1,197 @@
+"""The graph from end to end, on paper: no compiler, no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graph.session import Door, Ending
+from harness.records import Outcome
+from harness.store import digest
+from kernels.spec import Workload
+from nodes import roles
+from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
+
+
+def run(tmp_path: Path, script: Script, *, source: str = BASELINE, ask=nobody, **changes) -> Ending:
+    made = settings(**{"source": digest(source), **changes})
+    return Door(tmp_path, paper_context(script)).start(record(made), source, Silent(), ask)
+
+
+def rows(ending: Ending) -> list[tuple[int, str, bool]]:
+    return [(row.round, str(row.outcome), row.accepted) for row in ending.result.attempts]
+
+
+def test_keeps_the_fastest_that_passed_and_says_what_became_of_each(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.3"], 2: ["speed 1.2"], 3: ["speed 1.6"]}))
+    assert ending.state == "finished"
+    assert rows(ending) == [(1, "PASSED", True), (2, "PASSED", False), (3, "PASSED", True)]
+    assert ending.result.attempts[1].reason == "not clearly faster than the incumbent: SLOWER"
+    assert ending.result.improved and ending.result.speedup.median == pytest.approx(1.6)
+    assert ending.result.stop_reason == "rounds"
+    assert ending.result.best_round == 3
+
+
+def test_what_a_run_leaves_in_its_folder(tmp_path: Path) -> None:
+    folder = run(tmp_path, Script({1: ["speed 1.5"]}), rounds=1).run.folder
+    assert (folder / "best.cpp").read_text() == "speed 1.5"
+    assert "+speed 1.5" in (folder / "best.diff").read_text()
+    assert "1.5" in (folder / "report.html").read_text()
+    assert '"run_id": "run"' in (folder / "result.json").read_text()
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]  # no half-written file
+
+
+def test_plans_start_from_the_incumbent_and_see_every_attempt(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3"], 2: ["incorrect\nspeed 9"], 3: ["speed 1.4"]})
+    run(tmp_path, script, repairs=0)
+    plans = [request for role, request in script.asked if role == "planner"]
+    assert [plan.source for plan in plans] == [BASELINE, "speed 1.3", "speed 1.3"]
+    assert [a.outcome for a in plans[2].attempts] == ["PASSED", "INCORRECT"]
+    assert set(plans[2].sources.values()) == {BASELINE, "speed 1.3"}
+
+
+def test_agents_never_see_held_out_workloads(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3"]})
+    run(tmp_path, script, rounds=1)
+    assert {role for role, _ in script.asked} == set(roles.ROLES)
+    for _, request in script.asked:
+        assert not any(workload.held_out for workload in request.spec.workloads)
+        assert "3000" not in request.model_dump_json()
+
+
+def test_the_finding_is_asked_for_again_only_when_the_incumbent_changed(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.0"], 2: ["speed 1.3"], 3: ["speed 1.31"]})
+    run(tmp_path, script)
+    assert [request.round for role, request in script.asked if role == "profiler"] == [1, 3]
+
+
+def test_a_failure_is_repaired_with_its_own_words_and_a_bounded_number_of_times(tmp_path: Path) -> None:
+    script = Script(
+        {1: [["compile error", "incorrect\nspeed 2", "speed 1.4"]], 2: [["compile 1", "compile 2", "compile 3"]]}
+    )
+    ending = run(tmp_path, script, rounds=2)
+    asked = [(r.repair, r.outcome, r.source) for role, r in script.asked if role == "coder"]
+    assert asked[:3] == [
+        (0, None, BASELINE),
+        (1, Outcome.COMPILE_ERROR, "compile error"),
+        (2, Outcome.INCORRECT, "incorrect\nspeed 2"),
+    ]
+    assert "no such thing" in script.asked[4][1].failure
+    assert [(row.outcome, row.repairs) for row in ending.result.attempts] == [("PASSED", 2), ("COMPILE_ERROR", 2)]
+    assert len(asked) == 6
+
+
+def test_a_repair_that_gives_nothing_leaves_the_failure(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: [["incorrect\nspeed 2", ""]]}), rounds=1)
+    row = ending.result.attempts[0]
+    assert row.outcome == "INCORRECT" and "no repair: nothing comes to mind" in row.reason
+
+
+def test_side_by_side_only_what_failed_is_written_again(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3", ["compile error", "speed 1.5"], ""]})
+    ending = run(tmp_path, script, rounds=1, width=3)
+    assert rows(ending) == [(1, "PASSED", False), (1, "PASSED", True), (1, "NO_CANDIDATE", False)]
+    assert sum(role == "coder" for role, _ in script.asked) == 4
+    assert ending.result.attempts[0].reason == "another candidate of the round was faster still"
+
+
+def test_open_integers_are_searched_and_the_winner_says_which(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.3\ntune 64 128 256"]}), rounds=1)
+    assert ending.result.attempts[0].tuned == {"BLOCK": 128}
+    assert ending.result.speedup.median == pytest.approx(1.3 * 1.05)
+    assert "picked 128" in (ending.run.folder / "best.cpp").read_text()
+
+
+def test_faster_on_the_whole_but_slower_on_one_workload_is_not_accepted(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 3.0\nagainst 0.9"]}), rounds=1)
+    assert rows(ending) == [(1, "PASSED", False)]
+    assert ending.result.attempts[0].reason == "slower than the baseline on float32 n=4096, cold: 0.900x"
+    assert not ending.result.improved
+
+
+def test_stops_on_a_plateau(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({r: [f"speed 1.00{r}"] for r in range(1, 9)}), rounds=8, patience=2)
+    assert ending.result.stop_reason == "plateau" and len(ending.result.attempts) == 2
+
+
+def test_stops_where_the_planner_sees_nothing_left(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.3"]}))
+    assert ending.result.stop_reason == "nothing left to try" and ending.result.improved
+
+
+def test_stops_at_the_speed_of_light(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 5.0"], 2: ["speed 6.0"]}), light_fraction=0.95)
+    assert ending.result.stop_reason == "speed of light" and len(ending.result.attempts) == 1
+
+
+def test_a_baseline_at_the_limit_needs_no_round(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({}), light_fraction=0.1)
+    assert ending.result.stop_reason == "speed of light" and not ending.result.attempts
+
+
+def test_no_rounds_measures_the_baseline_only(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({}), rounds=0)
+    assert ending.result.stop_reason == "rounds" and ending.result.workloads and not ending.result.improved
+
+
+def test_a_baseline_that_fails_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({}), source="compile error\n")
+    assert ending.result.status == "failed"
+    assert ending.result.error == "the baseline (plain) does not pass: COMPILE_ERROR: line 1: error: no such thing"
+
+
+def test_the_winner_meets_the_held_out_workloads(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.5\nheld-out 1.2"]}), rounds=1)
+    assert ending.result.improved
+    assert ending.result.held_out_speedup.median == pytest.approx(1.2)
+    assert [row.axes for row in ending.result.rows(held_out=True)] == [{"n": 3000}]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "reason"),
+    [
+        ("fails", "on held-out workloads: INCORRECT: 9 times the tolerance"),
+        ("0.8", "slower than the baseline on held-out"),
+    ],
+)
+def test_a_winner_that_does_not_hold_there_is_no_improvement(tmp_path: Path, held_out: str, reason: str) -> None:
+    ending = run(tmp_path, Script({1: [f"speed 1.5\nheld-out {held_out}"]}), rounds=1)
+    assert not ending.result.improved and ending.result.best == digest(BASELINE)
+    assert reason in ending.result.held_out_reason
+    assert (ending.run.folder / "best.cpp").read_text() == BASELINE
+
+
+def test_what_the_tester_adds_is_kept_where_the_spec_allows_it_and_the_baseline_passes(tmp_path: Path) -> None:
+    tests = roles.TesterAnswer(
+        workloads=(Workload(axes={"n": 7}, dtype="float32", held_out=True),),
+        values={"input": ("zeros",), "nothing": ("zeros",)},
+    )
+    script = Script({1: ["speed 1.3"]}, tests)
+    run(tmp_path, script, rounds=1)
+    coder = next(request for role, request in script.asked if role == "coder")
+    assert {"n": 7} in [workload.axes for workload in coder.spec.workloads]
+
+
+def test_spent_counts_nodes_seconds_and_answers(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3"], 2: ["speed 1.0"]})
+    ending = run(tmp_path, script, rounds=2)
+    spent = Door(tmp_path, paper_context(script)).snapshot(ending.run).values["spent"]
+    assert spent.nodes["coder"].count == 2 and spent.nodes["tester"].count == 1
+    assert spent.seconds == pytest.approx(sum(visits.seconds for visits in spent.nodes.values()))
+    assert ending.result.spent.calls == len(script.asked) and ending.result.spent.tokens_in == 100 * len(script.asked)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [({"tokens": 500}, "budget: tokens"), ({"money_usd": 0.05}, "budget: money")]
+)
+def test_a_spent_budget_ends_the_run_by_name_where_nobody_answers_instead(
+    tmp_path: Path, limit: dict, reason: str
+) -> None:
+    ending = run(tmp_path, Script({r: [f"speed 1.{r}"] for r in range(1, 9)}), rounds=8, fallback="none", **limit)
+    assert ending.result.stop_reason == reason and len(ending.result.attempts) == 2
+
+
+def test_seconds_end_the_run_and_stop_repairs(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: [["compile 1", "compile 2", "speed 2"]]}), seconds=1e-6)
+    assert ending.result.stop_reason == "budget: seconds" and not ending.result.attempts

@@ -1,0 +1,430 @@
+"""Start, resume, fork, pause; locks, damaged databases, other graphs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from graph import session
+from graph.runs import Run, RunError, RunStatus, every, new_id, now, valid_id
+from graph.session import Door, Ending
+from harness.store import Store
+from nodes.roles import PolicyPaused
+from tests.graph.doubles import BASELINE, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROUNDS = {1: ["speed 1.3"], 2: ["speed 1.2"], 3: ["speed 1.6"]}
+
+
+class Down(Script):
+    """Its server is down in one round."""
+
+    def __init__(self, rounds, down: int) -> None:
+        super().__init__(rounds)
+        self.down = down
+
+    def coder(self, request):
+        if request.round == self.down:
+            raise PolicyPaused("the server does not answer")
+        return super().coder(request)
+
+
+def start(folder: Path, script: Script, ask=nobody, **changes) -> Ending:
+    return Door(folder, paper_context(script)).start(record(settings(**changes)), BASELINE, Silent(), ask)
+
+
+def resume(folder: Path, script: Script, run_id: str = "run", ask=nobody, answer=None) -> Ending:
+    return Door(folder, paper_context(script)).resume(run_id, Silent(), ask, answer)
+
+
+def outcomes(ending: Ending) -> list[dict]:
+    return [row.model_dump(exclude={"seconds"}) for row in ending.result.attempts]
+
+
+def test_a_type_that_the_state_does_not_name_is_not_rebuilt_from_a_checkpoint() -> None:
+    code = "import run, graph.session, langgraph.checkpoint.serde._msgpack as m; print(m.STRICT_MSGPACK_ENABLED)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_records_come_back_from_the_database_as_they_were(tmp_path: Path) -> None:
+    ending = start(tmp_path, Script(ROUNDS))
+    values = Door(tmp_path, paper_context(Script(ROUNDS))).snapshot(ending.run).values
+    assert values["settings"] == settings()
+    assert values["incumbent"].verdict.timings[0].workload.axes == {"n": 1024}
+    assert isinstance(values["attempts"][0].plan.steps, tuple)
+
+
+def test_a_paused_run_goes_on_and_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+    unbroken = start(tmp_path / "whole", Script(ROUNDS))
+    paused = start(tmp_path / "broken", Down(ROUNDS, 2))
+    assert paused.state == "paused" and paused.message == "the server does not answer"
+    assert paused.run.status.state == "paused"
+    assert len(paused.result.attempts) == 1  # a partial result is there
+    again = resume(tmp_path / "broken", Down(ROUNDS, 2))
+    assert again.state == "paused"
+    ended = resume(tmp_path / "broken", Script(ROUNDS))
+    assert ended.state == "finished" and outcomes(ended) == outcomes(unbroken)
+    assert ended.result.spent.calls == unbroken.result.spent.calls
+    assert ended.run.status.state == "finished"
+
+
+def test_seconds_go_on_counting_over_a_pause(tmp_path: Path) -> None:
+    paused = start(tmp_path, Down(ROUNDS, 3))
+    ended = resume(tmp_path, Script(ROUNDS))
+    assert 0 < paused.result.spent.seconds < ended.result.spent.seconds
+
+
+def test_a_budget_counts_what_was_spent_before_the_pause(tmp_path: Path) -> None:
+    start(tmp_path, Down(ROUNDS, 2), tokens=700, fallback="none")
+    ended = resume(tmp_path, Script(ROUNDS))
+    assert ended.result.stop_reason == "budget: tokens"
+    assert len(ended.result.attempts) == 2
+
+
+def test_resuming_a_finished_run_does_nothing_and_says_the_same(tmp_path: Path) -> None:
+    first = start(tmp_path, Script(ROUNDS))
+    script = Script(ROUNDS)
+    again = resume(tmp_path, script)
+    assert again.result == first.result and not script.asked
+
+
+def test_a_finished_run_whose_outputs_are_lost_writes_them_again(tmp_path: Path) -> None:
+    first = start(tmp_path, Script(ROUNDS))
+    (first.run.folder / "result.json").unlink()
+    assert outcomes(resume(tmp_path, Script(ROUNDS))) == outcomes(first)
+    assert (first.run.folder / "result.json").exists()
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts(tmp_path: Path) -> None:
+    run = Run(tmp_path, "run")
+    run.reserve()
+    run.begin(record(settings()), BASELINE)
+    assert run.status.state == "interrupted"
+    assert resume(tmp_path, Script(ROUNDS)).state == "finished"
+
+
+def test_the_name_of_a_run_is_taken_once(tmp_path: Path) -> None:
+    start(tmp_path, Script(ROUNDS))
+    with pytest.raises(RunError, match="there is a run 'run' already"):
+        start(tmp_path, Script(ROUNDS))
+
+
+def test_an_older_graph_is_refused_by_name(tmp_path: Path) -> None:
+    paused = start(tmp_path, Down(ROUNDS, 2))
+    path = paused.run.folder / "run.json"
+    path.write_text(path.read_text().replace('"measure"', '"judge"'))
+    before = (paused.run.checkpoints).read_bytes()
+    with pytest.raises(RunError, match=r"another version of the graph .*its node 'judge' is not there any more"):
+        resume(tmp_path, Script(ROUNDS))
+    assert paused.run.checkpoints.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", [b"this is no database, it only looks like one" * 200, b""])
+def test_a_damaged_database_is_refused_and_left_as_it_is(tmp_path: Path, damage: bytes) -> None:
+    paused = start(tmp_path, Down(ROUNDS, 2))
+    for extra in paused.run.folder.glob("checkpoint.sqlite-*"):
+        extra.unlink()
+    paused.run.checkpoints.write_bytes(damage)
+    with pytest.raises(RunError, match=r"is damaged .*left as it is|holds no checkpoint of run"):
+        resume(tmp_path, Script(ROUNDS))
+    if damage:
+        assert paused.run.checkpoints.read_bytes() == damage
+
+
+def test_a_page_of_garbage_in_the_database_is_found(tmp_path: Path) -> None:
+    paused = start(tmp_path, Down(ROUNDS, 2))
+    path = paused.run.checkpoints
+    data = bytearray(path.read_bytes())
+    data[4096:8192] = os.urandom(4096)
+    path.write_bytes(data)
+    with pytest.raises(RunError, match="damaged"):
+        resume(tmp_path, Script(ROUNDS))
+    assert path.read_bytes() == data
+
+
+def test_a_record_that_does_not_fit_is_not_resumed(tmp_path: Path) -> None:
+    paused = start(tmp_path, Down(ROUNDS, 2))
+    with sqlite3.connect(paused.run.checkpoints) as connection:
+        changed = connection.execute(
+            "UPDATE checkpoints SET checkpoint = replace(checkpoint, CAST('repairs' AS BLOB), CAST('repaira' AS BLOB))"
+        ).rowcount
+    assert changed
+    with pytest.raises(RunError, match="damaged"):
+        resume(tmp_path, Script(ROUNDS))
+
+
+def test_another_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(tmp_path, Down(ROUNDS, 2))
+    monkeypatch.setattr(PaperEvaluator, "facts", PaperEvaluator.facts.model_copy(update={"name": "stone"}))
+    with pytest.raises(RunError, match=r"measured on paper \(pencil\), and this is stone"):
+        resume(tmp_path, Script(ROUNDS))
+
+
+def test_a_failure_of_ours_is_raised_and_noted_and_can_be_resumed(tmp_path: Path) -> None:
+    class Broken(Script):
+        def planner(self, request):
+            raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        start(tmp_path, Broken(ROUNDS))
+    status = Run(tmp_path, "run").status
+    assert status.state == "failed" and "a bug" in status.message
+    assert resume(tmp_path, Script(ROUNDS)).state == "finished"
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), sqlite3.OperationalError("database or disk is full")]
+)
+def test_a_full_disk_is_said_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    whole, put = start(tmp_path / "whole", Script(ROUNDS)), Store.put
+
+    def full(self: Store, source: str) -> str:
+        if source == "speed 1.2":
+            raise error
+        return put(self, source)
+
+    monkeypatch.setattr(Store, "put", full)
+    with pytest.raises(RunError, match=r"is full; free some space .*run.py resume run"):
+        start(tmp_path / "full", Script(ROUNDS))
+    monkeypatch.setattr(Store, "put", put)
+    assert outcomes(resume(tmp_path / "full", Script(ROUNDS))) == outcomes(whole)
+
+
+def test_a_fork_goes_on_from_a_checkpoint_with_other_limits(tmp_path: Path) -> None:
+    script = Script({**ROUNDS, 4: ["speed 2.0"]})
+    first = start(tmp_path, script)
+    door = Door(tmp_path, paper_context(script))
+    after_round_1 = next(s for s in door.history(first.run) if s.next == ("profiler",) and s.values["round"] == 1)
+    new = first.run.record.model_copy(
+        update={"run_id": "second", "settings": settings("second", rounds=4), "forked_from": "run"}
+    )
+    ended = door.fork("run", after_round_1.config["configurable"]["checkpoint_id"], new, Silent(), nobody)
+    assert ended.state == "finished" and ended.result.run_id == "second"
+    assert [row.round for row in ended.result.attempts] == [1, 2, 3, 4]
+    assert ended.result.speedup.median == pytest.approx(2.0)
+    # What the first run had evaluated was not evaluated again, and the first run is what it was.
+    fresh = (ended.run.folder / "evaluations.log").read_text()
+    assert Store(tmp_path).put("speed 1.2") not in fresh
+    assert door.snapshot(first.run).values["settings"].run_id == "run"
+    assert [run.id for run in every(tmp_path)] == ["run", "second"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "said"),
+    [("nonsense", "has no checkpoint 'nonsense'"), ("", "no checkpoint"), ("-", "checkpoints '-'")],
+)
+def test_a_checkpoint_that_is_not_there_is_said(tmp_path: Path, checkpoint: str, said: str) -> None:
+    first = start(tmp_path, Script(ROUNDS))
+    new = first.run.record.model_copy(update={"run_id": "second", "settings": settings("second")})
+    with pytest.raises(RunError, match=said):
+        Door(tmp_path, paper_context(Script(ROUNDS))).fork("run", checkpoint, new, Silent(), nobody)
+    assert not (tmp_path / "second").exists()
+
+
+def test_the_end_of_a_run_cannot_be_forked(tmp_path: Path) -> None:
+    first = start(tmp_path, Script(ROUNDS))
+    door = Door(tmp_path, paper_context(Script(ROUNDS)))
+    last = door.history(first.run)[0].config["configurable"]["checkpoint_id"]
+    new = first.run.record.model_copy(update={"run_id": "second", "settings": settings("second")})
+    with pytest.raises(RunError, match="is the end of run run"):
+        door.fork("run", last, new, Silent(), nobody)
+
+
+# --- the person ----------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_that_nobody_gives_pauses_and_is_answered_later(tmp_path: Path) -> None:
+    paused = start(tmp_path, Script({1: ["speed 1.3", "speed 1.5"]}), approve="candidates", width=2, rounds=1)
+    assert paused.state == "paused" and paused.message == "waiting for approval of the candidate 'p0'"
+    again = resume(tmp_path, Script({1: ["speed 1.3", "speed 1.5"]}))
+    assert again.state == "paused"
+    second = resume(tmp_path, Script({1: ["speed 1.3", "speed 1.5"]}), answer="yes")
+    assert second.message == "waiting for approval of the candidate 'p1'"
+    ended = resume(tmp_path, Script({1: ["speed 1.3", "speed 1.5"]}), answer="no: too long")
+    assert [(row.outcome, row.reason) for row in ended.result.attempts] == [
+        ("PASSED", ""),
+        ("REFUSED", "refused by the person: too long"),
+    ]
+    assert ended.result.spent.calls == 5  # tester, profiler, planner, two coders: nobody was asked twice
+
+
+def test_a_person_may_edit_a_candidate(tmp_path: Path) -> None:
+    seen: list[dict] = []
+
+    def ask(question, store):
+        seen.append(question)
+        assert store.get(question["candidate"]) == "speed 1.3"
+        return {"edit": "speed 1.9"}
+
+    ended = start(tmp_path, Script({1: ["speed 1.3"]}), ask, approve="candidates", rounds=1)
+    assert ended.result.speedup.median == pytest.approx(1.9)
+    assert len(seen) == 1 and "+speed 1.3" in seen[0]["text"]
+
+
+def test_a_repair_is_shown_again(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def ask(question, _store):
+        seen.append(question["text"])
+        return "yes"
+
+    ended = start(tmp_path, Script({1: [["compile error", "speed 1.3"]]}), ask, approve="candidates", rounds=1)
+    assert len(seen) == 2 and "+speed 1.3" in seen[1]
+    assert ended.result.attempts[0].accepted
+
+
+def test_a_person_may_refuse_or_edit_a_plan(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3"], 2: ["speed 1.6"]})
+    answers = iter(["no", {"edit": "my plan\nfirst\nthen"}])
+    ended = start(tmp_path, script, lambda _q, _s: next(answers), approve="plans", rounds=2)
+    first, second = ended.result.attempts
+    assert (first.outcome, first.reason) == ("REFUSED", "refused by the person")
+    assert (second.plan.title, second.plan.steps, second.outcome) == ("my plan", ("first", "then"), "PASSED")
+    assert sum(role == "coder" for role, _ in script.asked) == 1
+
+
+def test_an_answer_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
+    start(tmp_path, Down(ROUNDS, 2))
+    with pytest.raises(RunError, match="not waiting for an answer"):
+        resume(tmp_path, Script(ROUNDS), answer="yes")
+
+
+def test_an_edited_plan_without_a_step_is_refused_before_the_run_goes_on(tmp_path: Path) -> None:
+    start(tmp_path, Script(ROUNDS), approve="plans")
+    with pytest.raises(RunError, match="at least one step"):
+        resume(tmp_path, Script(ROUNDS), answer={"edit": "a title only"})
+    assert Run(tmp_path, "run").status.state == "paused"
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from graph.runs import Run
+with Run(Path(sys.argv[1]), "run").lock():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+SLOW = """
+import sys, time
+from pathlib import Path
+from graph.session import Door
+from tests.graph.doubles import *
+
+class Slow(Script):
+    def coder(self, request):
+        print("coding", flush=True)
+        time.sleep(float(sys.argv[2]))
+        return super().coder(request)
+
+ending = Door(Path(sys.argv[1]), paper_context(Slow({1: ["speed 1.3"]}))).start(
+    record(settings(rounds=1)), BASELINE, Silent(), nobody)
+print(ending.state, flush=True)
+os._exit(130 if ending.state == "interrupted" else 0)
+"""
+
+
+def spawn(code: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+    paused = start(tmp_path, Down(ROUNDS, 2))
+    other = spawn(HOLD, tmp_path)
+    try:
+        assert other.stdout.readline() == "held\n"
+        assert paused.run.holder() == other.pid
+        paused.run.note(RunStatus(state="running", updated=now()))
+        assert paused.run.status.state == "running"
+        with pytest.raises(RunError, match=rf"run run is being worked on by another process \(pid {other.pid}\)"):
+            resume(tmp_path, Script(ROUNDS))
+    finally:
+        other.kill()
+        other.wait()
+    assert paused.run.holder() is None
+    assert paused.run.status.state == "interrupted"
+    assert resume(tmp_path, Script(ROUNDS)).state == "finished"
+
+
+def test_the_lock_is_not_inherited_by_a_forked_worker(tmp_path: Path) -> None:
+    paused = start(tmp_path, Down(ROUNDS, 2))
+    code = HOLD.replace(
+        "    print(", "    import os\n    child = os.fork()\n    if not child: time.sleep(60)\n    print(child, "
+    )
+    other = spawn(code, tmp_path)
+    child = int(other.stdout.readline().split()[0])
+    other.kill()
+    other.wait()
+    try:
+        os.kill(child, 0)  # the worker lives on
+        assert resume(tmp_path, Script(ROUNDS)).state == "finished"
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert paused.run.holder() is None
+
+
+def test_ctrl_c_ends_a_long_node_soon_and_the_run_goes_on(tmp_path: Path) -> None:
+    process = spawn(SLOW, tmp_path, 60)
+    assert process.stdout.readline() == "coding\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130, process.stderr.read()
+    assert time.monotonic() - began < session.GRACE_S + 3
+    assert process.stdout.read() == "interrupted\n"
+    run = Run(tmp_path, "run")
+    assert run.status.state == "interrupted"
+    assert resume(tmp_path, Script({1: ["speed 1.3"]})).result.attempts[0].accepted
+
+
+def test_ctrl_c_lets_a_short_node_finish(tmp_path: Path) -> None:
+    process = spawn(SLOW, tmp_path, 1)
+    assert process.stdout.readline() == "coding\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130, process.stderr.read()
+    values = Door(tmp_path, paper_context(Script({}))).snapshot(Run(tmp_path, "run")).values
+    assert values["drafts"][0].candidate and values["spent"].nodes["coder"].count == 1
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    process = spawn(SLOW, tmp_path, 60)
+    assert process.stdout.readline() == "coding\n"
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert time.monotonic() - began < 1
+    assert resume(tmp_path, Script({1: ["speed 1.3"]})).state == "finished"
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "/etc", ".hidden", "-x", "a b", "a\n", "é", "x" * 101])
+def test_a_bad_run_id_is_refused(name: str) -> None:
+    with pytest.raises(RunError, match="is no run id"):
+        valid_id(name)
+
+
+def test_made_up_names_are_valid(tmp_path: Path) -> None:
+    for kernel in ("silu_and_mul", "/home/me/my kernel", "é", "x" * 300):
+        assert valid_id(new_id(kernel))
+
+
+def test_an_unknown_run_names_the_nearest(tmp_path: Path) -> None:
+    start(tmp_path, Script(ROUNDS), run_id="silu-monday")
+    with pytest.raises(RunError, match="no run 'silu-munday'; did you mean silu-monday"):
+        Run.find(tmp_path, "silu-munday")

@@ -1,0 +1,50 @@
+import math
+import re
+
+import pytest
+
+from harness.records import Interval
+from harness.report import charts
+from harness.report.result import Result
+from tests.harness.report.example import RESULT
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.31, 0.97], [0.1, 40.0], [math.inf, 0.0, 1.2], [1e-9, 1e9]])
+def test_the_speedup_scale_always_shows_one(values):
+    scale = charts.speedup_scale(values)
+    assert 0 < scale(1.0) < 1
+    assert all(0 <= scale(value) <= 1 for value in values if math.isfinite(value))
+    assert 2 <= len(scale.ticks) <= 12
+    assert list(scale.ticks) == sorted(scale.ticks)
+
+
+def test_times_are_placed_by_logarithm():
+    rows = RESULT.rows(held_out=False)
+    scale = charts.time_scale(rows)
+    assert scale(2.0) - scale(1.0) == pytest.approx(scale(200.0) - scale(100.0))
+    chart = charts.times_chart(rows, scale)
+    for _, _, lines in chart.groups:
+        assert [line.row.cache for line in lines] == ["cold", "hot"]
+        for line in lines:
+            assert 0 <= line.left <= line.left + line.width <= 100.01
+            assert (line.best < line.baseline) == (line.row.best_us < line.row.baseline_us)
+
+
+def test_a_wild_interval_does_not_break_the_chart():
+    row = RESULT.attempts[0].model_copy(update={"speedup": Interval(median=1.0, low=0.0, high=math.inf)})
+    svg = charts.rounds_chart(Result.model_validate(RESULT.model_dump() | {"attempts": [row]}), 600, 300)
+    for drawn in re.findall(r' (?:d|[cxyr]+[12]?)="([^"]*)"', svg):
+        assert "nan" not in drawn and "inf" not in drawn
+
+
+def test_many_rounds_do_not_crowd_the_axis():
+    rows = [RESULT.attempts[0].model_copy(update={"round": n}) for n in range(1, 201)]
+    svg = charts.rounds_chart(Result.model_validate(RESULT.model_dump() | {"attempts": rows, "rounds": 200}), 350, 260)
+    assert svg.count('text-anchor="middle"') < 15
+
+
+def test_parallel_attempts_stand_side_by_side():
+    svg = charts.rounds_chart(RESULT, 960, 300)
+    assert svg.count("<circle") == 4
+    places = [charts._dodge(RESULT.attempts, attempt) for attempt in RESULT.attempts]
+    assert places == [0, 0, 0, -0.5, 0.5, 0]

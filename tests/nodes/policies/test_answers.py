@@ -1,0 +1,122 @@
+"""Replies are hostile until they parsed: whatever comes, it is an answer or Unfit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodes.policies import answers
+from nodes.policies.prices import Prices
+from nodes.policies.replies import Unfit
+from tests.nodes.policies.examples import SOURCE, for_planner, for_profiler, for_tester
+from tests.nodes.policies.test_chat import A_PLAN, EDIT, EDITED, FINDING, PLANS, SINGLE
+
+READERS: dict[str, Callable[[str], object]] = {
+    "tests": lambda text: answers.tests(text, for_tester()),
+    "finding": lambda text: answers.finding(text, for_profiler()),
+    "plans": lambda text: answers.plans(text, for_planner()),
+    "code": lambda text: answers.code(text, SOURCE),
+    "single": lambda text: answers.single(text, for_planner()),
+}
+WORDS = [
+    "{", "}", '"', "```", "```json", "```cuda", "\n", "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE",
+    '{"format": "file"}', '{"format": "edit"}', "#define BLOCK 128  // tune: 64 128 256",
+    "\x00", "\ud800", "NaN", "1e999", "[" * 50, "plans", ":", ",",
+    json.dumps(PLANS), json.dumps(FINDING), json.dumps(A_PLAN), EDIT, SINGLE,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=60, deadline=None)
+@given(text=st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=5)), max_size=12).map("".join))
+def test_anything_is_an_answer_or_unfit(name: str, text: str) -> None:
+    try:
+        READERS[name](text)
+    except Unfit as unfit:
+        assert str(unfit)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "text", ["", "{" * 100_000, "[" * 100_000, '{"a":' * 50_000, "x" * 500_000, '{"plans": ' + "9" * 10_000 + "}"],
+    ids=["empty", "braces", "brackets", "deep", "long", "digits"],
+)  # fmt: skip
+def test_sizes_and_depths_are_bounded(name: str, text: str) -> None:
+    with pytest.raises(Unfit):
+        READERS[name](text)
+
+
+FILE = '```json\n{"format": "file", "notes": "n"}\n```\n\n```cuda\nint a;\n```\n'
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        FILE,
+        'Sure!\n{"format": "file", "notes": "n"}\n```\nint a;\n```',
+        FILE.replace("```cuda", "````cpp").replace("a;\n```", "a;\n````"),
+    ],
+)
+def test_a_whole_file(reply: str) -> None:
+    assert answers.code(reply, SOURCE) == ("int a;\n", "n")
+
+
+@pytest.mark.parametrize(
+    ("reply", "complaint"),
+    [
+        (FILE + FILE[FILE.index("```cuda") :], "exactly one fenced block with the whole file after the header, not 2"),
+        (FILE.rstrip().removesuffix("```"), "not closed"),
+        (FILE.replace("int a;", SOURCE), "the same as before"),
+        (FILE.replace("int a;", "x" * 300_000), "longer than 256000 bytes"),
+        (FILE.replace("int a;", "#define A 1  // tune: 1 2\n#define A 2  // tune: 1 2"), "defined twice"),
+        (FILE.replace("file", "patch"), "format: Input should be 'file', 'edit' or 'none'"),
+        ("int main() { return 0; }", "must begin with the JSON header"),
+        (EDIT.replace(">>>>>>> REPLACE", ""), "is not finished"),
+        (EDIT.replace("BLOCK 128", "BLOCK  128"), "occurs 0 times"),
+        (EDIT.replace("#define BLOCK 128  // tune: 64 128 256\n=", "=", 1), "the search text is empty"),
+        ('{"format": "edit", "notes": ""}\nno blocks', "no SEARCH/REPLACE block"),
+    ],
+)
+def test_what_a_coder_may_not_answer(reply: str, complaint: str) -> None:
+    with pytest.raises(Unfit) as caught:
+        answers.code(reply, SOURCE)
+    assert complaint in str(caught.value)
+
+
+def test_edits_apply_in_order_also_inside_a_fence() -> None:
+    second = (
+        "<<<<<<< SEARCH\n#define BLOCK 64  // tune: 32 64\n=======\n#define BLOCK 32  // tune: 32 64\n>>>>>>> REPLACE\n"
+    )
+    source, _ = answers.code(EDIT.replace("\n\n<", "\n\n```\n<") + second + "```\n", SOURCE)
+    assert source == EDITED.replace("BLOCK 64", "BLOCK 32")
+    deleted, _ = answers.code(EDIT.replace("\n#define BLOCK 64  // tune: 32 64\n>", "\n>"), SOURCE)
+    assert deleted == SOURCE.replace("#define BLOCK 128  // tune: 64 128 256\n", "")
+    windows, _ = answers.code(EDIT.replace("\n", "\r\n"), SOURCE.replace("\n", "\r\n"))
+    assert windows == EDITED
+
+
+def test_a_finding_keeps_the_measured_figures() -> None:
+    forged = {**FINDING, "numbers": [{"name": "cold_light_percent", "value": 99}, {"name": "../x", "value": 1}]}
+    found = answers.finding(json.dumps(forged), for_profiler())
+    assert found.numbers == {
+        "cold_light_percent": 40.0,
+        "hot_light_percent": 50.0,
+        "speedup": pytest.approx(1.118, abs=1e-3),
+    }
+
+
+def test_plans_are_named_by_their_content() -> None:
+    first = answers.plans(json.dumps(PLANS), for_planner())
+    assert first == answers.plans(json.dumps(PLANS, indent=3), for_planner())
+    assert first[0].id != first[1].id
+
+
+def test_listed_prices_are_for_their_own_server_only() -> None:
+    listed = Prices()
+    assert listed.of("gpt-5-2025-08-07") == listed.of("gpt-5") is not None
+    assert listed.of("gpt-5-something") is None
+    assert Prices(base_url="http://127.0.0.1:8001/v1").of("gpt-5") is None

@@ -1,0 +1,569 @@
+"""The chat policy against a real server on loopback, through the real client."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import traceback
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from harness.store import digest
+from nodes.policies.chat import ChatPolicy
+from nodes.policies.connection import Retries
+from nodes.policies.transcript import Exchange, Transcript, TranscriptDamaged
+from nodes.roles import CoderAnswer, Plan, PolicyPaused, Usage
+from tests.nodes.policies.examples import (
+    HIDDEN,
+    OTHER,
+    PLAN,
+    SOURCE,
+    VISIBLE,
+    for_coder,
+    for_planner,
+    for_profiler,
+    for_repair,
+    for_tester,
+)
+from tests.nodes.policies.server import Drops, Fails, ModelServer, Raw, Says, model_server
+
+KEY = "sk-test-0123456789abcdef"
+FAST = Retries(attempts=3, first_s=0.01, ceiling_s=0.05, total_s=5.0, timeout_s=5.0)
+
+FINDING = {"bound": "memory", "summary": "Reads twice.", "numbers": [{"name": "load_width_bytes", "value": 2}],
+           "slow_workloads": [VISIBLE.label, "no such workload"]}  # fmt: skip
+A_PLAN = {
+    "title": "wider loads",
+    "steps": ["Load 16 bytes."],
+    "rationale": "fewer requests",
+    "expected_speedup": 1.3,
+    "base": "",
+}
+B_PLAN = {**A_PLAN, "title": "two rows a block"}
+PLANS = {"plans": [A_PLAN, B_PLAN], "nothing_left": ""}
+EDIT = """\
+{"format": "edit", "notes": "64 threads"}
+
+<<<<<<< SEARCH
+#define BLOCK 128  // tune: 64 128 256
+=======
+#define BLOCK 64  // tune: 32 64
+>>>>>>> REPLACE
+"""
+EDITED = SOURCE.replace("BLOCK 128  // tune: 64 128 256", "BLOCK 64  // tune: 32 64")
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as made:
+        yield made
+
+
+class Said(list):
+    def __call__(self, kind: str, text: str) -> None:
+        self.append((kind, text))
+
+    def of(self, kind: str) -> list[str]:
+        return [text for here, text in self if here == kind]
+
+
+def policy(server: ModelServer, folder: Path, **options: object) -> ChatPolicy:
+    models = dict.fromkeys(("tester", "profiler", "planner", "coder"), "some-model")
+    options = {"base_url": server.base_url, "api_key": SecretStr(KEY), "retries": FAST, **options}
+    return ChatPolicy(options.pop("models", models), Transcript(folder / "transcript.jsonl"), **options)
+
+
+def says(answer: dict, **options: object) -> Says:
+    return Says(json.dumps(answer), **options)
+
+
+# The ladder ----------------------------------------------------------------------------------------------------------
+
+
+def test_json_schema_is_the_first_rung(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [says(FINDING)]
+    chat = policy(server, tmp_path)
+    found = chat.profiler(for_profiler())
+    assert found.bound == "memory" and found.slow_workloads == (VISIBLE.label,)
+    assert found.numbers["load_width_bytes"] == 2 and found.numbers["cold_light_percent"] == 40.0
+    sent = server.requests[0]
+    assert sent["path"] == "/v1/chat/completions" and sent["headers"]["authorization"] == f"Bearer {KEY}"
+    form = sent["body"]["response_format"]["json_schema"]
+    assert form["strict"] and form["schema"]["additionalProperties"] is False
+    assert sorted(form["schema"]["required"]) == sorted(form["schema"]["properties"])
+    assert chat.usage() == {"profiler": Usage(calls=1, tokens_in=100, tokens_out=20, money_usd=None)}
+
+
+def test_ladder_goes_down_and_the_rung_that_worked_is_remembered(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        Fails(400, "response_format is not supported"), Says(arguments=PLANS), Says(arguments=FINDING),
+    ]  # fmt: skip
+    chat = policy(server, tmp_path)
+    assert [plan.title for plan in chat.planner(for_planner())] == ["wider loads", "two rows a block"]
+    chat.profiler(for_profiler())
+    bodies = [request["body"] for request in server.requests]
+    assert "response_format" in bodies[0] and "tools" not in bodies[0]
+    assert all("response_format" not in body for body in bodies[1:])
+    assert all(body["tool_choice"]["function"]["name"] == body["tools"][0]["function"]["name"] for body in bodies[1:])
+
+
+def test_last_rung_is_text_with_fenced_json(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        Fails(422, "extra_forbidden: response_format"), Fails(400, "tools are not supported"),
+        Says(f"Here it is:\n```json\n{json.dumps(PLANS)}\n```\nGood luck."),
+    ]  # fmt: skip
+    chat = policy(server, tmp_path)
+    assert len(chat.planner(for_planner())) == 2
+    last = server.requests[-1]["body"]
+    assert "tools" not in last and "response_format" not in last
+    assert '"nothing_left"' in last["messages"][-1]["content"]
+    assert [e.reply.rung for e in chat.transcript.exchanges()] == ["text"]
+
+
+def test_a_server_that_ignores_the_schema_is_asked_one_rung_lower(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Says("I think that it is memory."), Says(arguments=FINDING)]
+    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+    assert "tools" in server.requests[1]["body"]
+
+
+def test_a_server_that_knows_only_the_old_name_of_the_limit(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Fails(422, "extra_forbidden: max_completion_tokens"), says(FINDING), Says(EDIT)]
+    chat = policy(server, tmp_path, answer_tokens={"coder": 777})
+    assert chat.profiler(for_profiler()).bound == "memory"
+    chat.coder(for_coder())
+    first, second, third = [request["body"] for request in server.requests]
+    assert "max_completion_tokens" in first and "response_format" in second, "the rung is not to blame"
+    assert third["max_tokens"] == 777 and "max_completion_tokens" not in third
+
+
+def test_responses_interface(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [says(FINDING), Fails(400, "text.format: unsupported"), Says(arguments=PLANS), Says(EDIT)]
+    chat = policy(server, tmp_path, interface="responses")
+    assert chat.profiler(for_profiler()).bound == "memory"
+    assert len(chat.planner(for_planner())) == 2
+    assert chat.coder(for_coder()).source == EDITED
+    assert {request["path"] for request in server.requests} == {"/v1/responses"}
+    assert server.requests[0]["body"]["text"]["format"]["type"] == "json_schema"
+    assert chat.usage()["coder"].tokens_out == 20
+
+
+@pytest.mark.parametrize("interface", ["chat", "responses"])
+def test_cut_off_and_refused_answers(server: ModelServer, tmp_path: Path, interface: str) -> None:
+    said = Said()
+    server.script = [Says('{"bound": "mem', finish="length"), says(FINDING), Says(refusal="I will not.")]
+    chat = policy(server, tmp_path, interface=interface, say=said)
+    assert chat.profiler(for_profiler()).bound == "memory"
+    assert "cut off at the limit of 20 tokens" in said.of("asked again")[0]
+    answer = chat.coder(for_coder())
+    assert answer.source == "" and answer.reason == "the model refused the coder's request: I will not."
+    assert len(server.requests) == 3, "a refusal is not asked again"
+    assert chat.usage()["profiler"].tokens_out == 40, "a cut-off answer is paid for"
+
+
+def test_content_filter_has_its_own_sentence(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Says(None, finish="content_filter")] * 2
+    chat = policy(server, tmp_path)
+    assert "content filter" in chat.coder(for_coder()).reason
+    finding = chat.profiler(for_profiler())
+    assert finding.bound == "unknown" and finding.numbers["cold_light_percent"] == 40.0
+
+
+# Answers that do not fit ---------------------------------------------------------------------------------------------
+
+
+def test_wrong_schema_is_asked_again_with_the_error(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [says({**FINDING, "bound": "the moon"}), says(FINDING)]
+    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+    messages = server.requests[1]["body"]["messages"]
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "user"]
+    assert "bound: Input should be" in messages[-1]["content"]
+
+
+def test_asking_again_is_bounded_and_each_role_ends_sensibly(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Says("no json \ud800\x00")] * 12
+    chat = policy(server, tmp_path, say=said)
+    assert chat.tester(for_tester()).workloads == ()
+    assert chat.profiler(for_profiler()).light_fraction == pytest.approx((0.4 * 0.5) ** 0.5)
+    (plan,) = chat.planner(for_planner())
+    assert plan.title == "the coder's own choice" and plan.base == digest(SOURCE)
+    answer = chat.coder(for_coder())
+    assert answer.source == "" and "could not be used after 3 tries" in answer.reason
+    assert len(server.requests) == 12 and len(said.of("no answer")) == 4
+
+
+def test_search_text_must_occur_once(server: ModelServer, tmp_path: Path) -> None:
+    twice = EDIT.replace("#define BLOCK 128  // tune: 64 128 256\n=", "BLOCK\n=")
+    server.script = [Says(twice), Says(EDIT)]
+    assert policy(server, tmp_path).coder(for_coder()) == CoderAnswer(source=EDITED, reason="64 threads")
+    assert "occurs 2 times" in server.requests[1]["body"]["messages"][-1]["content"]
+
+
+def test_coder_may_say_that_a_plan_cannot_be_carried_out(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Says('{"format": "none", "notes": "there is no loop"}')]
+    assert policy(server, tmp_path).coder(for_coder()) == CoderAnswer(source="", reason="there is no loop")
+
+
+def test_planner_returns_at_most_width_different_new_plans(server: ModelServer, tmp_path: Path) -> None:
+    other = {**A_PLAN, "title": "from the other", "base": digest(OTHER)[:12]}
+    server.script = [says({"plans": [A_PLAN, A_PLAN, other, B_PLAN], "nothing_left": ""})]
+    chat = policy(server, tmp_path)
+    plans = chat.planner(for_planner())
+    assert [(p.title, p.base) for p in plans] == [("wider loads", digest(SOURCE)), ("from the other", digest(OTHER))]
+    # The same plan from the same source was tried: it is asked again, and an unknown base too.
+    server.script = [
+        says({"plans": [A_PLAN], "nothing_left": ""}),
+        says({"plans": [{**A_PLAN, "base": "0123456789ab"}], "nothing_left": ""}),
+        says({"plans": [], "nothing_left": "it is at its limit"}),
+    ]
+    tried = for_planner().attempts[0].model_copy(update={"plan": plans[0], "round": 3})
+    assert chat.planner(for_planner(attempts=(tried,), round=4)) == ()
+    complaints = [r["body"]["messages"][-1]["content"] for r in server.requests[2:]]
+    assert "was tried from the same source in round 3" in complaints[0] and "base: '0123456789ab'" in complaints[1]
+
+
+def test_plans_for_rules_name_rewrites(server: ModelServer, tmp_path: Path) -> None:
+    rewrites = {"vectorise": "16-byte loads", "restrict": "no aliasing"}
+    named = {**A_PLAN, "steps": ["restrict", "vectorise"]}
+    server.script = [says(PLANS), says({"plans": [named], "nothing_left": ""})]
+    (plan,) = policy(server, tmp_path, rewrites=rewrites).planner(for_planner())
+    assert plan.steps == ("restrict", "vectorise")
+    assert "- vectorise: 16-byte loads" in server.requests[0]["body"]["messages"][0]["content"]
+
+
+def test_tester_only_adds_what_the_spec_allows(server: ModelServer, tmp_path: Path) -> None:
+    def workload(rows: int, columns: int, dtype: str = "float16") -> dict:
+        return {"axes": [{"axis": "rows", "size": rows}, {"axis": "columns", "size": columns}], "dtype": dtype}
+
+    good = {
+        "workloads": [workload(1, 1), workload(64, 4096), workload(512, 9999)],
+        "values": [{"tensor": "y", "values": "zeros"}, {"tensor": "y", "values": "large"}],
+        "reasons": "tails",
+    }
+    bad = [
+        {**good, "workloads": [workload(1, 1, "float64")]},
+        {**good, "values": [{"tensor": "rows", "values": "zeros"}]},
+    ]
+    server.script = [*map(says, bad), says(good)]
+    answer = policy(server, tmp_path).tester(for_tester())
+    assert [(w.label, w.timed, w.held_out) for w in answer.workloads] == [("float16 rows=1 columns=1", False, False)]
+    assert answer.values == {"y": ("zeros",)}
+    server.script = [says({**good, "workloads": [workload(1 << 30, 1 << 20)]}), *[Says("{}")] * 2]
+    assert policy(server, tmp_path / "huge").tester(for_tester()).workloads == ()
+
+
+def test_no_prompt_shows_a_held_out_workload(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        says({"workloads": [], "values": [], "reasons": ""}),
+        says(FINDING),
+        says(PLANS),
+        Says(EDIT),
+        Says(EDIT),
+    ]
+    chat = policy(server, tmp_path)
+    chat.tester(for_tester())
+    chat.profiler(for_profiler())
+    chat.planner(for_planner())
+    chat.coder(for_coder())
+    chat.coder(for_repair())
+    assert len(server.requests) == 5
+    assert str(HIDDEN.axes["columns"]) not in json.dumps([request["body"] for request in server.requests])
+
+
+# Faults --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fails(429),
+        Fails(500),
+        Fails(503),
+        Drops(),
+        Drops(midway=True),
+        Raw("<html>gateway</html>", "text/html"),
+        Raw("{}"),
+    ],
+    ids=str,
+)
+def test_passing_faults_are_waited_out(server: ModelServer, tmp_path: Path, fault: object) -> None:
+    said = Said()
+    server.script = [fault, fault, says(FINDING)]
+    chat = policy(server, tmp_path, say=said)
+    assert chat.profiler(for_profiler()).bound == "memory"
+    assert len(said.of("waiting")) == 2
+    assert chat.usage()["profiler"].calls == 1
+
+
+def test_retry_after_is_honoured(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        Fails(429, headers={"retry-after-ms": "300"}),
+        Fails(503, headers={"retry-after": "0.2"}),
+        Says(EDIT),
+    ]
+    policy(server, tmp_path).coder(for_coder())
+    times = [request["at"] for request in server.requests]
+    assert times[1] - times[0] >= 0.3 and times[2] - times[1] >= 0.2
+
+
+def test_a_wait_longer_than_the_bound_pauses_at_once(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Fails(429, headers={"retry-after": "3600"})]
+    with pytest.raises(PolicyPaused, match=r"busy \(HTTP 429\) and asks to wait 3600 s; tried once"):
+        policy(server, tmp_path).coder(for_coder())
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence", "requests"),
+    [
+        (Fails(500), r"failed \(HTTP 500\); tried 3 times in .* resume when it is back", 3),
+        (Drops(), "cannot be reached or dropped the connection; tried 3 times", 3),
+        (Says(EDIT, after_s=1.0), r"did not answer within 0\.2 s; tried 3 times", 3),
+        (Fails(401, f"Incorrect API key provided: {KEY}"), "refused the key .*check OPENAI_API_KEY", 1),
+        (Fails(400, f"bad {KEY}"), r"refused the request \(HTTP 400\): bad \[key\]", 1),
+        (Fails(404, "no"), "knows no model 'some-model'", 1),
+        (Fails(429, "pay", code="insufficient_quota"), "no quota left", 1),
+        (Fails(400, "too long", code="context_length_exceeded"), "the request is longer than some-model", 1),
+    ],
+)
+def test_lasting_faults_pause_with_one_sentence(
+    server: ModelServer, tmp_path: Path, fault: object, sentence: str, requests: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.script = [fault] * 3
+    chat = policy(server, tmp_path, retries=FAST.model_copy(update={"timeout_s": 0.2}))
+    with pytest.raises(PolicyPaused, match=sentence) as caught:
+        chat.coder(for_coder())
+    assert len(server.requests) == requests
+    assert "\n" not in str(caught.value)
+    seen: BaseException | None = caught.value
+    while seen is not None:  # whatever prints the chain must not find the key in it
+        assert KEY not in "".join(traceback.format_exception(seen))
+        seen = seen.__cause__ or seen.__context__
+    assert KEY not in caplog.text
+    assert chat.usage() == {} and chat.transcript.exchanges() == ()
+    # Later the server is back: the same request goes through.
+    server.script = [Says(EDIT)]
+    assert chat.coder(for_coder()).source == EDITED
+
+
+def test_server_that_is_down(tmp_path: Path) -> None:
+    with model_server() as gone:
+        pass
+    with pytest.raises(PolicyPaused, match="cannot be reached"):
+        policy(gone, tmp_path).coder(for_coder())
+
+
+def test_key_reaches_neither_prompt_nor_transcript(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Says(f"```json\n{json.dumps({**FINDING, 'summary': KEY})}\n```")]
+    chat = policy(server, tmp_path)
+    found = chat.profiler(for_profiler(source=f"// {KEY}\n{SOURCE}"))
+    assert found.summary == "[key]"
+    assert KEY not in json.dumps(server.requests[0]["body"])
+    assert KEY not in (tmp_path / "transcript.jsonl").read_text()
+    assert KEY not in repr(vars(chat)) + repr(vars(chat._connection))
+
+
+# Budget --------------------------------------------------------------------------------------------------------------
+
+
+class Rules:
+    name = "rules"
+
+    def planner(self, request: object) -> tuple[Plan, ...]:
+        return (PLAN,)
+
+    def coder(self, request: object) -> CoderAnswer:
+        return CoderAnswer(source="by rules")
+
+
+def test_budget_stops_before_the_call_that_would_pass_it(server: ModelServer, tmp_path: Path) -> None:
+    with pytest.raises(
+        PolicyPaused, match=r"the token budget ends here: 0 tokens of 5,000 tokens .* resume with a larger"
+    ):
+        policy(server, tmp_path, tokens=5000).coder(for_coder())
+    assert server.requests == []
+
+
+def test_rules_take_over_when_the_budget_ends(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Says(EDIT, tokens=(3000, 2000)), says(PLANS, tokens=(9_000, 1_000))]
+    spent = {"tester": Usage(calls=1, tokens_in=15_000, tokens_out=10_000, money_usd=0.1)}
+    chat = policy(
+        server, tmp_path, tokens=45_000, spent=spent, fallback=Rules(), say=said, answer_tokens={"coder": 10_000}
+    )
+    assert chat.coder(for_coder()).source == EDITED
+    assert said.of("budget") == [], "25,000 and 5,000 of 45,000 are no 80 %"
+    assert len(chat.planner(for_planner())) == 2
+    assert said.of("budget") == ["80% of the token budget is used: 40,000 tokens of 45,000 tokens"]
+    assert chat.coder(for_repair()).source == "by rules"
+    assert chat.planner(for_planner(round=4)) == (PLAN,)
+    assert len(server.requests) == 2 and len(said.of("budget")) == 2
+    assert "rules answers from here on" in said.of("budget")[1]
+    assert chat.usage()["coder"] == Usage(calls=1, tokens_in=3000, tokens_out=2000, money_usd=None)
+
+
+def test_role_budget_ends_only_that_role(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [says(PLANS)]
+    chat = policy(server, tmp_path, role_tokens={"coder": 100}, fallback=Rules())
+    assert chat.coder(for_coder()).source == "by rules"
+    assert len(chat.planner(for_planner())) == 2
+
+
+def test_money_is_counted_from_the_users_table_and_held_back(server: ModelServer, tmp_path: Path) -> None:
+    table = tmp_path / "prices.json"
+    table.write_text('{"usd_per_million_tokens": {"some-model": {"input": 10, "output": 100}}}')
+    server.script = [Says(EDIT, tokens=(1000, 1000))]
+    chat = policy(server, tmp_path, prices=table, money_usd=0.2, answer_tokens={"coder": 1000})
+    chat.coder(for_coder())
+    assert chat.usage()["coder"].money_usd == pytest.approx(0.11)
+    with pytest.raises(PolicyPaused, match=r"the money budget ends here: \$0.1100 of \$0.2000"):
+        chat.coder(for_repair())
+    assert len(server.requests) == 1
+
+
+def test_unknown_price_says_so_and_counts_tokens(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Says(EDIT), Says(EDIT, tokens=None)]
+    chat = policy(server, tmp_path, money_usd=1.0, say=said)
+    chat.coder(for_coder())
+    chat.coder(for_repair())
+    assert said.of("price") == [
+        "the price of some-model is not known: its tokens are counted, its money is not, "
+        "so a money budget cannot hold it back"
+    ]
+    assert said.of("usage") == ["some-model's server reports no usage: tokens are estimated from the bytes"]
+    assert chat.usage()["coder"].money_usd is None and chat.usage()["coder"].tokens_in > 1000
+
+
+def test_calls_in_flight_are_reserved(server: ModelServer, tmp_path: Path) -> None:
+    """Four at once where only one fits at a time: all are served, one after another, and none passes the limit."""
+    server.script = [Says(EDIT, tokens=(100, 100), after_s=0.05) for _ in range(4)]
+    chat = policy(server, tmp_path, tokens=14_000, answer_tokens={"coder": 8_000})
+    threads = [
+        threading.Thread(
+            target=chat.coder, args=(for_coder(plan=PLAN.model_copy(update={"id": f"p{n}", "title": f"t{n}"})),)
+        )
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times = sorted(request["at"] for request in server.requests)
+    assert len(times) == 4 and min(later - earlier for earlier, later in pairwise(times)) >= 0.04
+    assert chat.usage()["coder"].calls == 4
+    assert len(Transcript(tmp_path / "transcript.jsonl").exchanges()) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "is wrong at"),
+        ('{"usd_per_million_tokens": {"m": {"input": -1, "output": 2}}}', r"m\.input"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_wrong_price_table_is_refused(server: ModelServer, tmp_path: Path, text: str | None, complaint: str) -> None:
+    table = tmp_path / "prices.json"
+    if text is not None:
+        table.write_text(text)
+    with pytest.raises(ValueError, match=complaint):
+        policy(server, tmp_path, prices=table)
+
+
+# The transcript ------------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_pays_for_no_answer_twice(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [says({**FINDING, "bound": "x"}), says(FINDING), says(PLANS), Says(EDIT)]
+    first = policy(server, tmp_path)
+    answers = (first.profiler(for_profiler()), first.planner(for_planner()), first.coder(for_coder()))
+    assert len(server.requests) == 4
+
+    again = policy(server, tmp_path, tokens=1)  # not even a budget is needed for what was paid
+    assert (again.profiler(for_profiler()), again.planner(for_planner()), again.coder(for_coder())) == answers
+    assert len(server.requests) == 4 and again.usage() == {}
+    assert again.transcript.usage() == first.usage(), "the transcript is the ledger that a kill cannot shorten"
+
+
+def test_the_ledger_counts_against_the_budget_after_a_kill(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Says(EDIT, tokens=(50_000, 1))]
+    policy(server, tmp_path).coder(for_coder())
+    with pytest.raises(PolicyPaused, match="50,001 tokens of 60,000"):
+        policy(server, tmp_path, spent={}, tokens=60_000).coder(for_repair())
+
+
+def test_two_objects_may_write_one_file(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [says(FINDING), Says(EDIT), says(PLANS)]
+    one, other = policy(server, tmp_path), policy(server, tmp_path)
+    one.profiler(for_profiler())
+    other.coder(for_coder())
+    one.planner(for_planner())
+    roles = [exchange.question.role for exchange in Transcript(tmp_path / "transcript.jsonl").exchanges()]
+    assert roles == ["profiler", "coder", "planner"]
+
+
+@pytest.mark.parametrize("tail", ["half", "half and newline", "zeros and newline"])
+def test_a_torn_last_line_is_cut_off(server: ModelServer, tmp_path: Path, tail: str) -> None:
+    server.script = [says(FINDING), Says(EDIT)]
+    chat = policy(server, tmp_path)
+    chat.profiler(for_profiler())
+    path = tmp_path / "transcript.jsonl"
+    whole = path.read_bytes()
+    lost = bytes(50) if "zeros" in tail else whole[: len(whole) // 2]
+    path.write_bytes(whole + lost + (b"\n" if "newline" in tail else b""))
+    torn = policy(server, tmp_path)
+    assert torn.profiler(for_profiler()).bound == "memory"
+    torn.coder(for_coder())
+    lines = path.read_text().splitlines()
+    assert [Exchange.model_validate_json(line).question.role for line in lines] == ["profiler", "coder"]
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    path.write_text('{"key": 1}\n{"key": 2}\n')
+    with pytest.raises(TranscriptDamaged, match="line 1 is not an exchange"):
+        Transcript(path)
+
+
+# The single agent ----------------------------------------------------------------------------------------------------
+
+SINGLE = json.dumps({"format": "edit", "notes": "n", "bound": "latency", "plan": A_PLAN}) + EDIT[EDIT.index("\n") :]
+
+
+def test_single_agent_plans_and_codes_in_one_answer(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [Says(SINGLE), Says(SINGLE.replace("wider loads", "another")), Says(EDIT)]
+    chat = policy(server, tmp_path, agents="single")
+    assert chat.profiler(for_profiler()).bound == "unknown", "the figures only: no model is asked"
+    plans = chat.planner(for_planner())
+    assert [plan.title for plan in plans] == ["wider loads", "another"]
+    assert "Choose something other than: wider loads" in server.requests[1]["body"]["messages"][1]["content"]
+    assert chat.coder(for_coder(plan=plans[0])).source == EDITED
+    resumed = policy(server, tmp_path, agents="single")
+    assert resumed.coder(for_coder(plan=plans[1])).source == EDITED
+    assert len(server.requests) == 2, "the code came with the plan, after a kill too"
+    assert resumed.coder(for_repair(plan=plans[1])).source == EDITED
+    assert len(server.requests) == 3 and set(chat.usage()) == {"planner"}
+
+
+# Construction --------------------------------------------------------------------------------------------------------
+
+
+def test_construction_refuses_what_cannot_work(server: ModelServer, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no model is named"):
+        policy(server, tmp_path, models={})
+    with pytest.raises(ValueError, match="must begin with http"):
+        policy(server, tmp_path, base_url="localhost:8001")
+
+
+def test_constructing_does_not_import_langchain() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, nodes.policies.chat, nodes.policies.replay; sys.exit('openai' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,156 @@
+"""A recording is played back without a network, and says where it no longer fits."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.store import digest
+from nodes.policies.replay import ReplayMismatch, ReplayPolicy
+from nodes.policies.transcript import Transcript
+from nodes.roles import PolicyPaused
+from tests.nodes.policies.examples import (
+    CPU,
+    OTHER,
+    PLAN,
+    SOURCE,
+    for_coder,
+    for_planner,
+    for_profiler,
+    for_repair,
+    for_tester,
+    timing,
+)
+from tests.nodes.policies.examples import (
+    FINDING as MEASURED,
+)
+from tests.nodes.policies.server import Says, model_server
+from tests.nodes.policies.test_chat import EDIT, EDITED, FINDING, PLANS, SINGLE, policy
+
+TESTS = {"workloads": [], "values": [{"tensor": "y", "values": "zeros"}], "reasons": "zeros are lacking"}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """One round of the four agents; the planner's first answer was not used."""
+    with model_server() as server:
+        server.script = [Says(json.dumps(a)) for a in (TESTS, FINDING, {"plans": 1}, PLANS)] + [Says(EDIT)]
+        chat = policy(server, tmp_path / "recorded")
+        chat.tester(for_tester())
+        chat.profiler(for_profiler())
+        for plan in chat.planner(for_planner())[:1]:
+            chat.coder(for_coder(plan=plan, round=3))
+    return tmp_path / "recorded" / "transcript.jsonl"
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the replay opened a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def test_same_questions_get_the_same_answers(recorded: Path, offline: None) -> None:
+    replay = ReplayPolicy(recorded)
+    assert replay.tester(for_tester()).values == {"y": ("zeros",)}
+    assert replay.profiler(for_profiler()).bound == "memory"
+    plans = replay.planner(for_planner())
+    assert [plan.title for plan in plans] == ["wider loads", "two rows a block"]
+    assert replay.coder(for_coder(plan=plans[0], round=3)).source == EDITED
+    assert replay.usage() == {}
+
+
+def test_other_timings_do_not_matter(recorded: Path, offline: None) -> None:
+    said: list[str] = []
+    replay = ReplayPolicy(recorded, say=lambda kind, text: said.append(kind))
+    found = replay.profiler(for_profiler(timings=(timing(3.7),)))
+    assert found.bound == "memory" and found.numbers["cold_light_percent"] == pytest.approx(43.2, abs=0.1)
+    finding = MEASURED.model_copy(update={"light_fraction": 0.44, "summary": "other figures"})
+    plans = replay.planner(for_planner(finding=finding))
+    assert replay.coder(for_coder(plan=plans[0], finding=finding, round=3)).source == EDITED
+    assert "replay" not in said, "nothing but measurements differs"
+
+
+def test_other_outcomes_are_taken_by_place_and_said(recorded: Path, offline: None) -> None:
+    said: list[str] = []
+    replay = ReplayPolicy(recorded, say=lambda kind, text: said.append(text) if kind == "replay" else None)
+    plans = replay.planner(for_planner(attempts=(), incumbent=digest(OTHER), source=OTHER))
+    assert len(plans) == 2
+    assert (
+        said[0]
+        == "the planner's answer in round 3: taken by its place in the recording; what differs: attempts, source"
+    )
+
+
+def _mismatch(ask: Callable[[], object]) -> str:
+    with pytest.raises(ReplayMismatch) as caught:
+        ask()
+    assert isinstance(caught.value, PolicyPaused) and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_no_longer_fits_is_named(recorded: Path, offline: None) -> None:
+    replay = ReplayPolicy(recorded)
+    plan = replay.planner(for_planner())[0]
+    begin = "the recorded answers no longer fit at "
+    assert _mismatch(lambda: replay.planner(for_planner(round=4))) == (
+        begin + "the planner's answer in round 4: the nearest recorded request differs in its round, "
+        "and its answer is used up"
+    )
+    assert _mismatch(lambda: replay.coder(for_repair(plan=plan, round=3))) == (
+        begin + "the coder's answer to repair 1 for plan 'wider loads' in round 3: "
+        "the nearest recorded request differs in its step"
+    )
+    assert "differs in its plan" in _mismatch(lambda: replay.coder(for_coder(plan=PLAN, round=3)))
+    assert "they are for scaled_add on cuda, and this is scaled_add on cpu" in _mismatch(
+        lambda: replay.profiler(for_profiler(device=CPU))
+    )
+
+
+def test_an_edit_of_another_source_does_not_fit(recorded: Path, offline: None) -> None:
+    replay = ReplayPolicy(recorded)
+    plan = replay.planner(for_planner())[0]
+    sentence = _mismatch(lambda: replay.coder(for_coder(plan=plan, source="int x;\n", round=3)))
+    assert "the coder's answer for plan 'wider loads' in round 3" in sentence and "occurs 0 times" in sentence
+
+
+def test_a_replayed_run_keeps_its_own_transcript_and_resumes(recorded: Path, tmp_path: Path, offline: None) -> None:
+    own = tmp_path / "run" / "transcript.jsonl"
+    first = ReplayPolicy(recorded, kept=Transcript(own))
+    first.profiler(for_profiler(source=OTHER))  # by place
+    kept = Transcript(own)
+    assert kept.usage()["profiler"].tokens_in == 0
+    again = ReplayPolicy(recorded, kept=kept)
+    assert again.profiler(for_profiler(source=OTHER)).bound == "memory"
+    assert len(Transcript(own).exchanges()) == 1
+    assert "differs in its source, and its answer is used up" in _mismatch(
+        lambda: again.profiler(for_profiler(source=SOURCE + "\n", timings=()))
+    )
+
+
+def test_a_kept_transcript_can_be_replayed_in_turn(recorded: Path, tmp_path: Path, offline: None) -> None:
+    own = tmp_path / "run" / "transcript.jsonl"
+    ReplayPolicy(recorded, kept=Transcript(own)).planner(for_planner())
+    assert len(ReplayPolicy(own).planner(for_planner())) == 2
+
+
+def test_single_agent_is_recognised(tmp_path: Path) -> None:
+    with model_server() as server:
+        server.script = [Says(SINGLE)]
+        policy(server, tmp_path, agents="single").planner(for_planner(width=1))
+    replay = ReplayPolicy(tmp_path / "transcript.jsonl")
+    (plan,) = replay.planner(for_planner(width=1))
+    assert replay.agents == "single" and replay.coder(for_coder(plan=plan)).source == EDITED
+
+
+def test_there_must_be_something_to_play(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no transcript"):
+        ReplayPolicy(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(ValueError, match="holds no answer"):
+        ReplayPolicy(tmp_path / "empty.jsonl")

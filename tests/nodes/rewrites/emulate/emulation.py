@@ -1,0 +1,159 @@
+"""Runs CUDA sources on the CPU, thread by thread, and compares what they compute with the reference.
+
+`python -m tests.nodes.rewrites.emulate.emulation FOLDER SOURCE` runs SOURCE on the folder's small workloads and ends with
+status 1 where a value is wrong, 9 where the emulation itself refuses (a barrier that not all threads reach, ...).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from kernels import catalog
+from kernels.spec import Scalar, Size, Spec, Tensor, Workload
+from nodes.rewrites.device_code import Code
+from nodes.rewrites.source import Edits, Source
+
+HERE = Path(__file__).parent
+GUARD = 64
+"""Elements on either side of every tensor that must stay as they are."""
+MOST_ELEMENTS = 70_000
+HEADERS = ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "device_launch_parameters.h", "math_constants.h")
+
+
+def host_source(text: str) -> str:
+    """The file as C++: launches become calls, dynamic shared memory a pointer, CUDA's headers the emulation's."""
+    source = Source(text, "cuda")
+    edits = Edits(source)
+    for launch in Code(source).launches:
+        if launch.dependent:
+            continue
+        of = source.of
+        call = f"{of(launch.function)}({', '.join(of(a) for a in launch.arguments)})"
+        edits.changes.append((
+            launch.node.start_byte, launch.node.end_byte,
+            f"emulate::launch({of(launch.grid)}, {of(launch.block)}, {launch.shared_text}, [&] {{ {call}; }})",
+        ))  # fmt: skip
+    for node in source.walk(None, "declaration"):
+        if "__shared__" in source.of(node) and any(source.of(c) == "extern" for c in source.walk(node)):
+            declarator = node.child_by_field_name("declarator")
+            name = declarator.child_by_field_name("declarator") if declarator is not None else None
+            kind = source.of(node.child_by_field_name("type"))
+            edits.changes.append((node.start_byte, node.end_byte, f"{kind}* {source.of(name)} = reinterpret_cast<{kind}*>(emulate::dynamic_shared);"))
+    for node in source.walk(None, "preproc_include"):
+        if any(header in source.of(node) for header in HEADERS):
+            edits.changes.append((node.start_byte, node.end_byte, "\n"))
+    for node in source.walk(None, "preproc_call"):
+        if source.of(node).lstrip("# ").startswith("pragma unroll"):
+            edits.changes.append((node.start_byte, node.end_byte, "\n"))
+    return '#include "cuda_emulation.h"\n' + edits.apply()
+
+
+def library(text: str, folder: Path) -> ctypes.CDLL:
+    path = folder / "candidate.cpp"
+    path.write_text(host_source(text))
+    command = ["g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-fsanitize=alignment",
+               "-fsanitize-undefined-trap-on-error", f"-I{HERE}", str(path), "-o", str(folder / "candidate.so")]  # fmt: skip
+    built = subprocess.run(command, capture_output=True, text=True)
+    if built.returncode:
+        raise RuntimeError(built.stderr[:4000])
+    return ctypes.CDLL(str(folder / "candidate.so"))
+
+
+def small_workloads(spec: Spec) -> list[Workload]:
+    def elements(workload: Workload) -> int:
+        return sum(torch.Size(spec.shape(t, workload.axes)).numel() for t in spec.tensors)
+
+    return [w for w in spec.workloads if elements(w) <= MOST_ELEMENTS and "cuda" in w.devices]
+
+
+def _values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape, dtype = spec.shape(tensor, workload.axes), getattr(torch, spec.dtype(tensor, workload))
+    rule = tensor.values[0]
+    if rule.startswith("index:"):
+        return torch.randint(0, workload.axes[rule[6:]], shape, generator=generator).to(dtype)
+    if rule.startswith("range:"):
+        low, high = (float(x) for x in rule[6:].split(":"))
+        return (torch.rand(shape, generator=generator) * (high - low) + low).to(dtype)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Workload, offset: int = 0) -> str:
+    """What is wrong, "" if nothing. `offset` elements move every tensor away from its alignment."""
+    inputs = {t.name: _values(spec, t, workload, n) for n, t in enumerate(spec.tensors) if t.role != "output"}
+    precise = {name: value.double() if value.is_floating_point() else value.clone() for name, value in inputs.items()}
+    expected = kernel.reference(**precise, **spec.scalars)
+    buffers: dict[str, torch.Tensor] = {}
+    views: dict[str, torch.Tensor] = {}
+    arguments: list[object] = []
+    for argument in spec.arguments:
+        if isinstance(argument, Size):
+            arguments.append(ctypes.c_int64(workload.axes[argument.name]))
+        elif isinstance(argument, Scalar):
+            kind = {"float": ctypes.c_float, "double": ctypes.c_double, "int64_t": ctypes.c_int64}[argument.ctype]
+            arguments.append(kind(int(argument.value) if argument.ctype == "int64_t" else argument.value))
+        else:
+            shape, dtype = spec.shape(argument, workload.axes), getattr(torch, spec.dtype(argument, workload))
+            count = torch.Size(shape).numel()
+            raw = torch.full((count + 2 * GUARD + offset,), 77, dtype=torch.int8).repeat_interleave(dtype.itemsize).view(dtype)
+            assert raw.data_ptr() % 16 == 0
+            view = raw[GUARD + offset : GUARD + offset + count].view(shape)
+            if argument.name in inputs:
+                view.copy_(inputs[argument.name])
+            buffers[argument.name], views[argument.name] = raw, view
+            arguments.append(ctypes.c_void_p(view.data_ptr()))
+    names = spec.entry_names(workload.dtype)
+    function = next((getattr(built, n) for n in names if hasattr(built, n)), None)
+    if function is None:
+        return f"no entry {names[0]}"
+    function(*arguments, ctypes.c_void_p(0))
+    for tensor in spec.tensors:
+        raw, view = buffers[tensor.name].view(torch.int8), views[tensor.name]
+        width = view.element_size()
+        edge = (GUARD + offset) * width
+        if (raw[:edge] != 77).any() or (raw[edge + view.numel() * width :] != 77).any():
+            return f"{tensor.name}: written outside its bounds"
+        want = expected.get(tensor.name, inputs.get(tensor.name))
+        wrong = _difference(view, want, tensor.role == "input")
+        if wrong:
+            return f"{tensor.name}: {wrong}"
+    return ""
+
+
+def _difference(got: torch.Tensor, want: torch.Tensor, exact: bool) -> str:
+    if exact or not got.dtype.is_floating_point:
+        near = (got.double() - want.double()).abs() <= (0 if exact else 1)
+    else:
+        step = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.float32: 2**-18}.get(got.dtype, 2**-3)
+        a, b = got.double(), want.double()
+        scale = b.abs().nan_to_num(posinf=0, neginf=0).max() if b.numel() else torch.tensor(0.0)
+        near = ((a - b).abs() <= 3 * step * b.abs() + 1e-4 * scale * step / 2**-10 + 1e-6) | (a == b) | (a.isnan() & b.isnan())
+    if near.all():
+        return ""
+    at = tuple(int(i) for i in (~near).nonzero()[0])
+    return f"{int((~near).sum())} of {near.numel()} values wrong, first {at}: {got[at].item()} for {want[at].item()}"
+
+
+def check(folder: Path, text: str, *, offset: int = 0) -> list[str]:
+    """Everything that is wrong with the source on the folder's small workloads."""
+    kernel = catalog.load(str(folder))
+    with tempfile.TemporaryDirectory() as scratch:
+        built = library(text, Path(scratch))
+        found = []
+        for workload in small_workloads(kernel.spec):
+            wrong = run(kernel.spec, kernel, built, workload, offset)
+            if wrong:
+                found.append(f"{workload.label}: {wrong}")
+    return found
+
+
+if __name__ == "__main__":
+    problems = check(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), offset=int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    print("\n".join(problems) or "right")
+    sys.exit(1 if problems else 0)

@@ -1,0 +1,210 @@
+"""The gates' nodes and the state: what is decided, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.evaluate import Tuned
+from harness.records import Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
+from kernels.spec import Workload
+from nodes.approve import edited_plan
+from nodes.roles import Attempt, Plan, Usage
+from nodes.select import select
+from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
+from nodes.stops import light_fraction, next_stop
+from nodes.tune import tune
+from tests.graph.doubles import settings
+
+WORKLOAD = Workload(axes={"n": 8}, dtype="float32")
+
+
+def interval(median: float) -> Interval:
+    return Interval(median=median, low=median, high=median)
+
+
+def verdict(
+    speedup: float,
+    comparison: str = "FASTER",
+    gain: tuple[float, str] | None = None,
+    slower: float | None = None,
+    light: float = 50,
+) -> Verdict:
+    timing = Timing(
+        workload=WORKLOAD, cache="cold", baseline_us=100, time_us=100 / speedup, speedup=interval(slower or speedup),
+        comparison=Comparison.SLOWER if slower else Comparison(comparison), light_us=light, samples=3,
+    )  # fmt: skip
+    against = Suite(speedup=interval(gain[0]), comparison=Comparison(gain[1])) if gain else None
+    return Verdict(
+        candidate="c" * 64, kernel="k", device="d", outcome=Outcome.PASSED,
+        checks=(Check(workload="w", name="ordinary", passed=True),), timings=(timing,),
+        suite=Suite(speedup=interval(speedup), comparison=Comparison(comparison)), suite_incumbent=against,
+    )  # fmt: skip
+
+
+def draft(name: str, found: Verdict | None, **more: Any) -> Draft:
+    plan = Plan(id=name, title=name, steps=("s",))
+    return Draft(plan=plan, candidate=name[0] * 64 if found else "", verdict=found, **more)
+
+
+def chosen(drafts: list[Draft], **changes: Any) -> dict[str, Any]:
+    state = State(
+        settings=settings(light_fraction=1.5, **changes), drafts=drafts, round=1, stale_rounds=0, attempts=[],
+        spent=Spent(), incumbent=Incumbent(candidate="0" * 64, verdict=verdict(1.0, "SAME")),
+    )  # fmt: skip
+    return select(state, SimpleNamespace(context=None))  # type: ignore[arg-type]
+
+
+# --- select --------------------------------------------------------------------------------------------------------
+
+
+def test_against_an_incumbent_its_comparison_counts_and_not_the_baselines() -> None:
+    update = chosen(
+        [draft("a", verdict(2.0, gain=(1.01, "SAME"))), draft("b", verdict(1.5, gain=(1.1, "FASTER")))], width=2
+    )
+    assert [a.accepted for a in update["attempts"]] == [False, True]
+    assert update["attempts"][0].reason == "not clearly faster than the incumbent: SAME"
+    assert update["incumbent"].candidate == "b" * 64 and update["stale_rounds"] == 0
+
+
+@pytest.mark.parametrize("comparison", ["SAME", "SLOWER", "UNCLEAR"])
+def test_what_is_not_clearly_faster_never_becomes_the_incumbent(comparison: str) -> None:
+    update = chosen([draft("a", verdict(1.5, comparison))])
+    assert "incumbent" not in update and update["stale_rounds"] == 1
+
+
+def test_one_slower_workload_disqualifies() -> None:
+    update = chosen([draft("a", verdict(1.5, slower=0.91))])
+    assert "incumbent" not in update
+    assert update["attempts"][0].reason == "slower than the baseline on float32 n=8, cold: 0.910x"
+
+
+def test_every_draft_becomes_one_attempt_whatever_happened() -> None:
+    failed = Verdict(candidate="f" * 64, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="20 s")
+    unmeasured = verdict(1.5).model_copy(update={"suite": None, "timings": ()})
+    update = chosen(
+        [
+            draft("a", verdict(1.5)),
+            draft("f", failed, repairs=2),
+            draft("n", None, refused="no idea"),
+            draft("p", None, refused="refused by the person", by_person=True),
+            draft("u", unmeasured),
+        ],
+        width=5,
+    )
+    assert [(a.plan.id, a.outcome, a.reason, a.accepted) for a in update["attempts"]] == [
+        ("a", "PASSED", "", True),
+        ("f", "TIMEOUT", "20 s", False),
+        ("n", "NO_CANDIDATE", "no idea", False),
+        ("p", "REFUSED", "refused by the person", False),
+        ("u", "PASSED", "passed, but was not measured", False),
+    ]
+    assert [a.speedup for a in update["attempts"]] == [1.5, None, None, None, None]
+    assert update["drafts"] == []
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 3), st.sampled_from(Comparison)), max_size=5))
+def test_the_winner_is_the_largest_gain_among_the_faster(found: list[tuple[float, Comparison]]) -> None:
+    drafts = [draft(f"{i}", verdict(s, gain=(s, c.value))) for i, (s, c) in enumerate(found)]
+    attempts = chosen(drafts, width=5)["attempts"]
+    accepted = [a for a in attempts if a.accepted]
+    faster = [s for s, c in found if c is Comparison.FASTER]
+    assert len(attempts) == len(found) and len(accepted) == bool(faster)
+    if faster:
+        assert accepted[0].gain == max(faster)
+
+
+# --- stops ---------------------------------------------------------------------------------------------------------
+
+
+def at(*, light: float = 0.5, **changes: Any) -> State:
+    fields = {"round": 1, "stale_rounds": 0, "spent": Spent()} | {
+        key: changes.pop(key) for key in ("round", "stale_rounds", "spent") if key in changes
+    }
+    incumbent = Incumbent(candidate="c", verdict=verdict(1.0, light=100 * light))
+    return State(settings=settings(**changes), incumbent=incumbent, **fields)  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("state", "stop"),
+    [
+        (at(), None),
+        (at(round=3), Stop.ROUNDS),
+        (at(stale_rounds=2), Stop.PLATEAU),
+        (at(round=3, stale_rounds=2), Stop.ROUNDS),
+        (at(light=0.98, round=3), Stop.LIGHT),
+        (at(seconds=5, spent=Spent(seconds=5)), Stop.SECONDS),
+        (at(seconds=5, spent=Spent(seconds=4.9)), None),
+        (at(tokens=10, spent=Spent(usage={"coder": Usage(tokens_in=9, tokens_out=1)})), None),
+        (at(tokens=10, fallback="none", spent=Spent(usage={"coder": Usage(tokens_in=9, tokens_out=1)})), Stop.TOKENS),
+        (at(money_usd=1, fallback="none", spent=Spent(usage={"coder": Usage(money_usd=1.0)})), Stop.MONEY),
+        (at(money_usd=1, fallback="none", spent=Spent(usage={"coder": Usage(money_usd=None)})), None),
+    ],
+)
+def test_the_end_of_a_run_has_a_name(state: State, stop: Stop | None) -> None:
+    assert next_stop(state) is stop
+
+
+def test_the_share_of_light_is_taken_from_cold_timings() -> None:
+    cold, hot = verdict(1.0, light=50).timings[0], verdict(1.0, light=99).timings[0].model_copy(update={"cache": "hot"})
+    both = verdict(1.0).model_copy(update={"timings": (cold, hot)})
+    assert light_fraction(both) == pytest.approx(0.5)
+    assert light_fraction(both.model_copy(update={"timings": (hot,)})) == pytest.approx(0.99)
+    assert light_fraction(both.model_copy(update={"timings": (cold.model_copy(update={"light_us": None}),)})) is None
+
+
+# --- tune ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_search_gets_no_more_seconds_than_the_run_has_left(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def search(candidate: str, *, seconds: float) -> Tuned:
+        asked.append(seconds)
+        return Tuned(candidate=candidate, values={"BLOCK": 64})
+
+    context = SimpleNamespace(evaluator=SimpleNamespace(tune=search))
+    state = State(
+        settings=settings(seconds=10.0, tune_seconds=8.0), spent=Spent(seconds=7.0), drafts=[draft("a", verdict(1.5))]
+    )
+    update = tune(state, SimpleNamespace(context=context))  # type: ignore[arg-type]
+    assert asked == [3.0] and update["drafts"][0].tuned == {"BLOCK": 64}
+
+
+# --- state ---------------------------------------------------------------------------------------------------------
+
+attempts = st.lists(
+    st.builds(
+        lambda round_, name: Attempt(round=round_, plan=Plan(id=name, title="t", steps=("s",)), outcome="NO_CANDIDATE"),
+        st.integers(1, 4),
+        st.sampled_from("abc"),
+    ),
+    max_size=8,
+)
+
+
+@given(attempts, attempts)
+def test_a_node_that_runs_twice_adds_no_attempt_twice(left: list[Attempt], right: list[Attempt]) -> None:
+    once = merge_attempts(left, right)
+    assert merge_attempts(once, right) == once
+    names = [(a.round, a.plan.id) for a in once]
+    assert len(set(names)) == len(names) and set(names) == {(a.round, a.plan.id) for a in [*left, *right]}
+
+
+def test_money_of_unknown_price_makes_the_sum_unknown() -> None:
+    spent = Spent(usage={"coder": Usage(money_usd=None, tokens_in=5), "planner": Usage(money_usd=0.5, tokens_in=1)})
+    assert spent.total.money_usd is None and spent.total.tokens_in == 6
+
+
+def test_an_edited_plan_keeps_its_name() -> None:
+    before = Plan(id="p", title="t", steps=("s",), base="b" * 64)
+    assert edited_plan(before, "new\n\n one \ntwo\n") == before.model_copy(
+        update={"title": "new", "steps": ("one", "two")}
+    )
+    with pytest.raises(ValueError, match="at least one step"):
+        edited_plan(before, "only a title")

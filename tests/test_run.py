@@ -1,0 +1,369 @@
+"""The command line, as a user meets it: sentences, exit codes, a whole run on a small kernel with a real compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import run as door
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+SPEC = """
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="twice",
+    summary="out = 2 * input",
+    axes=("n",),
+    dtypes=("float32",),
+    arguments=(
+        Tensor(name="input", role="input", shape=("n",), values=("ordinary", "zeros")),
+        Tensor(name="out", role="output", shape=("n",)),
+        Size(name="n"),
+    ),
+    workloads=(
+        Workload(axes={"n": 40000}, dtype="float32"),
+        Workload(axes={"n": 30011}, dtype="float32", held_out=True),
+    ),
+    flops="n",
+)
+"""
+REFERENCE = """
+def reference(input):
+    return {"out": 2 * input}
+"""
+BASELINE = """
+#include <cstdint>
+
+extern "C" void twice_float32(const float* input, float* out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        volatile float kept = input[i];
+        out[i] = kept * 2.0f;
+    }
+}
+"""
+FASTER = BASELINE.replace("volatile float", "float")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    (folder / "spec.py").write_text(SPEC)
+    (folder / "reference.py").write_text(REFERENCE)
+    (folder / "baseline.cpp").write_text(BASELINE)
+    return folder
+
+
+def call(*words: object, **more) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI", "ASTROLABE"))} | more.pop(
+        "env", {}
+    )
+    command = [sys.executable, str(REPOSITORY / "run.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=environment, **more)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one sentence that a bad call gets, with exit code 2."""
+    try:
+        code = door.main([str(word) for word in words])
+    except SystemExit as left:
+        code = left.code
+    said = capsys.readouterr()
+    assert code == 2 and said.out == ""
+    assert said.err.count("\n") == 1 and "Traceback" not in said.err
+    return said.err
+
+
+# --- bad input: one sentence, exit code 2 --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the following arguments are required: --kernel"),
+        (["--kernel", "silu_and_mull", "--device", "cpu"], "did you mean silu_and_mul?"),
+        (["--kernel", "no/such/folder"], "no/such/folder is not a folder"),
+        (["--kernel", "silu_and_mul", "--device", "tpu"], "invalid choice: 'tpu'"),
+        (["--kernel", "silu_and_mul", "--rounds", "-1"], "'-1' is not a whole number of at least 0"),
+        (["--kernel", "silu_and_mul", "--rounds", "many"], "'many' is not a whole number"),
+        (["--kernel", "silu_and_mul", "--seconds", "0"], "'0' is not a number above 0"),
+        (
+            ["--kernel", "silu_and_mul", "--device", "cpu", "--baseline", "productoin"],
+            "has no cpu baseline 'productoin'",
+        ),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--dtype", "int3"], "has no dtype int3"),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--source", "nowhere.cpp"], "nowhere.cpp cannot be read"),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--source", "x.cpp", "--baseline", "y"], "not both"),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--source", "x.cu"], "is not a source for device cpu"),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--run-id", "../up"], "'../up' is no run id"),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--policy", "chat"], "needs a key in OPENAI_API_KEY"),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--policy", "replay"], "needs --transcript FILE"),
+        (
+            ["--kernel", "silu_and_mul", "--device", "cpu", "--transcript", "no.jsonl"],
+            "there is no transcript no.jsonl",
+        ),
+        (["--kernel", "silu_and_mul", "--checkpointer", "mysql://x"], "--checkpointer takes postgresql://"),
+        (["--kernell", "x"], "the following arguments are required: --kernel"),
+        (["resum", "x"], "there is no command 'resum'; did you mean resume?"),
+        (["resume"], "the following arguments are required: RUN"),
+        (["resume", "nothing"], "there is no run 'nothing'"),
+        (["resume", "../../etc"], "is no run id"),
+        (["show", "nothing"], "there is no run 'nothing'"),
+        (["history", "nothing"], "there is no run 'nothing'"),
+        (["fork", "nothing", "--checkpoint", "x"], "there is no run 'nothing'"),
+        (["graph", "nothing"], "there is no run 'nothing'"),
+        (["graph", "--output", "picture.gif"], ".svg"),
+        (["evaluate", "--kernel", "silu_and_mul", "--device", "cpu", "nowhere.cpp"], "nowhere.cpp cannot be read"),
+        (["evaluate", "nowhere.cpp"], "the following arguments are required: --kernel"),
+    ],
+)
+def test_bad_usage(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert said in refused(capsys, *words)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_key_without_a_model_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    said = refused(capsys, "--kernel", "silu_and_mul", "--device", "cpu", "--policy", "chat")
+    assert "give --model NAME" in said and "sk-secret" not in said
+
+
+def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    from harness.device import why_no_cuda
+
+    if not why_no_cuda():
+        pytest.skip("a GPU is here")
+    assert "device cuda cannot be used" in refused(capsys, "--kernel", "silu_and_mul", "--device", "cuda")
+
+
+def test_a_missing_compiler(kernel: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    done = call("--kernel", kernel, "--device", "cpu", cwd=tmp_path, env={"PATH": str(tmp_path / "bin"), "CXX": ""})
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "cannot be compiled" in done.stderr and "g++" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("content", ["", "\x00\x01 not\udcff text"])
+def test_a_source_that_is_no_text(
+    content: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.cpp"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert "mine.cpp is" in refused(capsys, "--kernel", kernel, "--device", "cpu", "--source", path)
+
+
+def test_a_broken_source_file_is_said_with_the_compilers_first_complaint(kernel: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.cpp").write_text(BASELINE.replace("volatile", "volatil"))
+    done = call(
+        "--kernel", kernel, "--device", "cpu", "--source", "mine.cpp", "--run-id", "a", "--no-live", cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "the baseline (mine.cpp) does not pass: COMPILE_ERROR" in done.stderr and "volatil" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_incomplete_spec_names_the_field(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kernel / "spec.py").write_text(SPEC.replace('dtypes=("float32",),', ""))
+    assert "field dtypes" in refused(capsys, "--kernel", kernel, "--device", "cpu")
+
+
+def test_a_runs_folder_that_is_a_file(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").write_text("")
+    said = refused(capsys, "--kernel", kernel, "--device", "cpu", "--runs-dir", tmp_path / "runs")
+    assert "no run can be kept in" in said
+
+
+# --- quick commands ------------------------------------------------------------------------------------------------
+
+
+def test_help_says_the_exit_codes_and_is_quick() -> None:
+    began = time.monotonic()
+    done = call("--help")
+    assert done.returncode == 0 and time.monotonic() - began < 1
+    for code in ("75", "130", "3 ", "2 ", "1 "):
+        assert code in done.stdout.split("exit codes:")[1]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["kernels"], ["runs"]])
+def test_quick_commands_import_nothing_slow(words: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); import run\n"
+        "try: run.main()\nexcept SystemExit: pass\n"
+        "slow = {'torch', 'langgraph', 'langchain_core', 'openai'} & set(sys.modules)\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(REPOSITORY), *words], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernels_lists_every_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["kernels"]) == 0
+    listed = capsys.readouterr().out
+    for name in ("silu_and_mul", "fused_add_rmsnorm", "merge_attn_states_lse"):
+        assert name in listed
+
+
+def test_the_graph_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["graph", "--output", str(tmp_path / "graph.svg")]) == 0
+    assert "<svg" in (tmp_path / "graph.svg").read_text()
+    assert door.main(["graph"]) == 0
+    assert "tester" in capsys.readouterr().out
+
+
+def test_studio_gets_a_graph() -> None:
+    import importlib
+
+    where = json.loads((REPOSITORY / "langgraph.json").read_text())["graphs"]["astrolabe"]
+    path, _, name = where.partition(":")
+    module = importlib.import_module(path.removeprefix("./").removesuffix(".py").replace("/", "."))
+    assert set(getattr(module, name)().get_graph().nodes) > {"tester", "held_out"}
+
+
+# --- what was chosen and why ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "policy", "why"),
+    [
+        (None, [], "rules", "OPENAI_API_KEY is not set"),
+        ("k", [], "rules", "no model is named"),
+        ("k", ["--model", "m"], "chat", "a key and a model are given"),
+        ("k", ["--policy", "rules", "--model", "m"], "rules", "asked for"),
+        ("k", ["--policy", "chat", "--model", "m", "--policy-coder", "rules"], "coder=rules, others chat", "asked for"),
+    ],
+)
+def test_the_policy_and_its_reason(
+    key: str | None, words: list[str], policy: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graph.choices import choose
+    from harness.report.result import policy_text
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    if key:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    asked = door.parse(["--kernel", "silu_and_mul", "--device", "cpu", *words])
+    settings = choose(asked).settings
+    assert policy_text(settings.policy) == policy
+    assert why in settings.why[1]
+    assert settings.why != "k"
+
+
+def test_the_command_that_is_written_down_has_no_password() -> None:
+    from graph.choices import command
+
+    words = ["--kernel", "k", "--checkpointer", "postgresql://u:secret@h/d", "--run-id=a", "--rounds", "2"]
+    assert command(words) == "python run.py --kernel k --rounds 2"
+
+
+# --- a whole run ---------------------------------------------------------------------------------------------------
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+QUICK = ("--device", "cpu", "--rounds", "1", "--tune-seconds", "1", "--no-live")
+
+
+@needs_compiler
+def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "run.py"), "--kernel", str(kernel), *QUICK, "--run-id", "a", "--json"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if " planner " in line:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    assert "interrupted" in call("runs", cwd=tmp_path).stdout
+
+    done = call("resume", "a", "--json", "--no-live", cwd=tmp_path)
+    assert done.returncode in (0, 3), done.stderr
+    record = json.loads(done.stdout)
+    required = {"run_id", "kernel", "device", "policy", "baseline", "status", "stop_reason", "speedup", "attempts"}
+    assert required | {"workloads", "schema_version"} <= set(record)
+    assert record["run_id"] == "a" and record["status"] == "finished" and record["attempts"]
+    assert set(record["speedup"]) == {"median", "low", "high"}
+    folder = tmp_path / "runs" / "a"
+    for name in ("best.cpp", "best.diff", "result.json", "report.html"):
+        assert (folder / name).exists()
+    assert json.loads((folder / "result.json").read_text()) == record
+
+    again = call("resume", "a", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout) == record and again.returncode == done.returncode
+    listed = json.loads(call("runs", "--json", cwd=tmp_path).stdout)
+    assert [(line["run_id"], line["status"]) for line in listed] == [("a", "finished")]
+    shown = call("show", "a", cwd=tmp_path)
+    assert shown.returncode == 0 and record["attempts"][0]["plan"]["title"][:20] in shown.stdout
+
+    points = json.loads(call("history", "a", "--json", cwd=tmp_path).stdout)
+    assert points[0]["next"] == ["__start__"] and points[-1]["next"] == []
+    point = next(p for p in points if p["next"] == ["profiler"])
+    forked = call(
+        "fork",
+        "a",
+        "--checkpoint",
+        point["checkpoint"],
+        "--run-id",
+        "b",
+        "--rounds",
+        "1",
+        "--no-live",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert forked.returncode in (0, 3), forked.stderr
+    assert json.loads(forked.stdout)["rounds"] == 1
+
+    drawn = call("graph", "a", "--output", "a.svg", cwd=tmp_path)
+    assert drawn.returncode == 0 and "<svg" in (tmp_path / "a.svg").read_text()
+
+
+@needs_compiler
+def test_evaluate_gives_the_verdict_on_one_file(kernel: Path, tmp_path: Path) -> None:
+    (tmp_path / "faster.cpp").write_text(FASTER)
+    (tmp_path / "wrong.cpp").write_text(FASTER.replace("2.0f", "3.0f"))
+    good = call("evaluate", "--kernel", kernel, "--device", "cpu", "faster.cpp", "--json", cwd=tmp_path)
+    verdict = json.loads(good.stdout)
+    assert (good.returncode, verdict["outcome"]) == (0, "PASSED"), verdict["reason"]
+    assert verdict["comparison"] in ("FASTER", "UNCLEAR", "SAME") and verdict["timings"]
+    bad = call("evaluate", "--kernel", kernel, "--device", "cpu", "wrong.cpp", "--json", cwd=tmp_path)
+    verdict = json.loads(bad.stdout)
+    assert (bad.returncode, verdict["outcome"], verdict["comparison"]) == (3, "INCORRECT", None)
+    against_itself = call(
+        "evaluate", "--kernel", kernel, "--device", "cpu", "--baseline", "faster.cpp", "faster.cpp", cwd=tmp_path
+    )
+    assert against_itself.returncode == 0 and "PASSED" in against_itself.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+@needs_compiler
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(kernel: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(runs)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        done = call("--kernel", kernel, *QUICK, "--run-id", "a", cwd=tmp_path)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert "full" in done.stderr.splitlines()[-1] and "free some space" in done.stderr.splitlines()[-1]
+        subprocess.run(["mount", "-o", "remount,size=200m", str(runs)], check=True)
+        again = call("resume", "a", "--no-live", cwd=tmp_path)
+        assert again.returncode in (0, 3), again.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(runs)], check=False)
