@@ -1,0 +1,257 @@
+"""Python candidates: what they are called with, what they may return, and that torch does not do their work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import backends
+from harness.evaluate import Evaluator
+from harness.records import Outcome, Verdict
+from harness.store import Store
+from kernels import catalog
+
+pytestmark = pytest.mark.xdist_group("zygote")  # one import of torch, not one for each process of pytest
+
+NUMPY = """
+import numpy as np
+import torch
+
+
+def wide(t):
+    if t.dtype == torch.bfloat16:
+        return (t.view(torch.int16).numpy().view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return t.numpy().astype(np.float32)
+
+
+def narrow(values, t):
+    if t.dtype == torch.bfloat16:
+        bits = values.astype(np.float32).view(np.uint32)
+        t.view(torch.int16).numpy()[:] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).view(np.int16)
+    else:
+        t.numpy()[:] = values
+
+
+def silu(input, out):
+    hidden = out.shape[1]
+    with np.errstate(over="ignore"):
+        x = wide(input)
+        gate, up = x[:, :hidden], x[:, hidden:]
+        narrow(gate / (1 + np.exp(-gate)) * up, out)
+"""
+FUNCTION = f"{NUMPY}\ndef silu_and_mul(input, out, tokens, hidden):\n    assert out.shape == (tokens, hidden)\n    silu(input, out)\n"
+
+
+def model(body: str) -> str:
+    return f"{NUMPY}\nclass ModelNew(torch.nn.Module):\n    def forward(self, input):\n        {body}\n"
+
+
+FRESH = "out = torch.empty(input.shape[0], input.shape[1] // 2, dtype=input.dtype)"
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    """silu_and_mul with its two odd workloads and one that is timed."""
+    if reason := backends.get("python_module").why_unavailable():
+        pytest.skip(reason)
+    kernel = catalog.load("silu_and_mul")
+    kept = [w for w in kernel.spec.suite("cpu") if not w.timed or w.axes["tokens"] * w.axes["hidden"] < 2e5]
+    kernel = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": tuple(kept)}))
+    with Evaluator(kernel, "cpu", Store(tmp_path_factory.mktemp("store"))) as one:
+        yield one
+
+
+def judge(evaluator: Evaluator, text: str) -> Verdict:
+    return evaluator.verify(evaluator.build(evaluator.store.put(text)))
+
+
+def zygote(evaluator: Evaluator) -> int:
+    assert evaluator._zygote is not None
+    return evaluator._zygote.process.pid
+
+
+def test_a_python_source_is_told_from_a_native_one() -> None:
+    assert backends.for_source(FUNCTION, "cpu").__name__.endswith("python_module")
+    assert backends.for_source(FUNCTION, "cuda").__name__.endswith("python_module")
+    assert backends.for_source("#include <torch/extension.h>\nint f();\n", "cpu").__name__.endswith("torch_extension")
+    assert backends.for_source("#include <cmath>\nint f();\n", "cpu").__name__.endswith("cpu")
+
+
+def test_a_function_writes_its_outputs_in_every_dtype(evaluator: Evaluator) -> None:
+    verdict = judge(evaluator, FUNCTION)
+    assert verdict.passed, verdict.reason
+    assert {check.workload.split()[0] for check in verdict.checks} == {"float32", "float16", "bfloat16"}
+    assert verdict.build is not None and verdict.build.backend == "python_module"
+
+
+def test_a_model_returns_its_outputs(evaluator: Evaluator) -> None:
+    verdict = judge(evaluator, model(f"{FRESH}; silu(input, out); return out"))
+    assert verdict.passed, verdict.reason
+
+
+def test_a_python_candidate_is_timed_beside_a_native_baseline(evaluator: Evaluator) -> None:
+    _, path = evaluator.kernel.baseline("cpu")
+    baseline = evaluator.store.put(path.read_text())
+    measured = evaluator.measure(judge(evaluator, FUNCTION), baseline=baseline)
+    assert measured.passed, measured.reason
+    assert measured.timings and all(timing.time_us > 0 for timing in measured.timings)
+
+
+def test_after_the_first_a_candidate_costs_a_fork_and_not_an_import(evaluator: Evaluator) -> None:
+    judge(evaluator, FUNCTION)
+    build = evaluator.build(evaluator.store.put(f"{FUNCTION}\n# another\n"))
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        evaluator.start(build).close()
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5  # 30 ms on a quiet machine; importing torch takes more than a second
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "says"),
+    [
+        ("def silu_and_mul(input, out, tokens, hidden):\n    return +\n", Outcome.COMPILE_ERROR, "candidate.py:2: error"),
+        ("def other(input):\n    return input\n", Outcome.MISSING_ENTRY, "neither a function silu_and_mul"),
+        (model("return torch.empty(1, input.shape[1] // 2, dtype=input.dtype) if len(input) > 1 else torch.empty(2, 1)"),
+         Outcome.WRONG_SHAPE, "should be ["),
+        (model("return 7"), Outcome.WRONG_SHAPE, "out is a int, not a tensor"),
+        (model("return input, input"), Outcome.WRONG_SHAPE, "returned 2 values"),
+        (model("return torch.empty(input.shape[0], input.shape[1] // 2, dtype=torch.float64)"), Outcome.WRONG_DTYPE,
+         "float64"),
+        (model("return torch.empty(input.shape[0], input.shape[1] // 2, dtype=input.dtype, device='meta')"),
+         Outcome.WRONG_SHAPE, "is on meta"),
+        (model(f"{FRESH}; out.lazy = 1; return out"), Outcome.CHEATED, "attributes of its own: lazy"),
+        (model(f"{FRESH}; return out.as_subclass(type('Lazy', (torch.Tensor,), {{}}))"), Outcome.CHEATED, "is a Lazy"),
+        (model("return torch.nn.functional.silu(input.chunk(2, 1)[0]) * input.chunk(2, 1)[1]"), Outcome.CHEATED,
+         "torch did the work: aten.silu"),
+        (model(f"{FRESH}; raise ValueError('no luck')"), Outcome.RUNTIME_ERROR, "ValueError: no luck (candidate.py, line"),
+        (f"{FUNCTION}\nraise SystemExit(0)", Outcome.RUNTIME_ERROR, "SystemExit"),
+        ("import os\nos._exit(0)", Outcome.RUNTIME_ERROR, "exited with code 0"),
+        (model(f"{FRESH}; return out"), Outcome.INCORRECT, "elements are wrong"),
+    ],
+    ids=lambda value: value.value if isinstance(value, Outcome) else None,
+)  # fmt: skip
+def test_what_is_wrong_with_a_candidate_is_said(
+    evaluator: Evaluator, text: str, outcome: Outcome, says: str
+) -> None:
+    verdict = judge(evaluator, text)
+    assert verdict.outcome is outcome, verdict.reason
+    assert says in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "from torch.nn.functional import silu as work\ndef run(g, u): return work(g) * u",
+        # On another thread, which no dispatch mode of this one sees.
+        "import threading\ndef run(g, u):\n    a = []\n    t = threading.Thread(target=lambda: a.append(torch.sigmoid(g)))\n"
+        "    t.start(); t.join()\n    return a[0]",
+        # Below every mode.
+        "def run(g, u):\n    with torch._C._DisableTorchDispatch():\n        return torch.sigmoid(g) * g * u",
+        # A composite operator, an out= variant, TorchScript.
+        "def run(g, u): return g.softmax(0)",
+        "def run(g, u):\n    out = torch.empty_like(g)\n    return torch.mul(g, u, out=out)",
+        "run = torch.jit.trace(lambda g, u: g * u, (torch.empty(2, 2), torch.empty(2, 2)), check_trace=False)",
+        # In a format of its own.
+        "def run(g, u): return g.to_mkldnn().relu().to_dense()",
+    ],
+    ids=["plain", "thread", "below the mode", "composite", "out variant", "TorchScript", "mkldnn"],
+)
+def test_torch_does_not_do_the_work(evaluator: Evaluator, call: str) -> None:
+    verdict = judge(evaluator, f"{NUMPY}\n{call}\n" + model("g, u = input.chunk(2, 1); return run(g, u)"))
+    assert verdict.outcome in (Outcome.CHEATED, Outcome.RUNTIME_ERROR), verdict.reason
+
+
+def test_a_fallback_that_hides_its_failure_is_named(evaluator: Evaluator) -> None:
+    body = "\n        ".join(
+        ["g, u = input.chunk(2, 1)", "try:", "    return torch.sigmoid(g) * g * u", "except TypeError:", f"    {FRESH}",
+         "    silu(input, out)", "    return out"]
+    )  # fmt: skip
+    verdict = judge(evaluator, model(body))
+    assert verdict.outcome is Outcome.CHEATED and "aten.sigmoid" in verdict.reason
+
+
+def test_operators_that_only_move_memory_are_not_work(evaluator: Evaluator) -> None:
+    body = "x = input.clone().contiguous().view(-1).reshape(input.shape).float().to(input.dtype)"
+    verdict = judge(evaluator, model(f"{body}; {FRESH}; out.zero_(); silu(x, out); return out.clone()"))
+    assert verdict.passed, verdict.reason
+
+
+def test_a_candidate_cannot_end_its_zygote(evaluator: Evaluator) -> None:
+    judge(evaluator, FUNCTION)
+    before = zygote(evaluator)
+    attack = "import os\nfor pid in (os.getppid(), 1, -1):\n    try:\n        os.kill(pid, 9)\n    except OSError:\n        pass\n"
+    judge(evaluator, attack + FUNCTION)
+    judge(evaluator, f"import ctypes\nctypes.string_at(0)\n{FUNCTION}")
+    assert zygote(evaluator) == before
+    assert judge(evaluator, f"{FUNCTION}\n# after the attack\n").passed
+
+
+def test_a_candidate_has_no_descriptor_but_its_own(evaluator: Evaluator) -> None:
+    """Nothing of the zygote's: neither its control socket nor the status sockets of others."""
+    text = f"{FUNCTION}\nimport os\nopen_ = sorted(int(n) for n in os.listdir('/proc/self/fd'))\nraise RuntimeError(open_)\n"
+    reason = judge(evaluator, text).reason
+    numbers = [int(n) for n in reason[reason.index("[") + 1 : reason.index("]")].split(", ")]
+    assert len(numbers) <= 5  # standard input, output and error, the channel, and the folder being listed
+
+
+def test_workers_die_with_their_zygote_and_the_next_one_gets_another(evaluator: Evaluator) -> None:
+    worker = evaluator.start(evaluator.build(evaluator.store.put(FUNCTION)))
+    try:
+        os.kill(zygote(evaluator), signal.SIGKILL)
+        assert worker.process.wait(timeout=10) == -signal.SIGKILL
+        assert not worker.alive
+    finally:
+        worker.close()
+    assert judge(evaluator, f"{FUNCTION}\n# with a new zygote\n").passed
+
+
+def test_scalars_and_tensors_in_place(tmp_path: Path) -> None:
+    """fused_add_rmsnorm: two inout tensors, returned or changed in place, and a scalar that forward may take."""
+    kernel = catalog.load("fused_add_rmsnorm")
+    kept = tuple(w for w in kernel.spec.suite("cpu") if w.axes["tokens"] < 10)
+    kernel = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": kept}))
+    compute = (
+        "total = wide(input) + wide(residual)\n        "
+        "scale = 1 / np.sqrt((total.astype(np.float64) ** 2).mean(-1, keepdims=True) + eps)\n        "
+    )
+    head = f"{NUMPY}\nclass ModelNew(torch.nn.Module):\n    def forward(self, input, residual, weight, eps):\n        {compute}"
+    place = "narrow(total * scale * wide(weight), input); narrow(total, residual)\n"
+    anew = (
+        "a, b = torch.empty_like(input), torch.empty_like(residual); "
+        "narrow(total * scale * wide(weight), a); narrow(total, b); return a, b\n"
+    )
+    with Evaluator(kernel, "cpu", Store(tmp_path)) as one:
+        for tail in (place, anew):
+            verdict = judge(one, head + tail)
+            assert verdict.passed, verdict.reason
+
+
+@pytest.mark.slow
+def test_a_module_may_bring_an_extension(evaluator: Evaluator) -> None:
+    """load_inline runs g++ in the compiler's box, a minute; the judged worker starts no process."""
+    source = (
+        "void silu(int64_t x, int64_t y, int64_t n, int64_t h) {\\n"
+        "  for (int64_t t = 0; t < n; ++t) for (int64_t i = 0; i < h; ++i) {\\n"
+        "    const float g = ((float*)x)[t * 2 * h + i], u = ((float*)x)[t * 2 * h + h + i];\\n"
+        "    ((float*)y)[t * h + i] = g / (1.0f + std::exp(-g)) * u;\\n  }\\n}\\n"
+    )
+    text = (
+        f"{NUMPY}\nfrom torch.utils.cpp_extension import load_inline\n"
+        f'ext = load_inline("silu_ext", cpp_sources="{source}", functions=["silu"], extra_cflags=["-O1"])\n'
+        "def silu_and_mul(input, out, tokens, hidden):\n"
+        "    if input.dtype == torch.float32:\n"
+        "        ext.silu(input.data_ptr(), out.data_ptr(), tokens, hidden)\n"
+        "    else:\n        silu(input, out)\n"
+    )
+    verdict = judge(evaluator, text)
+    assert verdict.passed, verdict.reason
+    broken = judge(evaluator, text.replace("std::exp(-g)", "std::exp(-missing)"))
+    assert broken.outcome is Outcome.COMPILE_ERROR and "missing" in broken.reason

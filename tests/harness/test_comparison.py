@@ -1,0 +1,63 @@
+"""What intervals say, and that they cover what they claim to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.comparison import compare, geometric_mean, median_interval
+from harness.records import Comparison, Interval
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [
+        (1.02, 1.05, Comparison.FASTER),
+        (1.005, 1.05, Comparison.UNCLEAR),
+        (0.95, 0.98, Comparison.SLOWER),
+        (0.95, 0.995, Comparison.UNCLEAR),
+        (0.99, 1.01, Comparison.SAME),
+        (0.97, 1.01, Comparison.UNCLEAR),
+        (0.5, 2.0, Comparison.UNCLEAR),
+    ],
+)
+def test_compare(low, high, says):
+    assert compare(Interval(median=(low + high) / 2, low=low, high=high), 0.01) is says
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=60))
+def test_the_median_lies_in_its_interval(samples):
+    interval = median_interval(samples)
+    assert interval.low <= interval.median <= interval.high
+
+
+def test_no_samples_is_an_error():
+    with pytest.raises(ValueError, match="no samples"):
+        median_interval([])
+
+
+@pytest.mark.parametrize("n", [8, 15, 32])
+def test_the_interval_covers_the_true_median(n):
+    """99 % of intervals should hold 1.0 for skewed noise, too; 970 of 1000 leaves room for chance."""
+    rng = np.random.default_rng(n)
+    true = 1.0
+    held = 0
+    for _ in range(1000):
+        samples = true * np.exp(rng.exponential(0.05, n) - 0.05 * np.log(2))
+        interval = median_interval(samples.tolist())
+        held += interval.low <= true <= interval.high
+    assert held >= 970
+
+
+def test_geometric_mean_of_cases():
+    interval = geometric_mean([[2.0] * 8, [0.5] * 8, [8.0] * 8])
+    assert interval.median == pytest.approx(2.0)
+    assert interval.low == pytest.approx(2.0) and interval.high == pytest.approx(2.0)
+
+
+def test_geometric_mean_widens_with_noise():
+    rng = np.random.default_rng(0)
+    noisy = geometric_mean([rng.normal(1.0, 0.2, 12).clip(0.2).tolist()])
+    assert noisy.low < noisy.median < noisy.high

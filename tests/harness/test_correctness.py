@@ -1,0 +1,122 @@
+"""Tolerances: an honest kernel passes, and what is known to slip through loose ones fails, on every kernel."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from harness.correctness import UNIT_ROUNDOFF, Layout, distributions, expected, judge, make_case
+from harness.device import Arena
+from kernels import catalog
+from kernels.spec import Spec, Tensor, Workload
+
+NARROWER = {"float32": torch.bfloat16, "float16": torch.bfloat16, "bfloat16": torch.float8_e4m3fn}
+CASES = [
+    (name, dtype) for name in catalog.names() for dtype in catalog.load(name).spec.dtypes if dtype in NARROWER
+]
+
+
+@functools.cache
+def case(name: str, dtype: str):
+    """The largest CPU workload of up to a million elements of that dtype, with ordinary values."""
+    kernel = catalog.load(name)
+    sizes = [w for w in kernel.spec.workloads if w.dtype == dtype and kernel.spec.read_bytes(w) < 4 << 20]
+    workload = max(sizes, key=kernel.spec.read_bytes)
+    return kernel, workload, make_case(kernel, workload, distributions(kernel.spec, {})[0], {}, "cpu")
+
+
+def error(spec: Spec, workload: Workload, tensor: Tensor, got: torch.Tensor, made) -> float:
+    return judge(got, made.expected[tensor.name], spec.dtype(tensor, workload))[0]
+
+
+def floats(spec: Spec, workload: Workload) -> list[Tensor]:
+    return [tensor for tensor in spec.outputs if spec.dtype(tensor, workload) in UNIT_ROUNDOFF]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_the_rounded_reference_passes(name, dtype):
+    kernel, workload, made = case(name, dtype)
+    for tensor in floats(kernel.spec, workload):
+        exact = made.expected[tensor.name].value
+        got = exact.to(getattr(torch, kernel.spec.dtype(tensor, workload)))
+        assert error(kernel.spec, workload, tensor, got, made) <= 1.0
+
+
+@pytest.mark.parametrize("mistake", ["zeros", "constant", "narrower", "last row", "nan", "shuffled"])
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_what_slips_through_loose_tolerances_fails(name, dtype, mistake):
+    kernel, workload, made = case(name, dtype)
+    failed = []
+    for tensor in floats(kernel.spec, workload):
+        exact = made.expected[tensor.name].value
+        own = kernel.spec.dtype(tensor, workload)
+        got = exact.to(getattr(torch, own))
+        match mistake:
+            case "zeros":
+                got = torch.zeros_like(got)
+            case "constant":
+                got = torch.full_like(got, exact[exact.isfinite()].mean().item())
+            case "narrower":
+                got = got.to(NARROWER[own]).to(got.dtype)
+            case "last row":
+                got[-1] = 0
+            case "nan":
+                got.view(-1)[got.numel() // 2] = float("nan")
+            case "shuffled":
+                got = got.reshape(-1).flip(0).reshape(got.shape)
+        failed.append(error(kernel.spec, workload, tensor, got, made) > 1.0)
+    assert all(failed)
+
+
+def test_tiny_outputs_are_judged_by_their_own_size():
+    """Softmax over a long row: every value is far below any fixed absolute tolerance."""
+    value = torch.softmax(torch.randn(4, 100_000, dtype=torch.float64), -1)
+    from harness.correctness import Expected
+
+    right = Expected(value, 3 * UNIT_ROUNDOFF["float16"] * value + 2.0**-24, "")
+    assert judge(value.to(torch.float16), right, "float16")[0] <= 1.0
+    assert judge(torch.zeros_like(value, dtype=torch.float16), right, "float16")[0] > 1.0
+
+
+def test_infinities_must_agree_in_sign_and_place():
+    from harness.correctness import Expected
+
+    value = torch.tensor([1.0, float("inf"), float("-inf"), float("nan")], dtype=torch.float64)
+    right = Expected(value, torch.full_like(value, 1e-3), "")
+    assert judge(value.float(), right, "float32")[0] == 0.0
+    for swapped in ([1, float("-inf"), float("inf"), float("nan")], [1, float("inf"), float("-inf"), 0.0]):
+        assert judge(torch.tensor(swapped), right, "float32")[0] > 1.0
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_tensors_of_a_layout_do_not_overlap(name):
+    spec = catalog.load(name).spec
+    workload = min(spec.suite("cpu"), key=spec.read_bytes)
+    layout = Layout(spec, workload, 3)
+    arena = Arena("cpu", layout.size)
+    arena.view.zero_()
+    for number, tensor in enumerate(spec.tensors, 1):
+        layout.bytes_view(arena, tensor).add_(number)
+        layout.tail(arena, tensor).add_(100 + number)
+        layout.head(arena, tensor).add_(200)
+    written = sum(layout.slots * layout.strides[t.name] + 256 for t in spec.tensors)
+    assert written == layout.size
+    values = set(arena.view[: layout.size].unique().tolist())
+    numbers = range(1, len(spec.tensors) + 1)
+    assert values == {*numbers, *(100 + n for n in numbers), 200}
+    arena.close()
+
+
+def test_expected_names_a_missing_output():
+    kernel, workload, made = case("silu_and_mul", "float32")
+
+    class Forgetful:
+        spec = kernel.spec
+
+        def reference(self, **_):
+            return {}
+
+    with pytest.raises(ValueError, match="returns no 'out'"):
+        expected(Forgetful(), workload, made.inputs)

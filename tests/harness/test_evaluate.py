@@ -1,0 +1,140 @@
+"""The whole instrument on the CPU, with real compilers and real workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.evaluate import Evaluator
+from harness.records import Outcome
+from harness.store import Store
+from kernels import catalog
+from kernels.spec import Workload
+
+pytestmark = pytest.mark.xdist_group("evaluate")
+
+
+@pytest.fixture(scope="module")
+def small():
+    """silu_and_mul in float32 on two workloads that take milliseconds."""
+    kernel = catalog.load("silu_and_mul")
+    workloads = (
+        Workload(axes={"tokens": 3, "hidden": 129}, dtype="float32", timed=False),
+        Workload(axes={"tokens": 8, "hidden": 512}, dtype="float32"),
+        Workload(axes={"tokens": 5, "hidden": 320}, dtype="float32", held_out=True),
+    )
+    return replace(kernel, spec=kernel.spec.model_copy(update={"workloads": workloads, "dtypes": ("float32",)}))
+
+
+@pytest.fixture
+def evaluator(small, tmp_path):
+    with Evaluator(small, "cpu", Store(tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def source(small):
+    return small.baseline("cpu")[1].read_text()
+
+
+def judged(evaluator: Evaluator, text: str):
+    return evaluator.verify(evaluator.build(evaluator.store.put(text)))
+
+
+def test_baseline_passes_and_is_timed(evaluator, source):
+    verdict = judged(evaluator, source)
+    assert verdict.passed, verdict.reason
+    measured = evaluator.measure(verdict, baseline=verdict.candidate)
+    assert [t.cache for t in measured.timings] == ["cold", "hot"]
+    assert all(t.light_us and t.time_us > 0 for t in measured.timings)
+
+
+def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):
+    baseline = judged(evaluator, source)
+    other = judged(evaluator, source + "\n// another\n")
+    incumbent = judged(evaluator, source + "\n// incumbent\n")
+    measured = evaluator.measure(other, baseline=baseline.candidate, incumbent=incumbent.candidate)
+    assert measured.passed and measured.suite and measured.suite_incumbent
+    assert all(t.against_incumbent for t in measured.timings)
+    assert any("unannounced" in check.name for check in measured.checks)
+
+
+def test_held_out_workloads_are_apart(evaluator, source):
+    build = evaluator.build(evaluator.store.put(source))
+    seen = {check.workload for check in evaluator.verify(build).checks}
+    held_out = {check.workload for check in evaluator.verify(build, held_out=True).checks}
+    assert held_out and not seen & held_out
+
+
+def test_answers_are_kept(small, source, tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    with Evaluator(small, "cpu", store) as first:
+        verdict = judged(first, source)
+        measured = first.measure(verdict, baseline=verdict.candidate)
+    with Evaluator(small, "cpu", store) as again:
+        monkeypatch.setattr(again, "start", lambda *_: pytest.fail("a worker was started for a known answer"))
+        assert judged(again, source) == verdict
+        assert again.measure(verdict, baseline=verdict.candidate) == measured
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "word"),
+    [
+        (lambda s: s + "\nint broken( {\n", Outcome.COMPILE_ERROR, "error"),
+        (lambda s: s.replace("silu_and_mul_float32", "renamed"), Outcome.MISSING_ENTRY, "silu_and_mul"),
+        (lambda s: s.replace("silu_and_mul_float32(", "silu_and_mul_float32(", 1) + CRASH, Outcome.RUNTIME_ERROR, "SIG"),
+    ],
+    ids=["syntax", "entry", "crash"],
+)
+def test_failures_are_verdicts_with_reasons(evaluator, source, change, outcome, word):
+    verdict = judged(evaluator, change(source))
+    assert verdict.outcome is outcome and word in verdict.reason
+
+
+CRASH = """
+#include <csignal>
+__attribute__((constructor)) static void crash() { std::raise(SIGSEGV); }
+"""
+
+
+def test_the_next_candidate_is_none_the_worse(evaluator, source):
+    assert judged(evaluator, source + CRASH).outcome is Outcome.RUNTIME_ERROR
+    assert judged(evaluator, source).passed
+
+
+def test_only_passed_candidates_are_timed(evaluator, source):
+    failed = judged(evaluator, source + "\nint broken( {\n")
+    with pytest.raises(ValueError, match="only a PASSED candidate is timed"):
+        evaluator.measure(failed, baseline=failed.candidate)
+
+
+def test_the_tester_can_add_and_not_remove(evaluator):
+    before = {w.label for w in evaluator.suite()}
+    added = Workload(axes={"tokens": 2, "hidden": 64}, dtype="float32", timed=False)
+    evaluator.extend((added,), {"input": ("uniform",)})
+    assert before < {w.label for w in evaluator.suite()}
+    with pytest.raises(ValueError, match="no input"):
+        evaluator.extend((), {"out": ("uniform",)})
+    with pytest.raises(ValueError, match="dtype"):
+        evaluator.extend((Workload(axes={"tokens": 2, "hidden": 64}, dtype="float16"),), {})
+
+
+def test_numbers_left_open_are_searched(evaluator, source):
+    """CHUNK = 1 waits a thousand times for each row: the search must move away from it."""
+    slow = source.replace(
+        "#include <cstdint>", "#include <cstdint>\n#define WAIT 1  // tune: 1 0\nstatic volatile int sink;\n", 1
+    )
+    assert slow != source
+    entry = 'extern "C" void silu_and_mul_float32'
+    head, _, tail = slow.partition(entry)
+    body_at = tail.index("{") + 1
+    slow = head + entry + tail[:body_at] + " for (int i = 0; i < WAIT * 100000; ++i) sink = i; " + tail[body_at:]
+    tuned = evaluator.tune(evaluator.store.put(slow), seconds=20)
+    assert tuned.values == {"WAIT": 0}, tuned.reason
+    assert "#define WAIT 0" in evaluator.store.get(tuned.candidate)
+
+
+def test_sandbox_layers_are_said(evaluator, source):
+    judged(evaluator, source)
+    assert "limits" in evaluator.layers
