@@ -94,12 +94,19 @@ def on_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def budget(parser: argparse.ArgumentParser) -> None:
+def budget(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--rounds", type=number(int, 0), metavar="N", help="rounds of plan, code, check and time (5)")
     parser.add_argument("--width", type=number(int, 1), metavar="N", help="different plans a round (1)")
     parser.add_argument("--seconds", type=number(float, 0, above=True), metavar="S", help="stop after so much work")
     parser.add_argument("--tokens", type=number(int, 0), metavar="N", help="tokens that models may use")
     parser.add_argument("--money", type=number(float, 0), metavar="USD", help="money that models may cost")
+
+
+def limits(asked: argparse.Namespace) -> dict[str, Any]:
+    """Of `budget`'s options those that were given, by their names in Settings."""
+    given = {"rounds": asked.rounds, "width": asked.width, "seconds": asked.seconds, "tokens": asked.tokens,
+             "money_usd": asked.money}  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def run_parser() -> argparse.ArgumentParser:
@@ -127,7 +134,7 @@ def run_parser() -> argparse.ArgumentParser:
         help="stop at this share of the speed of light (0.97)",
     )  # fmt: skip
     parser.add_argument(
-        "--tune-seconds", type=number(float, 0), default=8.0, metavar="S", help="search of open integers, each (8)"
+        "--tune-seconds", type=number(float, 0), metavar="S", help="search of open integers, each (cuda 8, cpu 4)"
     )
     parser.add_argument("--approve", choices=("plans", "candidates"), help="ask a person before going on")
     agents = parser.add_argument_group("agents")
@@ -188,6 +195,10 @@ def resume_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--answer", metavar="yes|no|@FILE", help="the answer that a paused run waits for; @FILE: an edit"
     )
+    changes = parser.add_argument_group("for the rest of the run")
+    budget(changes)
+    changes.add_argument("--policy", choices=("rules", "chat", "replay"), help="who answers for all roles from here on")
+    changes.add_argument("--model", metavar="NAME", help="language model for all roles from here on")
     common(parser)
     parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
     parser.set_defaults(go=resume)
@@ -200,8 +211,14 @@ def resume(asked: argparse.Namespace) -> int:
 
     Run.find(asked.runs_dir, asked.run)
     answer = from_option(asked.answer) if asked.answer is not None else None
+    changes = limits(asked)
+    if asked.policy:
+        changes["policy"] = dict.fromkeys(ROLES, asked.policy)
+    if asked.model:
+        changes["models"] = dict.fromkeys(ROLES, asked.model)
+    change = (lambda settings: settings.model_copy(update=changes)) if changes else None
     with front(asked, ()) as shown:
-        ending = door(asked).resume(asked.run, shown, asker(), answer)
+        ending = door(asked).resume(asked.run, shown, asker(), answer, change)
     return close(ending, asked)
 
 
@@ -224,10 +241,7 @@ def fork(asked: argparse.Namespace) -> int:
 
     origin = Run.find(asked.runs_dir, asked.run).record
     name = valid_id(asked.run_id) if asked.run_id else new_id(origin.kernel)
-    given = {"rounds": asked.rounds, "width": asked.width, "seconds": asked.seconds, "tokens": asked.tokens,
-             "money_usd": asked.money}  # fmt: skip
-    changes = {key: value for key, value in given.items() if value is not None}
-    settings = origin.settings.model_copy(update={"run_id": name, **changes})
+    settings = origin.settings.model_copy(update={"run_id": name, **limits(asked)})
     new = origin.model_copy(
         update={
             "run_id": name,
@@ -302,13 +316,17 @@ def runs_parser() -> argparse.ArgumentParser:
 
 
 def runs(asked: argparse.Namespace) -> int:
-    from graph.runs import every
+    from graph.runs import RunError, every
     from harness.report.result import policy_text
     from harness.report.table import RunLine, print_runs
 
     lines = []
     for found in every(asked.runs_dir):
-        record, status = found.record, found.status
+        try:
+            record, status = found.record, found.status
+        except RunError as error:  # one damaged record does not hide the others
+            print(error, file=sys.stderr)
+            continue
         lines.append(
             RunLine(
                 run_id=found.id,

@@ -20,6 +20,10 @@ from nodes.roles import ROLES, Role
 from nodes.state import Settings
 
 
+TUNE_S = {"cuda": 8.0, "cpu": 4.0}
+"""A search builds variants at one to two seconds each with nvcc and a third of that with g++."""
+
+
 @dataclass(frozen=True)
 class Choice:
     kernel: Kernel
@@ -59,7 +63,7 @@ def choose(asked: argparse.Namespace) -> Choice:
         tokens=asked.tokens,
         money_usd=asked.money,
         fallback="none" if asked.when_spent == "pause" else "rules",
-        tune_seconds=asked.tune_seconds,
+        tune_seconds=TUNE_S[on] if asked.tune_seconds is None else asked.tune_seconds,
         sandbox=asked.sandbox,
         approve=asked.approve or "none",
         agents=asked.agents,

@@ -20,7 +20,15 @@ from nodes.state import Settings, State, Stop
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def result(state: State, record: RunRecord, *, status: Status, error: str = "", notices: Sequence[str] = ()) -> Result:
+def result(
+    state: State,
+    record: RunRecord,
+    *,
+    status: Status,
+    error: str = "",
+    sandbox: Sequence[str] = (),
+    notices: Sequence[str] = (),
+) -> Result:
     """A run's record, finished or not. Without a winner that holds on held-out workloads, the best is the baseline."""
     settings = record.settings
     disqualified = state.get("disqualified", "")
@@ -70,6 +78,7 @@ def result(state: State, record: RunRecord, *, status: Status, error: str = "", 
         )
         if total
         else SpentRow(),
+        sandbox=tuple(sandbox),
         notices=(*settings.why, *notices),
         warnings=_warnings(state, held_out_timings),
         command=settings.command,

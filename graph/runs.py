@@ -132,9 +132,10 @@ class Run:
     def status(self) -> RunStatus:
         """As last written; a run that says it is running while nobody holds its lock was killed."""
         path = self.folder / "status.json"
-        if not path.is_file():
+        try:
+            status = RunStatus.model_validate_json(path.read_bytes())
+        except (FileNotFoundError, ValidationError):  # killed before its first node; the truth is the checkpoint
             return RunStatus(state="interrupted", updated=self.record.created)
-        status = RunStatus.model_validate_json(path.read_bytes())
         if status.state == "running" and self.holder() is None:
             return status.model_copy(update={"state": "interrupted", "message": "its process is gone"})
         return status

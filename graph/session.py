@@ -176,6 +176,7 @@ class Session:
         self.control = RunControl()
         self.context: Context | None = None
         self.state: State = {}
+        self.layers: tuple[str, ...] = ()
         self.notices: tuple[str, ...] = ()
         self.asking = False
         self.graph: CompiledStateGraph | None = None
@@ -272,7 +273,10 @@ class Session:
 
     def _notice(self) -> None:
         """What the evaluator has found out by now: it knows of its sandbox once a worker has started."""
-        new = [n for n in self.context.evaluator.notices if n not in self.notices] if self.context else []
+        if self.context is None:
+            return
+        self.layers = tuple(self.context.evaluator.layers)
+        new = [notice for notice in self.context.evaluator.notices if notice not in self.notices]
         for notice in new:
             self.front.say("notice", notice)
         self.notices = (*self.notices, *new)
@@ -304,7 +308,9 @@ class Session:
         """The record of the run as it stands, written with the best file; a partial one where the run is not over."""
         status = STATUS[state]
         kept = outputs.read(self.run) if state == "finished" and self.context is None else None
-        said = kept or result(self.state, self.record, status=status, error=message, notices=self.notices)
+        said = kept or result(
+            self.state, self.record, status=status, error=message, sandbox=self.layers, notices=self.notices
+        )
         new = kept is None and "baseline" in self.state
         if new:
             outputs.write(self.run, said)

@@ -101,6 +101,7 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
     settings = [f"{scalar.name}: {_kind(scalar)} = {_number(scalar)}" for scalar in scalars]
     outputs = [tensor for tensor in tensors if tensor.role == "output"]
     flags = cuda.FLAGS if device == "cuda" else cpu.FLAGS
+    stream = ["torch._C._cuda_getCurrentRawStream(_index)"] if device == "cuda" else []
     returned = ", ".join(tensor.name for tensor in outputs)
     kinds = {"input": "", "inout": " (changed in place)", "output": " (made where it is None)"}
     return {
@@ -110,13 +111,13 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "source": "kernel.cu" if device == "cuda" else "kernel.cpp",
         "flags": [flag for flag in flags if flag not in _REPORTS[device]],
         "symbols": {dtype: list(spec.entry_names(dtype)) for dtype in spec.dtypes},
-        "ctypes": ", ".join([*(_ctype(a) for a in spec.arguments), *(["ctypes.c_void_p"] if device == "cuda" else [])]),
+        "ctypes": [*(_ctype(a) for a in spec.arguments), *(["ctypes.c_void_p"] if device == "cuda" else [])],
         "leader": leader.name,
         "tensors": [_tensor(t, leader) for t in tensors],
         "outputs": [_tensor(t, leader) for t in spec.outputs],
         "inference": [f"{axis} = {code}" for axis, code in (found | late).items()],
         "wrapper_inference": [f"{axis} = {code}" for axis, code in found.items()] if outputs else [],
-        "parameters": ", ".join([*typed, *settings]),
+        "parameters": [*typed, *settings],
         "wrapper_parameters": [
             *(f"{t.name}: torch.Tensor" for t in spec.inputs),
             *(f"{name}: int" for name in asked),
@@ -124,15 +125,16 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
             *settings,
         ],
         "wrapper_returns": _returns(len(outputs)),
-        "wrapper_doc": "; ".join(f"{t.name} [{', '.join(t.shape)}]{kinds[t.role]}" for t in tensors) + ".",
+        "wrapper_doc": [f"{t.name} [{', '.join(t.shape)}]{kinds[t.role]}" for t in tensors],
         "returned": returned,
         "axis_names": spec.axes,
         "input_names": [t.name for t in spec.inputs],
         "output_names": [t.name for t in outputs],
         "tensor_names": [t.name for t in tensors],
         "asked_values": "".join(f', axes["{name}"]' for name in asked),
-        "call": ", ".join(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments),
+        "call": [*(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments), *stream],
         "names": ", ".join(order),
+        "schema_arguments": schema,
         "schema": f"{spec.name}({', '.join(schema)}) -> ()",
     }
 

@@ -573,7 +573,8 @@ def build(source: Path, folder: str) -> None:
             if not line.startswith("ninja: "):
                 done = subprocess.run(["sh", "-c", line], cwd=build_directory, capture_output=True, text=True)
                 if done.returncode:
-                    raise RuntimeError(f"{error_prefix}\n{done.stdout}{done.stderr}")
+                    print(done.stdout + done.stderr, flush=True)
+                    raise RuntimeError(error_prefix)
 
     os.environ["TORCH_EXTENSIONS_DIR"] = folder
     cpp_extension._run_ninja_build = run  # type: ignore[assignment]

@@ -57,7 +57,7 @@ class Settings(Frozen):
     money_usd: float | None = None
     fallback: Literal["rules", "none"] = "rules"
     """Who answers for a chat model once its tokens or money are spent; with "none" the run stops there."""
-    tune_seconds: float = Field(default=8.0, ge=0)
+    tune_seconds: float = Field(default=4.0, ge=0)
     """Upper bound on one search of a candidate's open integers; less where the run's budget is nearly spent."""
     sandbox: Literal["auto", "require"] = "auto"
     approve: Literal["none", "plans", "candidates"] = "none"

@@ -188,6 +188,14 @@ def test_a_runs_folder_that_is_a_file(kernel: Path, tmp_path: Path, capsys: pyte
     assert "no run can be kept in" in said
 
 
+def test_one_damaged_record_does_not_hide_the_other_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text('{"format": 7}')
+    assert door.main(["runs", "--runs-dir", str(tmp_path)]) == 0
+    assert "run.json cannot be read: format" in capsys.readouterr().err
+    assert "run.json cannot be read" in refused(capsys, "resume", "bad", "--runs-dir", tmp_path)
+
+
 # --- quick commands ------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +287,7 @@ QUICK = ("--device", "cpu", "--rounds", "1", "--tune-seconds", "1", "--no-live")
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "run.py"), "--kernel", str(kernel), *QUICK, "--run-id", "a", "--json"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -350,6 +359,7 @@ def test_evaluate_gives_the_verdict_on_one_file(kernel: Path, tmp_path: Path) ->
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(kernel: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()

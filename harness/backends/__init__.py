@@ -57,13 +57,17 @@ def for_source(text: str, device: str) -> ModuleType:
     raise ValueError(f"no backend of device {device} takes this source (have: {', '.join(names())})")
 
 
+_PYTHON_LINE = re.compile(r"^(import \w|from [\w.]+ import |def \w+\(|class \w+.*:|@\w)", re.MULTILINE)
+_NATIVE_LINE = re.compile(r"^[ \t]*(#[ \t]*(include|define|pragma)\b|extern\b|template\b|namespace\b|__global__|.*;$)", re.MULTILINE)
+
+
 def is_python(text: str) -> bool:
-    """Whether a source is a Python module. C++ never parses as Python: its includes, braces or semicolons do not."""
+    """Whether a source is a Python module, one with a syntax error included. C++ never parses as Python, but for
+    directives alone, which Python takes for comments."""
     try:
-        ast.parse(text)
+        return bool(ast.parse(text).body)
     except (SyntaxError, ValueError):
-        return False
-    return True
+        return _PYTHON_LINE.search(text) is not None and _NATIVE_LINE.search(text) is None
 
 
 def uses_torch(text: str) -> bool:

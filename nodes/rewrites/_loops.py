@@ -442,7 +442,7 @@ class _Interpreter:
             child = node.child_by_field_name(branch)
             if child is not None:
                 self.statement(child)
-        self.forget(node)
+                self.forget(child)
 
     def _else_clause(self, node: Node) -> None:
         for child in node.named_children:
@@ -637,6 +637,8 @@ class _Interpreter:
                     return variable.value
                 if isinstance(variable.value, Pointer):
                     raise Unsupported(f"line {node.start_point[0] + 1}: the address of a pointer")
+                if not variable.array:
+                    variable.value = None  # whoever has the address may change it
                 return Pointer(_PRIVATE, None) if variable.private else Pointer(variable.symbol, Polynomial())
             case "parenthesized_expression":
                 return self.address(node.named_children[0])
@@ -789,6 +791,8 @@ class _Interpreter:
 
 
 _PRIVATE = Symbol("(private)")
+_SIZE = -2
+"""Where parameters of the analysed function are said to be defined: those that are integers are sizes."""
 
 
 def _text(value: Polynomial) -> str:
@@ -804,7 +808,7 @@ def effects(source: Source, loop: Loop) -> Effects:
     name_of = next(f for group in functions(source).values() for f in group if f.node == definition)
     interpreter = _Interpreter(source, loop)
     for name, _, pointer in name_of.parameters:
-        symbol = Symbol(name, definition.start_byte)
+        symbol = Symbol(name, _SIZE)
         value = Pointer(symbol, Polynomial()) if pointer else Polynomial.symbol(symbol)
         interpreter.scopes[-1][name] = _Variable(symbol, value, False)
     _run_to(interpreter, name_of.body, loop)
@@ -871,10 +875,8 @@ def _run_to(interpreter: _Interpreter, node: Node, loop: Loop) -> None:
                 if outer is None:
                     raise Unsupported(f"line {child.start_point[0] + 1}: not a loop that counts upwards")
                 interpreter.forget(outer.body)
-                low = interpreter.expression(outer.start)
                 symbol = Symbol(outer.variable, child.start_byte)
                 interpreter.scopes.append({outer.variable: _Variable(symbol, Polynomial.symbol(symbol), False)})
-                _ = low
                 if outer.body == loop.node:
                     interpreter.run(loop)
                 else:
@@ -904,7 +906,7 @@ def _not_negative(value: Polynomial) -> bool:
         return True
     shifted = value
     for symbol in value.symbols:
-        if symbol.operator == "" and symbol.where >= 0:
+        if symbol.where == _SIZE:
             shifted = shifted.substitute(symbol, Polynomial.symbol(symbol) + Polynomial.constant(1))
     return all(c >= 0 for _, c in shifted.terms)
 

@@ -215,6 +215,9 @@ class _Translation:
             self.count += "_here"
         if not set(carried.values()) <= {"+", "max", "min"}:
             raise Unsupported("a reduction other than a sum, maximum or minimum")
+        for each in found.carried:
+            if declared_type(source, each.node.named_children[0]) != "float":
+                raise Unsupported(f"{each.name} is no float")
 
     def changes(self) -> list[tuple[int, int, str]]:
         source, loop = self.source, self.loop

@@ -57,8 +57,8 @@ __device__ __forceinline__ void store_lanes(T* to, const Lanes<T, N>& lanes) {
 }
 """
 ALIGNED = """\
-template <typename... T>
-inline bool aligned_to_16_bytes(const T*... pointers) {
+template <typename... P>
+inline bool aligned_to_16_bytes(P... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 """

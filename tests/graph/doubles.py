@@ -79,7 +79,8 @@ class PaperEvaluator:
     """Deterministic; caches by content in the store, as the real one does."""
 
     facts = FACTS
-    notices: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ("no landlock here",)
+    layers: tuple[str, ...] = ("rlimits",)
 
     def __init__(self, store: Store, log: Path) -> None:
         self.store, self.log = store, log

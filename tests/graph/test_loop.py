@@ -33,6 +33,13 @@ def test_keeps_the_fastest_that_passed_and_says_what_became_of_each(tmp_path: Pa
     assert ending.result.best_round == 3
 
 
+def test_what_the_evaluator_found_out_is_said_and_kept(tmp_path: Path) -> None:
+    front, made = Silent(), settings(rounds=1)
+    ending = Door(tmp_path, paper_context(Script({1: ["speed 1.3"]}))).start(record(made), BASELINE, front, nobody)
+    assert front.events.count(("notice", "no landlock here")) == 1
+    assert ending.result.notices == ("no landlock here",) and ending.result.sandbox == ("rlimits",)
+
+
 def test_what_a_run_leaves_in_its_folder(tmp_path: Path) -> None:
     folder = run(tmp_path, Script({1: ["speed 1.5"]}), rounds=1).run.folder
     assert (folder / "best.cpp").read_text() == "speed 1.5"

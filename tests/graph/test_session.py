@@ -90,6 +90,18 @@ def test_a_budget_counts_what_was_spent_before_the_pause(tmp_path: Path) -> None
     assert len(ended.result.attempts) == 2
 
 
+def test_a_resume_may_have_other_limits(tmp_path: Path) -> None:
+    start(tmp_path, Down({**ROUNDS, 4: ["speed 2"]}, 2))
+    door = Door(tmp_path, paper_context(Script({**ROUNDS, 4: ["speed 2"]})))
+    more = lambda found: found.model_copy(update={"rounds": 4})  # noqa: E731
+    ended = door.resume("run", Silent(), nobody, changes=more)
+    assert [row.round for row in ended.result.attempts] == [1, 2, 3, 4] and ended.result.rounds == 4
+    assert ended.run.record.settings.rounds == 4
+    assert ended.result.spent.calls == 1 + 3 + 4 + 4  # nobody was asked twice; the incumbent of round 1 stayed in 2
+    with pytest.raises(RunError, match="is finished; to go on with other limits, fork it"):
+        door.resume("run", Silent(), nobody, changes=more)
+
+
 def test_resuming_a_finished_run_does_nothing_and_says_the_same(tmp_path: Path) -> None:
     first = start(tmp_path, Script(ROUNDS))
     script = Script(ROUNDS)

@@ -23,7 +23,14 @@ HERE = Path(__file__).parent
 GUARD = 64
 """Elements on either side of every tensor that must stay as they are."""
 MOST_ELEMENTS = 70_000
-HEADERS = ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "device_launch_parameters.h", "math_constants.h")
+HEADERS = (
+    "cuda_runtime.h",
+    "cuda_fp16.h",
+    "cuda_bf16.h",
+    "cuda_fp8.h",
+    "device_launch_parameters.h",
+    "math_constants.h",
+)
 
 
 def host_source(text: str) -> str:
@@ -44,7 +51,13 @@ def host_source(text: str) -> str:
             declarator = node.child_by_field_name("declarator")
             name = declarator.child_by_field_name("declarator") if declarator is not None else None
             kind = source.of(node.child_by_field_name("type"))
-            edits.changes.append((node.start_byte, node.end_byte, f"{kind}* {source.of(name)} = reinterpret_cast<{kind}*>(emulate::dynamic_shared);"))
+            edits.changes.append(
+                (
+                    node.start_byte,
+                    node.end_byte,
+                    f"{kind}* {source.of(name)} = reinterpret_cast<{kind}*>(emulate::dynamic_shared);",
+                )
+            )
     for node in source.walk(None, "preproc_include"):
         if any(header in source.of(node) for header in HEADERS):
             edits.changes.append((node.start_byte, node.end_byte, "\n"))
@@ -101,7 +114,11 @@ def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Worklo
         else:
             shape, dtype = spec.shape(argument, workload.axes), getattr(torch, spec.dtype(argument, workload))
             count = torch.Size(shape).numel()
-            raw = torch.full((count + 2 * GUARD + offset,), 77, dtype=torch.int8).repeat_interleave(dtype.itemsize).view(dtype)
+            raw = (
+                torch.full((count + 2 * GUARD + offset,), 77, dtype=torch.int8)
+                .repeat_interleave(dtype.itemsize)
+                .view(dtype)
+            )
             assert raw.data_ptr() % 16 == 0
             view = raw[GUARD + offset : GUARD + offset + count].view(shape)
             if argument.name in inputs:
@@ -133,7 +150,11 @@ def _difference(got: torch.Tensor, want: torch.Tensor, exact: bool) -> str:
         step = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.float32: 2**-18}.get(got.dtype, 2**-3)
         a, b = got.double(), want.double()
         scale = b.abs().nan_to_num(posinf=0, neginf=0).max() if b.numel() else torch.tensor(0.0)
-        near = ((a - b).abs() <= 3 * step * b.abs() + 1e-4 * scale * step / 2**-10 + 1e-6) | (a == b) | (a.isnan() & b.isnan())
+        near = (
+            ((a - b).abs() <= 3 * step * b.abs() + 1e-4 * scale * step / 2**-10 + 1e-6)
+            | (a == b)
+            | (a.isnan() & b.isnan())
+        )
     if near.all():
         return ""
     at = tuple(int(i) for i in (~near).nonzero()[0])
@@ -154,6 +175,8 @@ def check(folder: Path, text: str, *, offset: int = 0) -> list[str]:
 
 
 if __name__ == "__main__":
-    problems = check(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), offset=int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    problems = check(
+        Path(sys.argv[1]), Path(sys.argv[2]).read_text(), offset=int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    )
     print("\n".join(problems) or "right")
     sys.exit(1 if problems else 0)

@@ -1,0 +1,86 @@
+"""What a run works with: refused where it is another one now, and one policy object for the roles that share it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graph.opening import answering, open_context
+from graph.runs import Run, RunError
+from graph.session import kernel_digest, new_record
+from kernels import catalog
+from nodes.policies.transcript import Exchange, Question, Reply, Transcript
+from nodes.roles import ROLES, Usage
+from nodes.state import Spent, State
+from tests.graph.doubles import record, settings
+
+
+def silent(_kind: str, _text: str) -> None:
+    pass
+
+
+def test_a_kernel_whose_reference_changed_is_not_resumed(tmp_path: Path) -> None:
+    made = record(settings(kernel="silu_and_mul"))
+    with (
+        pytest.raises(RunError, match="the spec or the reference of .*silu_and_mul has changed since run run began"),
+        open_context(Run(tmp_path, "run"), made, State(), silent),
+    ):
+        pass
+
+
+def test_the_digest_is_of_the_spec_and_the_reference(tmp_path: Path) -> None:
+    folder = catalog.load("silu_and_mul").folder
+    for name in ("spec.py", "reference.py"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert kernel_digest(tmp_path) == kernel_digest(folder)
+    (tmp_path / "reference.py").write_text("def reference(): ...")
+    assert kernel_digest(tmp_path) != kernel_digest(folder)
+
+
+def test_a_record_says_where_checkpoints_are_without_the_password(tmp_path: Path) -> None:
+    folder = catalog.load("silu_and_mul").folder
+    made = new_record(settings(), kernel="k", summary="s", folder=folder, checkpointer="postgresql://me:pw@h:5/d?a=b")
+    assert made.checkpointer == "postgresql://me@h:5/d"
+    assert new_record(settings(), kernel="k", summary="s", folder=folder).checkpointer == "sqlite"
+
+
+def test_roles_share_a_policy(tmp_path: Path) -> None:
+    policies, before = answering(settings(), tmp_path / "t.jsonl", State(), silent)
+    assert set(policies) == set(ROLES) and len({id(policy) for policy in policies.values()}) == 1
+    assert policies["coder"].name == "rules" and before == {}
+
+
+def test_a_model_beside_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    policy = {"tester": "rules", "profiler": "rules", "planner": "chat", "coder": "rules"}
+    policies, _ = answering(settings(policy=policy, models={"planner": "m"}), tmp_path / "t.jsonl", State(), silent)
+    assert [policies[role].name for role in ROLES] == ["rules", "rules", "chat", "rules"]
+    assert policies["planner"].rewrites  # it plans what the rules can carry out
+
+
+def test_what_answers_cost_is_read_from_the_transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between an answer and the next checkpoint must not make it free."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    usage = Usage(calls=1, tokens_in=70, tokens_out=30, money_usd=0.5)
+    question = Question(role="coder", messages=(), wants="")
+    Transcript(tmp_path / "t.jsonl").append(
+        Exchange(key="1", question=question, model="m", reply=Reply(text="x"), usage=usage)
+    )
+    made = settings(policy=dict.fromkeys(ROLES, "chat"), models=dict.fromkeys(ROLES, "m"))
+    state = State(spent=Spent(usage={"planner": Usage(calls=2)}))
+    _, before = answering(made, tmp_path / "t.jsonl", state, silent)
+    assert before == {"planner": Usage(calls=2), "coder": usage}
+
+
+def test_what_cannot_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    chat = settings(policy=dict.fromkeys(ROLES, "chat"), models=dict.fromkeys(ROLES, "m"))
+    with pytest.raises(RunError, match="needs a key in OPENAI_API_KEY"):
+        answering(chat, tmp_path / "t.jsonl", State(), silent)
+    replay = settings(policy=dict.fromkeys(ROLES, "replay"), transcript=str(tmp_path / "none.jsonl"))
+    with pytest.raises(RunError, match="there is no transcript"):
+        answering(replay, tmp_path / "t.jsonl", State(), silent)
+    (tmp_path / "t.jsonl").write_text("not an exchange\n{}\n")
+    with pytest.raises(RunError, match="line 1 is not an exchange"):
+        answering(replay, tmp_path / "t.jsonl", State(), silent)

@@ -1,0 +1,143 @@
+"""Sources with torch's headers. Few are built: each takes g++ half a minute."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import backends
+from harness.backends import torch_extension
+from harness.evaluate import Evaluator
+from harness.records import Outcome
+from harness.store import Store
+from harness.zygote import FAR_SIDE
+from kernels import catalog
+
+PLAIN = """
+#include <torch/extension.h>
+#include <cmath>
+
+void silu_and_mul(at::Tensor input, at::Tensor out, int64_t tokens, int64_t hidden) {
+    TORCH_CHECK(input.is_contiguous() && out.size(1) == hidden);
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "silu_and_mul", [&] {
+        const scalar_t* x = input.data_ptr<scalar_t>();
+        scalar_t* y = out.data_ptr<scalar_t>();
+        for (int64_t t = 0; t < tokens; ++t) {
+            for (int64_t i = 0; i < hidden; ++i) {
+                const float gate = x[t * 2 * hidden + i], up = x[t * 2 * hidden + hidden + i];
+                y[t * hidden + i] = static_cast<scalar_t>(gate / (1.0f + std::exp(-gate)) * up);
+            }
+        }
+    });
+}
+"""
+# SGLang's way: an operator with its own order of arguments and no sizes. It lets torch do half of the work.
+REGISTERED = """
+#include <torch/library.h>
+#include <ATen/ATen.h>
+
+void silu_and_mul(at::Tensor out, const at::Tensor& input) {
+    const int64_t hidden = out.size(1);
+    out.copy_(at::silu(input.narrow(1, 0, hidden)).mul(input.narrow(1, hidden, hidden)));
+}
+TORCH_LIBRARY(own_kernels, m) { m.def("silu_and_mul(Tensor(a!) out, Tensor input) -> ()", &silu_and_mul); }
+"""
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    if reason := torch_extension.why_unavailable():
+        pytest.skip(reason)
+    kernel = catalog.load("silu_and_mul")
+    kept = tuple(w for w in kernel.spec.suite("cpu") if not w.timed)
+    kept += tuple(w for w in kernel.spec.suite("cpu") if w.timed and w.dtype == "float32")[-1:]
+    kernel = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": kept}))
+    with Evaluator(kernel, "cpu", Store(tmp_path_factory.mktemp("store"))) as one:
+        yield one
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.xdist_group("torch_extension")
+def test_a_plain_function_of_tensors_gets_a_binding(evaluator: Evaluator) -> None:
+    build = evaluator.build(evaluator.store.put(PLAIN))
+    assert build.ok and build.backend == "torch_extension", build.log
+    verdict = evaluator.verify(build)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.xdist_group("torch_extension")
+def test_a_registered_operator_is_called_by_its_names_and_torch_does_not_do_its_work(evaluator: Evaluator) -> None:
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(REGISTERED)))
+    assert verdict.outcome is Outcome.CHEATED, verdict.reason
+    assert "aten.silu" in verdict.reason
+
+
+def test_torch_headers_choose_this_backend() -> None:
+    for text in (PLAIN, REGISTERED, "  #  include <c10/util/Half.h>\nint f();\n", '#include "pybind11/pybind11.h"\n'):
+        assert backends.for_source(text, "cpu") is torch_extension
+    assert backends.for_source("// #include <torch/extension.h>\nint f();\n", "cpu") is not torch_extension
+
+
+@pytest.fixture(scope="module")
+def far_side() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("far_side_under_test", FAR_SIDE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+ARGUMENTS = [["tensor", "x", "input"], ["tensor", "y", "output"], ["size", "n", ""], ["scalar", "eps", ""]]
+
+
+@pytest.mark.parametrize(
+    ("names", "count", "picked", "returns"),
+    [
+        (["y", "x"], 2, [1, 0], False),  # by name, in its own order
+        (["x", "eps"], 2, [0, 3], True),  # by name, and what it returns is the output
+        (["a", "b", "c", "d"], 4, [0, 1, 2, 3], False),  # names of its own: by number
+        (None, 4, [0, 1, 2, 3], False),
+        (None, 3, [0, 1, 3], False),  # without sizes
+        (None, 2, [0, 1], False),  # tensors only
+        (None, 1, [0], True),
+    ],
+)
+def test_which_arguments_an_extension_is_given(
+    far_side: ModuleType, names: list[str] | None, count: int, picked: list[int], returns: bool
+) -> None:
+    form = far_side.Signature(ARGUMENTS, "f").fitting(lambda *_: None, names, count)
+    assert form.picked == picked
+    assert (form.outputs is not None) is returns
+
+
+def test_a_number_of_arguments_that_fits_nothing_is_refused(far_side: ModuleType) -> None:
+    with pytest.raises(far_side.Refused, match="takes 7 arguments"):
+        far_side.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
+
+
+def _takes_two(a: Any, b: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        (_takes_two, 2),
+        (lambda *_: None, None),
+        (SimpleNamespace(__doc__="f(arg0: torch.Tensor, arg1: int, arg2: typing.SupportsFloat) -> None\n"), 3),
+    ],
+)
+def test_the_number_of_arguments_is_read_from_pythons_or_pybind11s_signature(
+    far_side: ModuleType, function: Callable, count: int | None
+) -> None:
+    assert far_side.positional(function) == count

@@ -1,0 +1,156 @@
+"""The exported package, installed and tested as its user would; no GPU is needed for a CPU kernel's."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from harness import dropin
+from kernels import catalog
+from kernels.catalog import Kernel
+from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload
+
+EVIDENCE = {"held_out_speedup": {"median": 1.25, "low": 1.2, "high": 1.3}, "kernel": "k"}
+
+
+def exported(kernel: Kernel, to: Path, device: Device = "cpu") -> list[Path]:
+    _, path = kernel.baseline(device)
+    return dropin.export(kernel, path.read_text(), EVIDENCE, to, device)
+
+
+def run(command: list[str], cwd: Path, target: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(target), "ASTROLABE_CACHE": str(target / "cache")}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", catalog.names())
+def test_the_package_installs_and_passes_its_own_tests(name: str, tmp_path: Path) -> None:
+    """Against the reference, opcheck, torch.compile with the full graph, and each refusal."""
+    package, target = tmp_path / "package", tmp_path / "site"
+    exported(catalog.load(name), package)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    run([*pip, "--target", str(target), "."], package, target)
+    said = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"], package, target)
+    assert re.search(r"\d+ passed", said) and "failed" not in said and "skipped" not in said
+    # What is on the path is the installed one: it was built into the cache exactly once.
+    assert len(list((target / "cache").glob(f"{name}-*.so"))) == 1
+    assert not [path for path in (target / "cache").iterdir() if path.is_dir()]
+
+
+@pytest.mark.slow
+def test_two_processes_that_build_at_once_both_work(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    exported(catalog.load("silu_and_mul"), package)
+    call = "import torch, astrolabe_silu_and_mul as a; print(a.silu_and_mul(torch.ones(1, 4)).shape)"
+    environment = os.environ | {"PYTHONPATH": str(package), "ASTROLABE_CACHE": str(tmp_path / "cache")}
+    both = [
+        subprocess.Popen([sys.executable, "-c", call], env=environment, stdout=subprocess.PIPE, text=True) for _ in "ab"
+    ]
+    assert [process.communicate()[0].strip() for process in both] == ["torch.Size([1, 2])"] * 2
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_a_source_that_does_not_compile_says_so_in_the_compilers_words(tmp_path: Path) -> None:
+    kernel = catalog.load("silu_and_mul")
+    dropin.export(kernel, "int broken(\n", EVIDENCE, tmp_path / "package", "cpu")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "package"), "ASTROLABE_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", "import astrolabe_silu_and_mul"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "astrolabe::silu_and_mul could not be built" in done.stderr and "kernel.cpp:1" in done.stderr
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_kernel_becomes_a_whole_package(name: str, device: Device, tmp_path: Path) -> None:
+    kernel = catalog.load(name)
+    files = exported(kernel, tmp_path / "out", device)
+    assert sorted(files) == sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
+    for path in files:
+        text = path.read_text()
+        assert "{{" not in text and "{%" not in text, path
+        if path.suffix == ".py":
+            ast.parse(text)
+            assert max(map(len, text.splitlines())) <= 120, path
+    project = tomllib.loads((tmp_path / "out" / "pyproject.toml").read_text())
+    assert project["project"]["name"] == f"astrolabe_{name}"
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert "1.250x its baseline on the held-out workloads" in readme
+    assert f"torch.ops.astrolabe.{name}" in readme and "serving.install()" in readme
+
+
+def spec(**changes: object) -> Spec:
+    given = {
+        "name": "scatter_rows",
+        "summary": "rows of x to where index says",
+        "axes": ("rows", "width", "slots", "chunk"),
+        "dtypes": ("float32",),
+        "arguments": (
+            Scalar(name="scale", ctype="double", value=0.5),
+            Tensor(name="x", role="input", shape=("rows", "4*width+2")),
+            Tensor(name="index", role="input", shape=("rows",), dtype="int32", values=("index:slots",)),
+            Tensor(name="out", role="output", shape=("slots", "4*width+2")),
+            Size(name="chunk"),
+            Size(name="slots"),
+            Scalar(name="mode", ctype="int64_t", value=3),
+        ),
+        "workloads": (Workload(axes={"rows": 3, "width": 2, "slots": 5, "chunk": 2}, dtype="float32"),),
+    }
+    return Spec.model_validate(given | changes)
+
+
+def test_sizes_come_from_shapes_and_only_the_others_are_asked_for() -> None:
+    found = dropin.describe(spec(), "cuda")
+    assert found["schema"] == (
+        "scatter_rows(Tensor x, Tensor index, Tensor(a!) out, int chunk, float scale=0.5, int mode=3) -> ()"
+    )
+    assert found["inference"] == ["rows = x.shape[0]", "width = (x.shape[1] - 2) // 4", "slots = out.shape[0]"]
+    assert ", ".join(found["call"][:-1]) == "scale, _at_x, _at_index, _at_out, chunk, slots, mode"
+    assert "RawStream" in found["call"][-1]
+    assert found["ctypes"] == [
+        "ctypes.c_double", "ctypes.c_void_p", "ctypes.c_void_p", "ctypes.c_void_p",
+        "ctypes.c_int64", "ctypes.c_int64", "ctypes.c_int64", "ctypes.c_void_p",
+    ]  # fmt: skip
+
+
+def test_an_axis_that_nothing_tells_is_refused() -> None:
+    arguments = (Tensor(name="x", role="inout", shape=("rows*width",)),)
+    with pytest.raises(dropin.ExportError, match="'rows' can be read from no tensor's shape"):
+        dropin.describe(spec(arguments=arguments), "cpu")
+
+
+def test_names_that_python_or_the_package_need_are_refused() -> None:
+    for name in ("lambda", "torch", "rows"):
+        arguments = (Tensor(name=name, role="inout", shape=("rows",)),)
+        with pytest.raises(dropin.ExportError, match=f"'{name}' cannot be the name"):
+            dropin.describe(spec(arguments=arguments), "cpu")
+
+
+def test_what_cannot_be_exported_is_said_in_one_sentence(tmp_path: Path) -> None:
+    kernel = catalog.load("silu_and_mul")
+    for source in ("def silu_and_mul(input, out, tokens, hidden): pass\n", "#include <torch/extension.h>\n"):
+        with pytest.raises(dropin.ExportError, match="plain C entry points"):
+            dropin.export(kernel, source, {}, tmp_path / "new", "cpu")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("precious")
+    with pytest.raises(dropin.ExportError, match="not empty"):
+        exported(kernel, tmp_path / "full")
+
+
+def test_evidence_without_a_speedup_claims_none(tmp_path: Path) -> None:
+    assert "evidence/result.json" in dropin.headline({})
+    verdict = {"suite": {"speedup": {"median": 1.1, "low": 1.05, "high": 1.2}}}
+    assert "1.100x" in dropin.headline(verdict)
+    assert "evidence/result.json" in dropin.headline({"suite": None, "speedup": None})

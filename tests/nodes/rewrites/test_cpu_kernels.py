@@ -1,0 +1,58 @@
+"""The CPU rewrites on whole kernels: compiled, run, and compared with the fp64 reference. No time is asserted."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from benchmarks.cpu_rewrites import Native, apply, kernels, order
+from harness.correctness import distributions
+from kernels.catalog import Kernel
+from kernels.spec import Workload
+
+KERNELS = {kernel.spec.name: kernel for kernel in kernels([])}
+TOO_LARGE = 1 << 20
+"""Elements of a workload from which on the reference would take longer than all the rest of the test."""
+
+
+def workloads(kernel: Kernel) -> list[Workload]:
+    both = (*kernel.spec.suite("cpu"), *kernel.spec.suite("cpu", held_out=True))
+    return [workload for workload in both if math.prod(workload.axes.values()) <= TOO_LARGE]
+
+
+def wrong(kernel: Kernel, native: Native) -> list[str]:
+    found = (native.check(w, values) for w in workloads(kernel) for values in distributions(kernel.spec, {}))
+    return [message for message in found if message]
+
+
+def baseline(kernel: Kernel) -> str:
+    return kernel.baseline("cpu")[1].read_text()
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_the_whole_bundle(name, tmp_path):
+    kernel = KERNELS[name]
+    text, applied = apply(kernel, baseline(kernel), order())
+    assert applied, "no rewrite applies to any of these kernels less than once"
+    assert wrong(kernel, Native.build(kernel, text, tmp_path)) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["cpu_chain", "cpu_layernorm", "cpu_softmax", "merge_attn_states_lse"])
+def test_any_order(name, seed, tmp_path):
+    """The planner may leave steps out and apply them in later rounds."""
+    kernel = KERNELS[name]
+    chosen = random.Random(seed)
+    steps = chosen.sample(order(), k=chosen.randint(2, len(order())))
+    text, _ = apply(kernel, baseline(kernel), steps)
+    assert wrong(kernel, Native.build(kernel, text, tmp_path)) == [], steps
+
+
+def test_sources_that_are_fast_already_stay_right(tmp_path):
+    """The best of one round is the start of the next: nothing applies twice, and the result is stable."""
+    kernel = KERNELS["silu_and_mul"]
+    once, _ = apply(kernel, baseline(kernel), order())
+    twice, applied = apply(kernel, once, order())
+    assert (twice, applied) == (once, [])

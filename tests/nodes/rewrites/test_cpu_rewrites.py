@@ -1,0 +1,354 @@
+"""Each CPU rewrite on a source before and after, and what it leaves alone."""
+
+from textwrap import dedent
+
+import pytest
+
+from harness.records import DeviceFacts
+from harness.tunables import tunables
+from kernels.spec import Size, Spec, Tensor, Workload
+from nodes.rewrites import Facts, catalog
+from nodes.rewrites.source import Source
+
+AVX512 = DeviceFacts(
+    device="cpu", name="", architecture="avx512f", units=2, last_level_cache_bytes=32 << 20, bandwidth_gbps=40.0
+)
+
+
+def facts(rows: int = 4096, device: DeviceFacts = AVX512) -> Facts:
+    spec = Spec(
+        name="any",
+        summary="y from x",
+        axes=("rows", "columns"),
+        dtypes=("float32",),
+        arguments=(
+            Tensor(name="x", role="input", shape=("rows", "columns")),
+            Tensor(name="y", role="output", shape=("rows", "columns")),
+            Size(name="rows"),
+            Size(name="columns"),
+        ),
+        workloads=(Workload(axes={"rows": rows, "columns": 4096}, dtype="float32"),),
+    )
+    return Facts(spec=spec, device=device)
+
+
+def apply(name: str, text: str, given: Facts | None = None) -> str | None:
+    new = catalog()[name].rewrite(Source(dedent(text), "cpu"), given or facts())
+    if new is not None:
+        assert not Source(new, "cpu").root.has_error
+        assert catalog()[name].rewrite(Source(new, "cpu"), given or facts()) in {None, new}, "applies twice"
+    return new
+
+
+def behind(text: str | None, marker: str) -> str:
+    assert text is not None
+    return text[text.index(marker) :]
+
+
+SCALE = """\
+    #include <cmath>
+    #include <cstdint>
+
+    void f(const float* x, float* y, int64_t rows, int64_t columns) {
+        for (int64_t r = 0; r < rows; ++r) {
+            float highest = 0.0f;
+            for (int64_t c = 0; c < columns; ++c) {
+                highest = fmaxf(highest, x[r * columns + c]);
+            }
+            for (int64_t c = 0; c < columns; ++c) {
+                y[r * columns + c] = expf(x[r * columns + c]) / highest;
+            }
+        }
+    }
+"""
+
+
+def test_parallel():
+    after = apply("cpu_parallel", SCALE)
+    assert "#pragma omp parallel for schedule(static) if (rows * columns >= PARALLEL_FROM)\n    for (int64_t r" in after
+    assert after.count("#pragma") == 1
+    assert [t.name for t in tunables(after)] == ["PARALLEL_FROM"]
+
+
+def test_parallel_only_outside():
+    """The outer loop carries a value; a fork for every row would cost more than it gives."""
+    text = """\
+        void f(const float* x, float* y, long rows, long columns) {
+            for (long r = 1; r < rows; ++r) {
+                for (long c = 0; c < columns; ++c) { y[r * columns + c] = y[(r - 1) * columns + c]; }
+            }
+        }
+    """
+    assert apply("cpu_parallel", text) is None
+
+
+def test_parallel_not_in_a_function_that_a_loop_calls():
+    text = """\
+        static void row(const float* x, float* y, long n) {
+            for (long i = 0; i < n; ++i) { y[i] = x[i]; }
+        }
+        void f(const float* x, float* y, long rows, long columns) {
+            for (long r = 0; r < rows; ++r) { row(x + r * columns, y + r * columns, columns); }
+        }
+    """
+    after = apply("cpu_parallel", text)
+    assert after.count("#pragma omp") == 1
+    assert "#pragma" in behind(after, "void f(")
+
+
+def test_simd():
+    vector = apply("cpu_vector_math", SCALE)
+    after = apply("cpu_simd", vector)
+    assert "#pragma omp simd reduction(max:highest)\n        for" in after
+    assert after.count("#pragma omp simd") == 2
+    assert apply("cpu_simd", SCALE) is None, "expf and fmaxf keep both loops scalar"
+
+
+def test_simd_joins_a_parallel_flat_loop_in_either_order():
+    flat = """\
+        void f(const float* x, float* y, long n) {
+            for (long i = 0; i < n; ++i) {
+                y[i] = x[i];
+            }
+        }
+    """
+    wanted = "#pragma omp parallel for simd schedule(static) if (parallel: n >= PARALLEL_FROM)\n    for"
+    for first, second in (("cpu_simd", "cpu_parallel"), ("cpu_parallel", "cpu_simd")):
+        assert wanted in apply(second, apply(first, flat))
+
+
+def test_vector_math():
+    after = apply("cpu_vector_math", SCALE)
+    assert "simd_exp(x[r * columns + c]) / highest" in after
+    assert "highest = simd_max(highest, x[r * columns + c]);" in after
+    assert "simd_tanh" not in after, "only what is used"
+    assert after.index("static inline float simd_exp") < after.index("void f(")
+
+
+@pytest.mark.parametrize(
+    ("call", "taken"),
+    [
+        ("expf(x[i])", True),
+        ("std::exp(v)", True),
+        ("std::exp(d)", False),
+        ("exp(v)", False),  # of <math.h>: a double
+        ("std::max(v, 0.0f)", False),
+        ("std::tanh(0.5f * v)", True),
+    ],
+)
+def test_vector_math_takes_floats_only(call, taken):
+    text = f"""\
+        #include <cmath>
+        void f(const float* x, float* y, long n) {{
+            for (long i = 0; i < n; ++i) {{
+                const float v = x[i];
+                const double d = x[i];
+                y[i] = {call};
+            }}
+        }}
+    """
+    assert (apply("cpu_vector_math", text) is not None) == taken
+
+
+def test_hoist():
+    text = """\
+        void f(const float* x, const float* w, float* y, float* z, long rows, long columns) {
+            for (long r = 0; r < rows; ++r) {
+                for (long c = 0; c < columns; ++c) {
+                    const float weight = expf(w[r]);
+                    const float sum = weight + 1.0f;
+                    y[r * columns + c] = x[r * columns + c] * (weight / sum);
+                    if (c == 0) {
+                        z[r] = sum;
+                    }
+                }
+            }
+        }
+    """
+    after = apply("cpu_hoist", text)
+    assert behind(after, "for (long r") == dedent(
+        """\
+        for (long r = 0; r < rows; ++r) {
+                const float weight = expf(w[r]);
+                const float sum = weight + 1.0f;
+                z[r] = sum;
+                const float weight_over_sum = weight / sum;
+                for (long c = 0; c < columns; ++c) {
+                    y[r * columns + c] = x[r * columns + c] * weight_over_sum;
+                }
+            }
+        }
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "const float first = y[r * columns]; y[r * columns + c] = first + x[c];",  # read and written
+        "const float v = x[c]; y[r * columns + c] = v;",
+        "if (c == 0) { z[r] = x[c + 1]; } y[r * columns + c] = z[r];",  # the block writes what the rest reads
+        "if (c == 1) { z[r] = 1.0f; }",
+    ],
+)
+def test_hoist_leaves(body):
+    text = f"""\
+        void f(const float* x, float* y, float* z, long rows, long columns) {{
+            for (long r = 0; r < rows; ++r) {{
+                for (long c = 0; c < columns; ++c) {{ {body} }}
+            }}
+        }}
+    """
+    assert apply("cpu_hoist", text) is None
+
+
+FLAT = """\
+    void f(const float* x, const float* b, float* y, long rows, long columns) {
+        const long count = rows * columns;
+        for (long i = 0; i < count; ++i) {
+            const long row = i / columns;
+            const long column = i % columns;
+            y[i] = x[i] * b[column] + b[row];
+        }
+    }
+"""
+
+
+def test_nest():
+    assert behind(apply("cpu_nest", FLAT), "for (long row") == dedent(
+        """\
+        for (long row = 0; row < rows; ++row) {
+                for (long column = 0; column < columns; ++column) {
+                    const long i = row * columns + column;
+                    y[i] = x[i] * b[column] + b[row];
+                }
+            }
+        }
+        """
+    )
+
+
+def test_nest_needs_whole_rows():
+    assert apply("cpu_nest", FLAT.replace("rows * columns", "rows * columns + 1")) is None
+    assert apply("cpu_nest", FLAT.replace("i % columns", "i % rows")) is None
+
+
+def test_reciprocal():
+    text = """\
+        void f(const float* x, float* y, long n, float s) {
+            for (long i = 0; i < n; ++i) {
+                y[i] = x[i] / s * 2.0f;
+            }
+        }
+    """
+    after = behind(apply("cpu_reciprocal", text), "const float inverse_s")
+    assert after.startswith("const float inverse_s = 1.0f / s;\n    for (long i")
+    assert "y[i] = x[i] * inverse_s * 2.0f;" in after
+    assert apply("cpu_reciprocal", text.replace("x[i] / s * 2.0f", "rintf(x[i] / s)")) is None, "a tie may flip"
+    assert apply("cpu_reciprocal", text.replace("float s", "long s")) is None, "an integer division"
+
+
+HALF = """\
+    #include <cstdint>
+
+    template <typename T>
+    static void f(const T* x, T* y, float* sums, int64_t rows, int64_t columns) {
+        for (int64_t r = 0; r < rows; ++r) {
+            float sum = 0.0f;
+            #pragma omp simd reduction(+:sum)
+            for (int64_t c = 0; c < columns; ++c) {
+                const float v = static_cast<float>(x[r * columns + c]);
+                sum += v * v;
+                y[r * columns + c] = static_cast<T>(v > 0 ? v : 0.5 * v);
+            }
+            sums[r] = sum;
+        }
+    }
+"""
+
+
+def test_lanes():
+    assert behind(apply("cpu_lanes", HALF), "float sum = 0.0f;") == dedent(
+        """\
+        float sum = 0.0f;
+                lanes sum_lanes = lanes{};
+                for (int64_t c = 0; c < columns; c += LANES) {
+                    const int64_t count = std::min<int64_t>(LANES, columns - c);
+                    const lanes v = load_lanes(x + r * columns + c, count);
+                    sum_lanes += kept(v * v, count, 0.0f);
+                    store_lanes(y + r * columns + c, v > 0.0f ? v : 0.5f * v, count);
+                }
+                sum += sum_of(sum_lanes);
+                sums[r] = sum;
+            }
+        }
+        """
+    )
+
+
+def test_lanes_only_where_the_vectors_are():
+    older = AVX512.model_copy(update={"architecture": "avx2"})
+    assert apply("cpu_lanes", HALF, facts(device=older)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("v * v", "v * static_cast<float>(c)"),  # the position as a number
+        ("x[r * columns + c]", "x[r * columns + 2 * c]"),  # every other element
+        ("x[r * columns + c]", "x[c * rows + r]"),
+        ("static_cast<T>(v", "static_cast<int32_t>(v"),
+        ("float sum", "double sum"),
+        ("v > 0 ? v : 0.5 * v", "std::sin(v)"),
+    ],
+)
+def test_lanes_leave(before, after):
+    assert apply("cpu_lanes", dedent(HALF).replace(before, after)) is None
+
+
+def test_lanes_know_bfloat16_by_what_a_conversion_does():
+    text = """\
+        #include <cstdint>
+        #include <cstring>
+        static float up(uint16_t h) {
+            uint32_t w = uint32_t(h) << 16;
+            float f;
+            std::memcpy(&f, &w, 4);
+            return f;
+        }
+        void f(const uint16_t* x, float* y, long n) {
+            for (long i = 0; i < n; ++i) {
+                y[i] = up(x[i]);
+            }
+        }
+    """
+    assert "store_lanes(y + i, load_lanes(x + i, count), count);" in apply("cpu_lanes", text)
+    assert apply("cpu_lanes", text.replace("<< 16", "<< 15")) is None
+    assert apply("cpu_lanes", text.replace("= up(x[i])", "= x[i]")) is None, "bits as an integer are another number"
+
+
+def test_lanes_follow_a_function_of_the_file():
+    text = """\
+        static float bend(float v) {
+            const float w = v * v;
+            return v < 0.0f ? 0.0f : w;
+        }
+        void f(const float* x, float* y, long n) {
+            for (long i = 0; i < n; ++i) y[i] = bend(x[i]);
+        }
+    """
+    after = apply("cpu_lanes", text)
+    assert (
+        "static lanes bend(lanes v) {\n    const lanes w = v * v;\n    return v < 0.0f ? splat(0.0f) : w;\n}" in after
+    )
+    assert "store_lanes(y + i, bend(load_lanes(x + i, count)), count);" in after
+
+
+def test_stream():
+    lanes = apply("cpu_lanes", HALF)
+    after = apply("cpu_stream", lanes)
+    assert "* static_cast<int64_t>(sizeof(*y)) >= STREAM_FROM_MB * int64_t{1 << 20};\n    for (int64_t r" in after
+    assert "0.5f * v, count, streams);" in after
+    assert [(t.name, t.value) for t in tunables(after)] == [("STREAM_FROM_MB", 8)]
+    assert apply("cpu_stream", lanes, facts(rows=64)) is None, "everything fits into the cache"
+    assert apply("cpu_stream", lanes.replace("sums[r] = sum", "sums[r] = y[r]")) is None, "the output is read again"
