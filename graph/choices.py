@@ -19,7 +19,6 @@ from kernels.catalog import Kernel
 from nodes.roles import ROLES, Role
 from nodes.state import Settings
 
-
 TUNE_S = {"cuda": 8.0, "cpu": 4.0}
 """A search builds variants at one to two seconds each with nvcc and a third of that with g++."""
 

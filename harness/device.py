@@ -122,12 +122,18 @@ def clocks() -> dict[str, str]:
     return dict(zip(names.split(","), values, strict=True)) if len(values) == 5 else {}
 
 
+PAGE_BYTES = 32 << 20
+
+
 class Arena:
     """Device memory that the parent owns and a worker maps: `view` is a flat uint8 tensor over all of it."""
 
     _next = 0
 
     def __init__(self, device: str, size: int) -> None:
+        # CUDA IPC maps an allocation that does not end on a 2 MiB page with small pages in the other process: on an
+        # H200 a worker then moved 2.3 TB/s where it moves 4.2 otherwise.
+        size = -(-size // PAGE_BYTES) * PAGE_BYTES if device == "cuda" else size
         self.device, self.size = device, size
         Arena._next += 1
         self.id = Arena._next

@@ -27,7 +27,7 @@ TESTED_BYTES = 64 << 20
 """The package's own tests take workloads up to this traffic, so that they end in seconds."""
 # Compiler reports that only the harness reads.
 _REPORTS = {"cuda": {"-lineinfo", "-Xptxas", "-v"}, "cpu": {"-Wall", "-Wno-unknown-pragmas"}}
-_TAKEN = {"torch", "ctypes", "build", "functools", "hashlib", "os", "shutil", "subprocess", "tempfile", "Path", "annotations"}
+_TAKEN = frozenset("torch ctypes build functools hashlib os shutil subprocess tempfile annotations".split())  # noqa: SIM905
 
 
 class ExportError(Exception):
@@ -52,7 +52,11 @@ def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, devi
     for name, table in {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST}.items():
         context[name] = {dtype: table[dtype] for dtype in floats}
     context["noise"] = NOISE_FACTOR
-    context |= {"library": kernel.spec.library or "", "cases": cases(kernel.spec, device), "inputs": inputs(kernel.spec)}
+    context |= {
+        "library": kernel.spec.library or "",
+        "cases": cases(kernel.spec, device),
+        "inputs": inputs(kernel.spec),
+    }
     render = Environment(
         loader=PackageLoader("harness"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )  # sources and TOML, no HTML: everything that goes in is from the typed spec
@@ -153,7 +157,9 @@ def infer(spec: Spec, tensors: tuple[Tensor, ...]) -> dict[str, str]:
             slope = one - base
             if slope > 0 and two - one == slope:
                 offset = f" - {base}" if base else ""
-                found[mentioned[0]] = f"({name}.shape[{at}]{offset}) // {slope}" if base else f"{name}.shape[{at}] // {slope}"
+                found[mentioned[0]] = (
+                    f"({name}.shape[{at}]{offset}) // {slope}" if base else f"{name}.shape[{at}] // {slope}"
+                )
     return found
 
 
@@ -209,7 +215,9 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
         }.get(kind, "torch.randn(shape, generator=generator)")
         if tensor.dtype.startswith(("int", "uint")) and kind != "index":
             draw = "torch.randint(0, 127, shape, generator=generator)"
-        found.append({"name": tensor.name, "draw": draw, "dtype": "None" if tensor.dtype == "T" else f"torch.{tensor.dtype}"})
+        found.append(
+            {"name": tensor.name, "draw": draw, "dtype": "None" if tensor.dtype == "T" else f"torch.{tensor.dtype}"}
+        )
     return found
 
 

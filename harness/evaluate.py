@@ -49,6 +49,8 @@ WARM_WORKERS = 4
 COMPILE_S = 300.0
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
+SLOWED = 1.1
+"""A baseline that is so much slower while the candidate's process lives is being slowed by it."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
@@ -179,11 +181,21 @@ class Evaluator:
             return worker
         self._drop(build.candidate)
         loose = [name for name in self._workers if name not in self._pinned]  # oldest first
-        for name in loose[: max(0, len(loose) - WARM_WORKERS + 1)]:
+        kept = 0 if self._short_of_memory() else WARM_WORKERS - 1
+        for name in loose[: max(0, len(loose) - kept)]:
             self._drop(name)
         worker = self.start(build)
         self._workers[build.candidate] = worker
         return worker
+
+    def _short_of_memory(self) -> bool:
+        """Whether less than a quarter of the device is free: a candidate that took it all must not starve the next."""
+        if self.device != "cuda":
+            return False
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return free < total / 4
 
     def start(self, build: Build) -> Worker:
         """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
@@ -239,6 +251,7 @@ class Evaluator:
             return kept
         start = time.perf_counter()
         checks: list[Check] = []
+        warnings: tuple[str, ...] = ()
         outcome, reason = Outcome.PASSED, ""
         try:
             if not build.ok:
@@ -251,6 +264,7 @@ class Evaluator:
                     checks.append(check)
                     if not check.passed:
                         raise WorkerFailure(*failure(check))
+            warnings = tuple(worker.warnings)
             if self.device == "cuda" and is_python_side(backends.get(build.backend)):
                 self._refuse_library_kernels(build, self.suite(held_out=held_out)[0])
         except WorkerFailure as fault:
@@ -263,6 +277,7 @@ class Evaluator:
             outcome=outcome,
             reason=reason,
             checks=tuple(checks),
+            warnings=warnings,
             build=build,
             seconds=time.perf_counter() - start,
         )
@@ -373,6 +388,9 @@ class Evaluator:
                     checks += found
                     if timed.note:
                         warnings.append(f"{workload.label}, {cache}: {timed.note}")
+            suite = self._suite(ratios["baseline"], timings)
+            if suite is not None and suite.comparison is Comparison.FASTER and not itself:
+                self._compare_alone(verdict, baseline, random.choice(timings))
         except SideFailure as fault:
             if fault.side != "candidate":
                 raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
@@ -384,7 +402,7 @@ class Evaluator:
             update={
                 "timings": tuple(timings),
                 "checks": tuple(checks),
-                "suite": self._suite(ratios["baseline"], timings),
+                "suite": suite,
                 "suite_incumbent": self._suite(ratios["incumbent"], timings),
                 "warnings": tuple(dict.fromkeys(warnings)),
                 "seconds": verdict.seconds + time.perf_counter() - start,
@@ -393,6 +411,26 @@ class Evaluator:
         measured = Verdict.model_validate(measured.model_dump())
         self.store.keep("verdict", key, measured)
         return measured
+
+    def _compare_alone(self, verdict: Verdict, baseline: str, timed: Timing) -> None:
+        """Time the baseline once more with the candidate's process gone. Raises SideFailure where it is faster then.
+
+        A stopped process keeps no core busy, but what it left on a GPU runs on, and the baseline shares the device.
+        """
+        if self.device != "cuda":
+            return
+        self._drop(verdict.candidate)
+        contest = Contest(self.kernel, timed.workload, timed.cache, self.device, self.facts.last_level_cache_bytes)
+        contest.open(self._memory(contest.layout.size))
+        side = Side("baseline", self._worker(self.build(baseline)))
+        alone_us = timing.run(contest, [side]).median_us["baseline"]
+        if timed.baseline_us > SLOWED * alone_us:
+            raise SideFailure(
+                "candidate",
+                Outcome.CHEATED,
+                f"the baseline takes {timed.baseline_us:.2f} us beside it and {alone_us:.2f} us without it, "
+                f"at {timed.workload.label}, {timed.cache}",
+            )
 
     def caches(self, workload: Workload) -> tuple[Cache, ...]:
         """A working set larger than the last-level cache is never hot."""

@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Self
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -100,7 +101,7 @@ def clean_environment(scratch: str) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "HOME": scratch,
         "TMPDIR": scratch,
-        "CUDA_CACHE_PATH": os.path.join(scratch, "cuda-cache"),
+        "CUDA_CACHE_PATH": f"{scratch}/cuda-cache",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     return environment
@@ -108,11 +109,11 @@ def clean_environment(scratch: str) -> dict[str, str]:
 
 def interpreter_paths() -> list[str]:
     """What the running interpreter reads to start: its installation and, in a virtual environment, that too."""
-    paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
-    environment = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
-    if os.path.exists(os.path.join(environment, "pyvenv.cfg")):  # until 3.14 `-S` leaves sys.prefix without it
+    paths = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix), Path(sys.executable).resolve().parent}
+    environment = Path(sys.executable).absolute().parent.parent
+    if (environment / "pyvenv.cfg").exists():  # until 3.14 `-S` leaves sys.prefix without it
         paths.add(environment)
-    return sorted(path for path in paths if path not in ("", "/", "/usr") and os.path.isdir(path))
+    return sorted(str(path) for path in paths if path not in (Path("/"), Path("/usr")) and path.is_dir())
 
 
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix/store")
@@ -163,7 +164,7 @@ def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: boo
         except OSError:
             return  # not on this system: nothing to allow
         try:
-            if not os.path.isdir(f"/proc/self/fd/{fd}"):
+            if not Path(f"/proc/self/fd/{fd}").is_dir():
                 rights &= _FILE_RIGHTS
             rule = struct.pack("=Qi", rights & handled, fd)
             _libc.syscall(445, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint32(0))
@@ -192,9 +193,9 @@ def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: boo
         # cuInit names its threads by fopen("/proc/self/task/*/comm", "w"), which truncates, and returns 304 when it
         # may not. Only the process's own folder: the parent's /proc/<pid>/mem stays out of sight.
         allow("/proc/self", _READ | _WRITE_FILE | _TRUNCATE)
-        for name in sorted(os.listdir("/dev")):
-            if name.startswith("nvidia") or name == "dxg":
-                allow(f"/dev/{name}", _READ | _WRITE_FILE | _IOCTL_DEV)
+        for path in Path("/dev").iterdir():
+            if path.name.startswith("nvidia") or path.name == "dxg":
+                allow(str(path), _READ | _WRITE_FILE | _IOCTL_DEV)
     allow(scratch, _SCRATCH | (_EXECUTE if allow_exec else 0))
 
     # ABI 7: a candidate that is refused a million times must not fill the audit log.
@@ -391,8 +392,7 @@ def _namespaces(*, pid: bool) -> list[str]:
         return []
     with contextlib.suppress(OSError):  # without a map the process shows as `nobody`; its rights are the same
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+            Path(f"/proc/self/{name}").write_text(text)
     return [*names, "user namespace"]
 
 
@@ -426,11 +426,8 @@ def _limit(limits: Limits, *, gpu: bool, own_users: bool) -> list[str]:
 
 
 def _drop_capabilities() -> list[str]:
-    if os.path.exists("/proc/sys/kernel/cap_last_cap"):
-        with open("/proc/sys/kernel/cap_last_cap") as file:
-            last = int(file.read())
-    else:
-        last = 40
+    said = Path("/proc/sys/kernel/cap_last_cap")
+    last = int(said.read_text()) if said.exists() else 40
     for capability in range(last + 1):
         _prctl(24, capability)  # PR_CAPBSET_DROP; refused without CAP_SETPCAP, when there is nothing to drop
     _prctl(47, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
@@ -438,8 +435,8 @@ def _drop_capabilities() -> list[str]:
     number = {"x86_64": 126, "aarch64": 91}.get(platform.machine())
     if number is not None:
         _libc.syscall(number, header, bytes(24))
-    with open("/proc/self/status") as file:
-        held = {line.split(":")[0]: int(line.split()[1], 16) for line in file if line.startswith("Cap")}
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = {line.split(":")[0]: int(line.split()[1], 16) for line in lines if line.startswith("Cap")}
     return ["capabilities"] if not (held["CapEff"] | held["CapPrm"] | held["CapInh"]) else []
 
 
@@ -516,10 +513,10 @@ class _Usage:
 
 def _usage(pid: int) -> _Usage | None:
     try:
-        with open(f"/proc/{pid}/status") as file:
-            fields = dict(line.split(":", 1) for line in file if ":" in line)
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
     if "RssAnon" not in fields:  # a zombie
         return None
     kilobytes = sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem", "VmSwap"))
@@ -529,15 +526,14 @@ def _usage(pid: int) -> _Usage | None:
 def _stat(pid: int) -> list[str]:
     """Fields of /proc/<pid>/stat after the name: state, parent, group, session, ..."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
 
 
 def session_members(leader: int) -> list[int]:
     """Every process in the session that `leader` began."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in pids if (fields := _stat(pid)) and fields[3] == str(leader)]
 
 
@@ -652,7 +648,7 @@ def launch_command(
     environment from `clean_environment`, and `pass_fds=(report_fd,)` to be told the active layers as JSON there."""
     spec = {"scratch": scratch, "readable": readable, "limits": asdict(limits), "report_fd": report_fd}
     spec["parent"] = os.getpid()
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), "--spec", json.dumps(spec), "--", *command]
+    return [sys.executable, "-I", "-S", str(Path(__file__).absolute()), "--spec", json.dumps(spec), "--", *command]
 
 
 def _run_boxed(spec: dict, command: list[str], *, namespaces: list[str], parent: int) -> None:

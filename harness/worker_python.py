@@ -26,6 +26,7 @@ import sys
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -64,7 +65,7 @@ class Refused(Exception):
 
 # Operators that make, move or fill memory; views are known by their schema.
 MOVES = frozenset(
-    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "  # noqa: SIM905
     "full full_like new_full ones ones_like new_ones scalar_tensor arange eye uniform_ normal_ random_ copy_ _copy_from "
     "_copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
     "record_stream is_pinned pin_memory _pin_memory resolve_conj resolve_neg _reshape_alias is_same_size "
@@ -75,7 +76,7 @@ LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_|flashinfer|
 MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy|distribution|arange")
 # torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
 MACHINERY = frozenset(
-    "torch torchgen functorch numpy nvidia triton cuda setuptools pkg_resources distutils-precedence markupsafe jinja2 "
+    "torch torchgen functorch numpy nvidia triton cuda setuptools pkg_resources distutils-precedence markupsafe jinja2 "  # noqa: SIM905
     "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm".split()
 )
 REFUSE = [].sort
@@ -141,7 +142,9 @@ class Watch:
             threads = _profiler._ExperimentalConfig(profile_all_threads=True)
         except TypeError:  # a torch that cannot look at other threads
             threads = _profiler._ExperimentalConfig()
-        config = _profiler.ProfilerConfig(_profiler.ProfilerState.KINETO, False, False, False, False, False, threads, "")
+        config = _profiler.ProfilerConfig(
+            _profiler.ProfilerState.KINETO, False, False, False, False, False, threads, ""
+        )
         activities = _profiler.ProfilerActivity
         prepare, enable, disable = _autograd._prepare_profiler, _autograd._enable_profiler, _autograd._disable_profiler
         name_of, device_of = _autograd._KinetoEvent.name, _autograd._KinetoEvent.device_type
@@ -179,7 +182,7 @@ def foreign_libraries(site: str, own: str) -> list[str]:
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and path.startswith(f"{site}/"):
             found.add(path.removeprefix(f"{site}/").split("/")[0].removesuffix(".py"))
-    with open("/proc/self/maps") as file:
+    with Path("/proc/self/maps").open() as file:
         for line in file:
             path = line.rstrip().partition("/")[2]
             if path and ".so" in path and f"/{path}".startswith(f"{site}/") and not f"/{path}".startswith(f"{own}/"):
@@ -235,7 +238,9 @@ class Take:
 class Form:
     """How to call the candidate: which of the spec's arguments it takes, and what becomes of what it returns."""
 
-    def __init__(self, function: Callable[..., Any], picked: list[int], outputs: list[tuple[str, int, bool]] | None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], picked: list[int], outputs: list[tuple[str, int, bool]] | None
+    ) -> None:
         self.function, self.picked, self.outputs = function, picked, outputs
         self.take = Take()
 
@@ -243,12 +248,13 @@ class Form:
         outputs = [(name, values[at], inout) for name, at, inout in self.outputs or []]
         return [values[at] for at in self.picked], outputs
 
-    def launch(self, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]) -> None:
+    def launch(self, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]) -> Any:
+        """Call; answers what the candidate returned."""
         values, outputs = prepared
-        if self.outputs is None:
-            self.function(*values)
-        else:
-            self.take(self.function(*values), outputs)
+        returned = self.function(*values)
+        if self.outputs is not None:
+            self.take(returned, outputs)
+        return returned
 
 
 def positional(function: Any) -> int | None:
@@ -261,7 +267,9 @@ def positional(function: Any) -> int | None:
         return None if inside is None else len(re.findall(r"\w+: ", inside[1]))
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return None
-    return sum(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters)
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
+    )
 
 
 class Signature:
@@ -270,7 +278,9 @@ class Signature:
     def __init__(self, arguments: list[list[str]], entry: str) -> None:
         self.arguments, self.entry = arguments, entry
         self.names = [name for _, name, _ in arguments]
-        self.outputs = [(n, at, role == "inout") for at, (kind, n, role) in enumerate(arguments) if role in ("output", "inout")]
+        self.outputs = [
+            (n, at, role == "inout") for at, (kind, n, role) in enumerate(arguments) if role in ("output", "inout")
+        ]
 
     def at(self, wanted: Callable[[str, str], bool]) -> list[int]:
         return [at for at, (kind, _, role) in enumerate(self.arguments) if wanted(kind, role)]
@@ -280,7 +290,9 @@ class Signature:
         inputs = self.at(lambda kind, role: kind == "tensor" and role != "output")
         scalars = self.at(lambda kind, _role: kind == "scalar")
         room = len(inputs) + len(scalars)
-        return Form(function, inputs + scalars if scalars and count is not None and count >= room else inputs, self.outputs)
+        return Form(
+            function, inputs + scalars if scalars and count is not None and count >= room else inputs, self.outputs
+        )
 
     def writing(self, function: Callable[..., Any]) -> Form:
         """Takes every argument in order and writes the outputs."""
@@ -333,8 +345,8 @@ class PythonWorker(native.Worker):
             self.form = extension_form(self.folder, signature)
         else:
             self.form = module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
-        self.shapes: list[list[Any]] = []
-        return {"found": {dtype: message["entry"] for dtype in message["symbols"]}}
+        self.static, self.last = False, list[Any]()
+        return {"found": dict.fromkeys(message["symbols"], message["entry"])}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
@@ -342,13 +354,20 @@ class PythonWorker(native.Worker):
         def run() -> None:
             for index, prepared in enumerate(calls):
                 with self.stream(index % 2):
-                    self.form.launch(prepared)
+                    self.remember(self.form.launch(prepared))
             self.settle("the kernel")
 
         self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
         if foreign := foreign_libraries(self.site, self.folder):
             raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
-        return {}
+        return {"static": self.static}
+
+    def remember(self, returned: Any) -> None:
+        """Notice where a call returns a tensor that the call before has returned, too."""
+        tensors = returned if type(returned) in (tuple, list) else [returned]
+        now = [value for value in tensors if type(value) is self.torch.Tensor]
+        self.static = self.static or any(last() is value for last in self.last for value in now)
+        self.last = [weakref.ref(value) for value in now]
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
@@ -434,7 +453,9 @@ class PythonWorker(native.Worker):
             raw = self.torch.as_tensor(DeviceMemory(address, count), device="cuda")
         return raw.view(dtype).view(shape)
 
-    def respond(self, answer: Callable[[dict[str, Any], list[int]], dict[str, Any]], message: dict, fds: list[int]) -> dict:
+    def respond(
+        self, answer: Callable[[dict[str, Any], list[int]], dict[str, Any]], message: dict, fds: list[int]
+    ) -> dict:
         try:
             return answer(message, fds)
         except Refused as refusal:
@@ -477,7 +498,7 @@ def described(error: BaseException, folder: str) -> str:
 
 def loaded_cudart() -> str:
     """The CUDA runtime that torch brought into this process, so that both see the same errors and streams."""
-    with open("/proc/self/maps") as file:
+    with Path("/proc/self/maps").open() as file:
         return next((line.split()[-1] for line in file if "libcudart" in line), "")
 
 

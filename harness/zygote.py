@@ -24,6 +24,8 @@ FAR_SIDE = Path(__file__).with_name("worker_python.py")
 WARM_S = 120.0
 """`import torch` takes 1 to 5 s, on a busy machine with a cold disk ten times that."""
 
+STATIC = "returns the same output tensor call after call: whoever keeps a result must copy it"
+
 # The kernel ends a zygote with the *thread* that started it, and a graph's nodes run on threads that come and go.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="zygote-starter")
 
@@ -134,10 +136,18 @@ class ForkedProcess:
 class PythonWorker(Worker):
     """A worker that calls its candidate with torch tensors: a Python module or a torch extension."""
 
-    def __init__(self, zygote: Zygote, spec: Spec, backend: str, *, device: str, artefact: Path, dtypes: tuple[str, ...]):
+    def __init__(
+        self, zygote: Zygote, spec: Spec, backend: str, *, device: str, artefact: Path, dtypes: tuple[str, ...]
+    ):
         self.zygote, self.spec, self.backend = zygote, spec, backend
-        symbols = {dtype: (spec.entry_name,) for dtype in dtypes}
+        symbols = dict.fromkeys(dtypes, (spec.entry_name,))
         super().__init__(device=device, artefact=artefact, symbols=symbols, limits=LIMITS)
+
+    def request(self, message: dict[str, Any], **how: Any) -> dict:
+        answer = super().request(message, **how)
+        if answer.get("static") is True and STATIC not in self.warnings:
+            self.warnings.append(STATIC)
+        return answer
 
     def _start(self, theirs: socket.socket) -> ForkedProcess:
         return self.zygote.fork(self.scratch, theirs, self.log.fileno())
@@ -156,4 +166,9 @@ class PythonWorker(Worker):
     def _entry(self) -> dict[str, Any]:
         kinds = {Tensor: "tensor", Size: "size", Scalar: "scalar"}
         arguments = [[kinds[type(a)], a.name, a.role if isinstance(a, Tensor) else ""] for a in self.spec.arguments]
-        return {"backend": self.backend, "entry": self.spec.entry_name, "arguments": arguments, "site": self.zygote.site}
+        return {
+            "backend": self.backend,
+            "entry": self.spec.entry_name,
+            "arguments": arguments,
+            "site": self.zygote.site,
+        }

@@ -283,7 +283,7 @@ def test_the_command_that_is_written_down_has_no_password() -> None:
 # --- a whole run ---------------------------------------------------------------------------------------------------
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-QUICK = ("--device", "cpu", "--rounds", "1", "--tune-seconds", "1", "--no-live")
+QUICK = ("--device", "cpu", "--rounds", "1", "--tune-seconds", "0", "--no-live")
 
 
 @needs_compiler

@@ -16,8 +16,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from harness.backends import Compiled, is_python, run_boxed, uses_torch
-from harness.backends.cuda import architecture_flag, resources
+from harness.backends import Compiled, cuda, is_python, run_boxed, uses_torch
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -60,7 +59,9 @@ def identity(facts: DeviceFacts) -> str:
 def environment(facts: DeviceFacts) -> list[str]:
     """The command in front of a build that goes through torch.utils.cpp_extension by itself."""
     number = facts.architecture.removeprefix("sm_")
-    chip = [f"TORCH_CUDA_ARCH_LIST={number[:-1]}.{number[-1]}{'a' if int(number) >= 90 else ''}"] if number.isdigit() else []
+    chip = []
+    if number.isdigit():
+        chip = [f"TORCH_CUDA_ARCH_LIST={number[:-1]}.{number[-1]}{'a' if int(number) >= 90 else ''}"]
     home = cuda_home()
     toolkit = [f"CUDA_HOME={home}"] if home else []
     return ["env", *chip, *toolkit, f"PATH={Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"]
@@ -87,8 +88,8 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
         home = cuda_home()
         assert home is not None
         readable.append(str(home))
-        command = [str(home / "bin" / "nvcc"), *common, "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-Xptxas", "-v"]
-        command += [*cpp_extension.COMMON_NVCC_FLAGS, architecture_flag(facts.architecture), str(source)]
+        command = [str(home / "bin" / "nvcc"), *common, *cuda.FLAGS[2:]]
+        command += [*cpp_extension.COMMON_NVCC_FLAGS, cuda.architecture_flag(facts.architecture), str(source)]
         command += [*links, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"]
     else:
         command = [os.environ.get("CXX") or "g++", *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
@@ -96,4 +97,4 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
     code, output = run_boxed(command, source.parent, readable, timeout_s)
     log = output.replace(f"{source.parent}/", "")
     kept = "\n".join(line for line in log.splitlines() if not line.startswith(("ptxas info", "    ")) or code)
-    return Compiled(code == 0 and artefact.exists(), kept, resources(log) if code == 0 and on_gpu else {})
+    return Compiled(code == 0 and artefact.exists(), kept, cuda.resources(log) if code == 0 and on_gpu else {})

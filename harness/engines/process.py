@@ -68,6 +68,7 @@ class Worker:
         self.device, self.limits = device, limits
         self.scratch = Path(tempfile.mkdtemp(prefix="astrolabe-worker-"))
         self.mapped: set[int] = set()
+        self.warnings: list[str] = []
         ours, theirs = socket.socketpair()
         self.channel = ours
         self.log = (self.scratch / "output.txt").open("wb")

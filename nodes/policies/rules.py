@@ -7,6 +7,7 @@ No answer depends on anything but its request, so a resumed run plans what an un
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from functools import cached_property, lru_cache
 
 from harness.records import Outcome, Timing
 from harness.store import digest
-from kernels.spec import Workload
+from kernels.spec import Workload, expression
 from nodes.rewrites import Facts, Rewrite, catalog
 from nodes.rewrites.source import Source, Unsupported
 from nodes.roles import (
@@ -63,13 +64,14 @@ class RulesPolicy:
         if not suite:
             return TesterAnswer(reasons="no workload of this device to start from")
         smallest = min(suite, key=lambda w: (math.prod(w.axes.values()), w.label))
-        row = max(smallest.axes, key=lambda axis: (max(w.axes[axis] for w in suite), axis))
+        last = re.findall(r"\w+", spec.outputs[0].shape[-1])
+        row = next((axis for axis in spec.axes if axis in last), spec.axes[-1])
         others = {axis: min(size, 3) for axis, size in smallest.axes.items() if axis != row}
         proposals = {
             f"{row} divides by nothing": {**others, row: 1021},
             f"{row} divides by 2 alone": {**others, row: 2 * 1021},
-            f"{row} longer than any other": {**others, row: 8 * max(w.axes[row] for w in suite) // 4 + 8},
-            "one of everything else": {**{axis: 1 for axis in others}, row: smallest.axes[row]},
+            f"{row} longer than any other": {**others, row: 2 * max(w.axes[row] for w in suite) + 8},
+            "one of everything else": {**dict.fromkeys(others, 1), row: smallest.axes[row]},
         }
         known = [w.axes for w in spec.workloads]
         workloads = [
@@ -169,7 +171,7 @@ def _rewritten(step: str, text: str, facts_json: str) -> str | None:
         new = rewrite(source, facts, argument) if argument else rewrite(source, facts)
     except Unsupported:
         return None
-    except Exception as error:  # a defect of one rule must not end a run that the other rules can serve
+    except Exception as error:  # noqa: BLE001, a defect of one rule must not end a run that the other rules can serve
         warnings.warn(f"the rewrite {step} failed on this source: {error!r}", RuntimeWarning, stacklevel=2)
         return None
     if new is None or new == text:
@@ -362,8 +364,6 @@ def _bound(request: ProfilerRequest, fraction: float) -> Bound:
 
 
 def _bound_of(request: ProfilerRequest, timing: Timing) -> Bound:
-    from kernels.spec import expression
-
     spec, workload = request.spec, timing.workload
     moved = spec.read_bytes(workload) + spec.write_bytes(workload)
     if timing.light_us is not None and timing.light_us < SMALL_LIGHT_US:

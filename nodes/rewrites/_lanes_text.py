@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 _TYPES = """
+// Of g++ 12's own header, which makes "any value" out of uninitialised variables.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 // Sixteen floats at a time. Absent lanes of a short last step are read as zero and not written.
 constexpr int64_t LANES = 16;
 typedef float lanes __attribute__((vector_size(64)));
@@ -97,19 +101,34 @@ static inline lanes exp_lanes(lanes x) {
 _EACH = """
 // A function of one float in every lane; the loop is as long as a vector, so it becomes vector code.
 template <typename Function>
-static inline lanes each_lane(lanes x, Function function) {{
+static inline lanes each_lane(lanes x, Function function) {
     alignas(64) float values[LANES];
     _mm512_store_ps(values, x);
-    for (int64_t lane = 0; lane < LANES; ++lane) {{
+    for (int64_t lane = 0; lane < LANES; ++lane) {
         values[lane] = function(values[lane]);
-    }}
+    }
     return _mm512_load_ps(values);
-}}
+}
 """
 
 
 def _simple(name: str, body: str, parameters: str = "lanes x") -> str:
     return f"static inline lanes {name}({parameters}) {{ return {body}; }}"
+
+
+def _across(name: str, combined: str) -> str:
+    """A reduction of the lanes, half of them at a time."""
+    return f"""\
+static inline float {name}(lanes value) {{
+    alignas(64) float part[LANES];
+    _mm512_store_ps(part, value);
+    for (int64_t step = LANES / 2; step > 0; step /= 2) {{
+        for (int64_t lane = 0; lane < step; ++lane) {{
+            part[lane] = {combined};
+        }}
+    }}
+    return part[0];
+}}"""
 
 
 _SIMPLE = {
@@ -129,17 +148,29 @@ _SIMPLE = {
 static inline lanes kept(lanes value, int64_t count, float otherwise) {
     return count == LANES ? value : _mm512_mask_mov_ps(splat(otherwise), first_lanes(count), value);
 }""",
-    "sum": "static inline float sum_of(lanes value) { return _mm512_reduce_add_ps(value); }",
-    "largest": "static inline float largest_of(lanes value) { return _mm512_reduce_max_ps(value); }",
-    "smallest": "static inline float smallest_of(lanes value) { return _mm512_reduce_min_ps(value); }",
+    "sum": _across("sum_of", "part[lane] + part[lane + step]"),
+    "largest": _across("largest_of", "part[lane] > part[lane + step] ? part[lane] : part[lane + step]"),
+    "smallest": _across("smallest_of", "part[lane] < part[lane + step] ? part[lane] : part[lane + step]"),
 }
 
 
-def text(used: set[str], bfloat16: str, scalar_exp: bool) -> str:
-    """The definitions for what is used; `bfloat16` is the file's own type of that name, "" for none."""
+_LOAD_BYTES = """
+static inline lanes load_lanes(const {kind}* from, int64_t count) {{
+    const __m128i bytes = count == LANES ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))
+                                         : _mm_maskz_loadu_epi8(first_lanes(count), from);
+    return _mm512_cvtepi32_ps(_mm512_cvtep{sign}8_epi32(bytes));
+}}
+"""
+
+
+def text(used: set[str], bfloat16: str, known: str) -> str:
+    """The definitions for what is used and not `known` yet; `bfloat16` is the file's own type of that name, or ""."""
     parts = [_TYPES]
     if bfloat16:
         parts.append(_LOAD_BFLOAT16.format(bfloat16=bfloat16))
+    for kind, sign in (("int8_t", "i"), ("uint8_t", "u")):
+        if f"load_{kind}" in used:
+            parts.append(_LOAD_BYTES.format(kind=kind, sign=sign))
     if "store" in used:
         parts.append(_STORE)
         if bfloat16:
@@ -151,11 +182,11 @@ def text(used: set[str], bfloat16: str, scalar_exp: bool) -> str:
     if "exp_lanes" in used:
         parts.append(_EXP)
     if used & {"tanh_lanes", "erf_lanes", "log_lanes", "log1p_lanes"}:
-        parts.append(_EACH.format())
-    simple = [line for name, line in _SIMPLE.items() if name in used]
+        parts.append(_EACH)
+    simple = [line for name, line in _SIMPLE.items() if name in used and line not in known]
     if simple:
         parts.append("\n" + "\n".join(simple) + "\n")
-    return "".join(parts)
+    return "".join(part for part in parts if part not in known)
 
 
 _STREAM = """

@@ -5,6 +5,11 @@
 raises Unsupported at the first thing that it does not understand. `independent` then decides whether two different
 iterations can ever touch the same element where one of them writes.
 
+The canonical order of the CPU rewrites, which their ORDER says: nest (10) makes rows of a flat loop, hoist (20) takes
+what is constant out of them, vector_math (30) removes the calls that keep them scalar, parallel (35) shares rows out
+while the loops are still plain, simd (40) marks what is left for the compiler's vectoriser, reciprocal (45), lanes (60)
+writes the vectors out by hand, stream (70) changes their stores. Any other order gives right code, if less of it.
+
 Taken for granted, as the contract between spec and candidate says so: two pointer parameters of an entry point never
 overlap, and sizes are at least 1.
 """
@@ -122,6 +127,8 @@ class Effects:
     calls: set[str] = field(default_factory=set)
     inner_loops: list[Loop] = field(default_factory=list)
     """Loops of the same function inside this one."""
+    called_loops: list[Node | None] = field(default_factory=list)
+    """Loops in functions that it calls: the argument that is the loop's bound, None where it is no argument."""
 
 
 @dataclass
@@ -249,6 +256,16 @@ def loops(source: Source, node: Node | None = None) -> list[Loop]:
     return [loop for loop in found if loop is not None]
 
 
+def over_lanes(source: Source, node: Node) -> bool:
+    """Whether a node belongs to a function that takes or returns lanes already (see cpu_lanes)."""
+    definition = enclosing_function(node)
+    return definition is not None and any(
+        source.of(here) == "lanes"
+        for part in (definition.child_by_field_name("type"), definition.child_by_field_name("declarator"))
+        for here in source.walk(part, "type_identifier")
+    )
+
+
 def identifiers(source: Source, node: Node | None) -> set[str]:
     return set() if node is None else {source.of(here) for here in source.walk(node, "identifier")}
 
@@ -352,6 +369,8 @@ class _Interpreter:
         self.depth = 0
         self.inside = False
         self.calling: Node | None = None
+        self.arguments: dict[str, Node] = {}
+        """The arguments of the outermost call, by parameter."""
         self.returned: list[Polynomial | Pointer | None] = []
         self.effects = Effects(loop, Iteration(Symbol(loop.variable), None, None))
 
@@ -475,6 +494,9 @@ class _Interpreter:
         self.forget(loop.body)
         self.scopes.append({})
         analysed = loop.node == self.effects.loop.node and self.depth == 0
+        if self.inside and self.depth:
+            known = self.depth == 1 and loop.bound.type == "identifier"
+            self.effects.called_loops.append(self.arguments.get(self.source.of(loop.bound)) if known else None)
         if analysed:
             self.inside, self.effects.iteration = True, iteration
         elif self.inside:
@@ -776,6 +798,10 @@ class _Interpreter:
             self.calling = node
         for function in own:
             self.scopes, self.returned = [{}], []
+            if outermost:
+                given = [a for a in node.child_by_field_name("arguments").named_children if a.type != "comment"]
+                names = [name for name, _, _ in function.parameters]
+                self.arguments = dict(zip(names, given, strict=True))
             for (name, _, _), value in zip(function.parameters, values, strict=True):
                 self.declare(name, function.node.start_byte, value)
                 self.scopes[-1][name].private = True
@@ -873,7 +899,9 @@ def _run_to(interpreter: _Interpreter, node: Node, loop: Loop) -> None:
             elif child.type == "for_statement":
                 outer = canonical(interpreter.source, child)
                 if outer is None:
-                    raise Unsupported(f"line {child.start_point[0] + 1}: not a loop that counts upwards")
+                    interpreter.forget(child)
+                    _run_to(interpreter, child, loop)
+                    return
                 interpreter.forget(outer.body)
                 symbol = Symbol(outer.variable, child.start_byte)
                 interpreter.scopes.append({outer.variable: _Variable(symbol, Polynomial.symbol(symbol), False)})

@@ -25,7 +25,7 @@ from nodes.rewrites._loops import (
 from nodes.rewrites.source import Edits, Source, Unsupported
 
 LANGUAGES = frozenset({"cpu"})
-HELPS = frozenset({"compute", "latency", "unknown"})
+HELPS = frozenset({"compute", "latency", "memory", "unknown"})
 EXPECTED = "work per element falls by what was computed anew for every element of a row"
 SPEEDUP = 4.0
 ORDER = 20

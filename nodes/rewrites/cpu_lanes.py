@@ -32,6 +32,7 @@ from nodes.rewrites._loops import (
     indentation,
     independent,
     loops,
+    over_lanes,
     pragma_node,
     reductions,
 )
@@ -69,12 +70,12 @@ def rewrite(source: Source, facts) -> str | None:
     edits, used = Edits(source), set()
     overloads: dict[int, str] = {}
     for loop in loops(source):
-        if loop.step is not None or loop.inclusive:
+        if loop.step is not None or loop.inclusive or over_lanes(source, loop.node):
             continue
         try:
             found = effects(source, loop)
             carried = reductions(source, found)
-            if found.inner_loops or carried is None or independent(found):
+            if found.inner_loops or found.called_loops or carried is None or independent(found):
                 continue
             translation = _Translation(source, loop, found, carried, conversions)
             edits.changes.extend(translation.changes())
@@ -86,7 +87,7 @@ def rewrite(source: Source, facts) -> str | None:
         return None
     for end, overload in overloads.items():
         edits.insert(end, f"\n\n{overload}")
-    text = prelude.text(used, conversions.bfloat16, "simd_exp" in functions(source))
+    text = prelude.text(used, conversions.bfloat16, source.text)
     for header in ("algorithm", "cstdint", "immintrin.h"):
         include(source, edits, header)
     edits.insert(after_definitions(source, conversions.bfloat16), text)
@@ -226,7 +227,7 @@ class _Translation:
         block = loop.body.type == "compound_statement"
         for child in loop.body.named_children if block else [loop.body]:
             self.statement(child)
-        if not self.used & {"load", "store"}:
+        if not any(name.startswith(("load", "store")) for name in self.used):
             raise Unsupported("no loads or stores of lanes")
         pragma = pragma_node(source, loop.node)
         if pragma is not None:
@@ -250,10 +251,14 @@ class _Translation:
         left = f"{bound} - {loop.variable}"
         line = f"const int64_t {self.count} = std::min<int64_t>(LANES, {left});"
         inner = f"{indent}    "
+        if block and loop.body.named_children:
+            own = loop.body.named_children[0]
+            inner = " " * own.start_point[1] if own.start_point[0] > loop.node.start_point[0] else inner
         if block:
             before.append((loop.body.start_byte + 1, loop.body.start_byte + 1, f"\n{inner}{line}"))
         else:
-            before.insert(0, (loop.body.start_byte, loop.body.start_byte, f"{{\n{inner}{line}\n{inner}"))
+            gap = loop.body.prev_sibling.end_byte
+            before.insert(0, (gap, loop.body.start_byte, f" {{\n{inner}{line}\n{inner}"))
             before.append((loop.body.end_byte, loop.body.end_byte, f"\n{indent}}}"))
         first, last = [], []
         for name, operator in self.carried.items():
@@ -289,11 +294,35 @@ class _Translation:
         elif node.type == "if_statement":
             carried = next((c for c in self.effects.carried if _inside(c.node, node)), None)
             if carried is None:
-                raise Unsupported(f"line {node.start_point[0] + 1}: a branch")
+                self.conditional_assignment(node)
+                return
             value = carried.node.child_by_field_name("right")
             self.extreme(carried, node, value)
         else:
             raise Unsupported(f"line {node.start_point[0] + 1}: a {node.type.replace('_', ' ')}")
+
+    def conditional_assignment(self, node: Node) -> None:
+        """`if (c) v = e;` becomes `v = c ? e : v;` for a local that is lanes already."""
+        source = self.source
+        inner = node.child_by_field_name("consequence")
+        if inner.type == "compound_statement" and len(inner.named_children) == 1:
+            inner = inner.named_children[0]
+        assignment = inner.named_children[0] if inner.type == "expression_statement" else inner
+        condition = node.child_by_field_name("condition").child_by_field_name("value")
+        if assignment.type != "assignment_expression" or node.child_by_field_name("alternative") or condition is None:
+            raise Unsupported(f"line {node.start_point[0] + 1}: a branch")
+        name, value = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+        plain = source.of(assignment.child_by_field_name("operator")) == "="
+        if not plain or source.of(name) not in self.lanes or self.expression(condition) != "mask":
+            raise Unsupported(f"line {node.start_point[0] + 1}: a branch")
+        uniform = self.expression(value) == "uniform"
+        if uniform:
+            self.used.add("splat")
+        chosen = ("splat(", ")") if uniform else ("", "")
+        variable = source.of(name)
+        self.edits.changes.append((node.start_byte, condition.start_byte, f"{variable} = "))
+        self.edits.changes.append((condition.end_byte, value.start_byte, f" ? {chosen[0]}"))
+        self.edits.changes.append((value.end_byte, node.end_byte, f"{chosen[1]} : {variable};"))
 
     def declaration(self, node: Node) -> None:
         source = self.source
@@ -333,28 +362,45 @@ class _Translation:
             if self.expression(right) == "mask":
                 raise Unsupported("a mask as a number")
             return  # `x = ...`, `x *= ...` of a local that is lanes already
+        address, kind = self.address(left), self.kind_of(left)
         if operator != "=":
-            raise Unsupported(f"line {node.start_point[0] + 1}: {operator} in memory")
-        address = self.address(left)
-        value = self.narrowed(right)
-        kind = self.kind_of(left)
+            if (
+                operator not in {"+=", "-=", "*=", "/="}
+                or not self.holds_floats(left)
+                or kind == self.conversions.bfloat16
+            ):
+                raise Unsupported(f"line {node.start_point[0] + 1}: {operator} in memory")
+            self.used |= {"load", "store"}
+            self.single([right])
+            simple = right.type in {"identifier", "number_literal", "call_expression", "subscript_expression"}
+            brackets = ("", "") if simple else ("(", ")")
+            opening = f"{address}, load_lanes({address}, {self.count}) {operator[0]} {brackets[0]}"
+            self.wrap(node, opening, right, brackets[1])
+            return
         if kind == "int8_t":
             self.used.add("store_int8")
         elif not self.holds_floats(left):
             raise Unsupported(f"line {node.start_point[0] + 1}: stores {kind or 'something'} that is no float")
         self.used.add("store")
-        self.wrap(node, left, address, value)
-
-    def wrap(self, node: Node, left: Node, address: str, value: Node) -> None:
-        """`left = f(value)` becomes `store_lanes(address, value, count)`; edits inside `value` stay."""
-        got = self.expression(value)
-        if got == "mask":
-            raise Unsupported("a mask as a number")
-        splat = ("splat(", ")") if got == "uniform" else ("", "")
-        if splat[0]:
+        value = self.narrowed(right)
+        splat = self.expression_kind(value) == "uniform"
+        if splat:
             self.used.add("splat")
-        self.edits.changes.append((node.start_byte, value.start_byte, f"store_lanes({address}, {splat[0]}"))
-        self.edits.changes.append((value.end_byte, node.end_byte, f"{splat[1]}, {self.count})"))
+        self.wrap(node, f"{address}, splat(" if splat else f"{address}, ", value, ")" if splat else "")
+
+    def expression_kind(self, node: Node) -> str:
+        """What `expression` would say, without its edits."""
+        kept, used = list(self.edits.changes), set(self.used)
+        got = self.expression(node)
+        self.edits.changes[:], self.used = kept, used
+        return got
+
+    def wrap(self, node: Node, opening: str, value: Node, closing: str) -> None:
+        """`left = f(value)` becomes `store_lanes(address, value, count)`; edits inside `value` stay."""
+        if self.expression(value) == "mask":
+            raise Unsupported("a mask as a number")
+        self.edits.changes.append((node.start_byte, value.start_byte, f"store_lanes({opening}"))
+        self.edits.changes.append((value.end_byte, node.end_byte, f"{closing}, {self.count})"))
 
     def narrowed(self, node: Node) -> Node:
         """The float inside a conversion to the storage type."""
@@ -569,6 +615,10 @@ class _Translation:
     def load(self, node: Node, element: Node, *, direct: bool = False) -> str:
         """`f(p[i])` becomes `load_lanes(p + i, count)`."""
         address = self.address(element)
+        if self.kind_of(element) in {"int8_t", "uint8_t"} and not direct:
+            self.used.add(f"load_{self.kind_of(element)}")
+            self.edits.replace(node, f"load_lanes({address}, {self.count})")
+            return "lanes"
         bits = direct and self.conversions.bfloat16 != "" and self.kind_of(element) == self.conversions.bfloat16
         if bits or not self.holds_floats(element):
             raise Unsupported(f"line {node.start_point[0] + 1}: an element that may be no float")

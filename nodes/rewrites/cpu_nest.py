@@ -20,7 +20,7 @@ from nodes.rewrites._loops import (
 from nodes.rewrites.source import Edits, Source, Unsupported
 
 LANGUAGES = frozenset({"cpu"})
-HELPS = frozenset({"compute", "latency", "unknown"})
+HELPS = frozenset({"compute", "latency", "memory", "unknown"})
 EXPECTED = "no division per element, and an inner loop over consecutive elements that can be vectorised"
 SPEEDUP = 2.0
 ORDER = 10

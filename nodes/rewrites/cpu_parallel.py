@@ -6,18 +6,22 @@ compares the number of elements with PARALLEL_FROM, which is left open.
 
 from __future__ import annotations
 
+from tree_sitter import Node
+
 from nodes.rewrites._insert import define
 from nodes.rewrites._loops import (
     Effects,
     Loop,
     Unsupported,
     assignments,
+    canonical,
     effects,
     functions,
     identifiers,
     indentation,
     independent,
     loops,
+    over_lanes,
     pragma_before,
     pragma_node,
     reductions,
@@ -34,17 +38,14 @@ _DEFINE = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
 
 def rewrite(source: Source, facts: object) -> str | None:
-    if "omp parallel" in source.text:
-        return None
     edits = Edits(source)
     repeated = _called_in_loops(source)
-    done: list[Loop] = []
     for loop in loops(source):
-        inside = any(other.node.start_byte <= loop.node.start_byte < other.node.end_byte for other in done)
         pragma = pragma_before(source, loop.node)
-        if inside or loop.step is not None or (pragma and not pragma.startswith("#pragma omp simd")):
+        if over_lanes(source, loop.node) or _inside(source, loop.node) or loop.step is not None:
             continue
-        done.append(loop)  # what is inside a loop that cannot be shared out would fork once per iteration
+        if pragma and not pragma.startswith("#pragma omp simd"):
+            continue
         try:
             found = effects(source, loop)
             carried = reductions(source, found)
@@ -52,22 +53,49 @@ def rewrite(source: Source, facts: object) -> str | None:
                 continue
             clauses = "".join(f" reduction({operator}:{name})" for name, operator in carried.items())
             indent = indentation(source, loop.node)
-            work = _work(source, loop, found)
-            counter = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
-            if "int" in counter.split():  # a product of int may overflow
-                work = f"int64_t{{1}} * {work}"
+            condition = _condition(source, loop, found)
         except Unsupported:
             continue
+        if _collapses(source, loop):
+            clauses = f" collapse(2){clauses}"
         if pragma:
-            line = f"#pragma omp parallel for simd schedule(static) if (parallel: {work} >= PARALLEL_FROM){clauses}\n"
+            line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
             edits.replace(pragma_node(source, loop.node), line)
             continue
-        line = f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM){clauses}\n{indent}"
+        line = f"#pragma omp parallel for schedule(static) if ({condition}){clauses}\n{indent}"
         edits.insert(loop.node.start_byte, line)
     if not edits.changes:
         return None
     define(source, edits, "PARALLEL_FROM", _DEFINE)
     return edits.apply()
+
+
+def _inside(source: Source, node: Node) -> bool:
+    """Whether the loop is shared out already, or stands in another one: a fork in there would be repeated."""
+    here: Node | None = node
+    while here is not None and here.type != "function_definition":
+        if "omp parallel" in pragma_before(source, here):
+            return True
+        here = here.parent
+        if here is not None and here.type in {"for_statement", "while_statement", "do_statement"}:
+            return True
+    return False
+
+
+def _collapses(source: Source, loop: Loop) -> bool:
+    """Whether the loop holds one other loop of rows and nothing else, so that both can be shared out together.
+
+    The outer one alone may be too short: a batch of one with many heads. A loop over single elements stays whole, so
+    that it can be vectorised.
+    """
+    body = [node for node in loop.body.named_children if node.type != "comment"]
+    inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
+    if inner is None or inner.step is not None or loop.variable in identifiers(source, inner.bound):
+        return False
+    if loop.variable in identifiers(source, inner.start) or not any(source.walk(inner.body, "for_statement")):
+        return False
+    found = effects(source, inner)
+    return not independent(found) and reductions(source, found) == {}
 
 
 def _called_in_loops(source: Source) -> set[str]:
@@ -85,8 +113,8 @@ def _nodes(source: Source, name: str) -> set:
     return {loop.node for function in functions(source)[name] for loop in loops(source, function.body)}
 
 
-def _work(source: Source, loop: Loop, found: Effects) -> str:
-    """Elements of the whole nest as an expression that can be written before the loop: the largest of its products."""
+def _condition(source: Source, loop: Loop, found: Effects) -> str:
+    """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
     inside = {name for name, _ in assignments(source, loop.body)} | _declared(source, loop)
     products: list[str] = []
     for inner in found.inner_loops:
@@ -95,7 +123,17 @@ def _work(source: Source, loop: Loop, found: Effects) -> str:
         bounds = [source.of(each.bound) for each in sorted(chain, key=lambda each: each.node.start_byte)]
         if all(not identifiers(source, each.bound) & inside for each in chain):
             products.append(" * ".join([_factor(source.of(loop.bound)), *map(_factor, bounds)]))
-    return max(products, key=lambda text: (text.count("*"), len(text)), default=_factor(source.of(loop.bound)))
+    outer = _factor(source.of(loop.bound))
+    for bound in found.called_loops:
+        if bound is not None and not identifiers(source, bound) & inside:
+            products.append(f"{outer} * {_factor(source.of(bound))}")
+    if not products and (found.inner_loops or found.called_loops):
+        return f"{outer} > 1"  # how long an iteration is cannot be said here
+    work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)
+    counter = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
+    if "int" in counter.split():  # a product of int may overflow
+        work = f"int64_t{{1}} * {work}"
+    return f"{work} >= PARALLEL_FROM"
 
 
 def _factor(text: str) -> str:

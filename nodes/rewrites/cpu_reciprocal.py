@@ -19,7 +19,7 @@ from nodes.rewrites._loops import (
 from nodes.rewrites.source import Edits, Source, Unsupported
 
 LANGUAGES = frozenset({"cpu"})
-HELPS = frozenset({"compute", "latency", "unknown"})
+HELPS = frozenset({"compute", "latency", "memory", "unknown"})
 EXPECTED = "one division a row instead of one an element"
 SPEEDUP = 1.1
 ORDER = 45

@@ -13,6 +13,7 @@ from nodes.rewrites._loops import (
     indentation,
     independent,
     loops,
+    over_lanes,
     pragma_before,
     pragma_node,
     reductions,
@@ -38,13 +39,13 @@ def rewrite(source: Source, facts: object) -> str | None:
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or loop.step is not None:
+        if (pragma and not shared) or loop.step is not None or over_lanes(source, loop.node):
             continue
         try:
             found = effects(source, loop)
             carried = reductions(source, found)
             libm = {name for name in found.calls if name not in _VECTOR_CALLS and name not in own}
-            if found.inner_loops or carried is None or libm or independent(found):
+            if found.inner_loops or found.called_loops or carried is None or libm or independent(found):
                 continue
             clauses = "".join(f" reduction({operator}:{name})" for name, operator in carried.items())
             indent = indentation(source, loop.node)

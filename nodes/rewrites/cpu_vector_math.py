@@ -18,7 +18,7 @@ from nodes.rewrites._loops import functions, is_float
 from nodes.rewrites.source import Edits, Source
 
 LANGUAGES = frozenset({"cpu"})
-HELPS = frozenset({"compute", "latency", "unknown"})
+HELPS = frozenset({"compute", "latency", "memory", "unknown"})
 EXPECTED = "elements per cycle rise several-fold: the call into libm per element becomes vector arithmetic"
 SPEEDUP = 3.0
 ORDER = 30

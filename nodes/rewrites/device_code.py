@@ -882,3 +882,42 @@ def require(edits: Edits, code: Code, text: str, *names: str, includes: tuple[st
     if set(names) & code.names():
         raise Unsupported(f"the source already has a {', '.join(sorted(set(names) & code.names()))}")
     edits.insert(at, "\n" + text)
+
+
+def without_unused(before: Code, text: str) -> str:
+    """The text without the host variables that shaped a launch before and that nothing reads any more."""
+    names = set()
+    for launch in before.launches:
+        for node in launch.config_nodes[:3]:
+            names |= {before.source.of(n) for n in before.source.walk(node, "identifier")}
+    return drop_unused(before.source, text, names)
+
+
+def drop_unused(source: Source, text: str, names: set[str]) -> str:
+    """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
+    for _ in range(16):
+        here = source.reparsed(text)
+        dropped = _unused(here, names)
+        if dropped is None:
+            return text
+        names |= {here.of(n) for n in here.walk(dropped, "identifier")}
+        start = here.data.rfind(b"\n", 0, dropped.start_byte) + 1
+        text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
+    return text
+
+
+def _unused(source: Source, names: set[str]) -> Node | None:
+    for node in source.walk(None, "declaration"):
+        parent, declarators = node.parent, node.children_by_field_name("declarator")
+        if parent is None or parent.type != "compound_statement" or len(declarators) != 1:
+            continue
+        if declarators[0].type not in {"init_declarator", "function_declarator"}:
+            continue
+        name = declarators[0].child_by_field_name("declarator")
+        if name is None or name.type != "identifier" or source.of(name) not in names:
+            continue
+        uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
+        impure = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
+        if uses == 1 and not impure:
+            return node
+    return None

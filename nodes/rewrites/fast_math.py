@@ -19,7 +19,7 @@ LANGUAGES = frozenset({"cuda"})
 HELPS: frozenset[Bound] = frozenset({"compute", "latency", "memory"})
 EXPECTED = "an exponential in 2 instead of 8 instructions, a division in 2 instead of 10 and a branch"
 SPEEDUP = 1.05
-ORDER = 60
+ORDER = 25
 
 _FAST = {"expf": "__expf", "exp": "__expf", "std::exp": "__expf"}
 """Not the logarithm: `__logf` loses its relative accuracy near 1, and a kernel takes few of them."""

@@ -28,11 +28,11 @@ from nodes.rewrites.device_code import (
     require,
     same,
     statements,
+    without_unused,
 )
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.spread import without_unused
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -49,10 +49,10 @@ ITEMS = """\
 // How many steps of a row one thread keeps in registers: the fewest with which all rows together need no more than
 // ROW_THREADS_IN_FLIGHT threads, or that let the row fit into a block. 0 where the row is too long for that.
 inline int row_items(int64_t rows, int64_t steps) {
-  for (int items = 1; items <= 8; items *= 2) {
+  for (int items = 1; items <= 4; items *= 2) {
     const int64_t threads = ceil_div(ceil_div(steps, items), 32) * 32;
     if (threads > (items <= 2 ? 1024 : 512)) continue;
-    if (items >= 4 || threads <= 64 || rows * threads <= ROW_THREADS_IN_FLIGHT) return items;
+    if (items == 4 || threads <= 64 || rows * threads <= ROW_THREADS_IN_FLIGHT) return items;
   }
   return 0;
 }
@@ -237,7 +237,7 @@ class _Keeper:
     def _rows(self) -> list[Row]:
         found: dict[str, Row] = {}
         refused: set[str] = set()
-        shared = {name: n for name, n in self._shared_names().items()}
+        shared = self._shared_names()
         for access in self.kernel.accesses:
             argument = access.node.child_by_field_name("argument")
             name = self.source.of(argument) if argument is not None else ""
@@ -298,9 +298,9 @@ class _Keeper:
         if len(rest.terms) == 1 and len(rest.symbols) == 1:
             (symbol,) = rest.symbols
             inner = next((o for o in self.kernel.loops if o.symbol == symbol and inside(o.node, loop.body)), None)
-            if inner is not None and rest == Polynomial.symbol(symbol) and inner.start.value == 0 and inner.bound == width:
-                if inner.step.value == 1 and self._constant(inner.bound_node):
-                    return self.source.of(inner.bound_node), symbol.text
+            whole = inner is not None and inner.start.value == 0 and inner.bound == width and inner.step.value == 1
+            if inner is not None and whole and rest == Polynomial.symbol(symbol) and self._constant(inner.bound_node):
+                return self.source.of(inner.bound_node), symbol.text
         raise Unsupported("an index that other threads may use")
 
     def _constant(self, node: Node) -> bool:
@@ -328,12 +328,14 @@ class _Keeper:
             if (y, z) != ("1", "1") or launch.extents(launch.grid)[1:] != ("1", "1"):
                 raise Unsupported("a launch of more than one dimension")
             width = self._width_name(x, launch)
-            if width and (width in used or width in re.findall(r"\w+", " ".join(launch.template_arguments))):
+            stands = {n for n, a in zip(kernel.template_names, launch.template_arguments, strict=False) if a in {x, width}}
+            if (width and width in used) or stands & used:
                 raise Unsupported("a kernel that names the width of its block")
         for name in ("threadIdx.y", "blockDim.y", "blockIdx.y", "gridDim.y"):
             if any(self.source.of(n) == name for n in self.source.walk(kernel.body, "field_expression")):
                 raise Unsupported(f"{name} is in use")
         removed = {row.name for row in self.rows}
+        slots: dict[str, int] = {}
         for function in functions:
             for node in self.source.walk(function, "declaration"):
                 declarator = node.child_by_field_name("declarator")
@@ -344,14 +346,54 @@ class _Keeper:
                 name, size = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("size")
                 if name is None or size is None or self.source.of(name) in removed:
                     continue
-                slots = code.polynomial(size).value
-                if slots is None or slots < 32:
+                slots[self.source.of(name)] = code.polynomial(size).value or 0
+                if slots[self.source.of(name)] < 32:
                     raise Unsupported("shared memory for a fixed number of warps")
         for access in kernel.accesses:
             argument = access.node.child_by_field_name("argument")
-            mine = argument is not None and self.source.of(argument) in removed
-            if not access.root and access.offset.depends_on(THREAD) and not mine:
+            name = self.source.of(argument) if argument is not None else ""
+            if access.root or name in removed or not access.offset.depends_on(THREAD):
+                continue
+            if access.base.where >= 0 and not self._is_shared(access.base):
+                continue  # the thread's own
+            if not self._within_warps(access, slots.get(name, 0)):
                 raise Unsupported("shared memory for a fixed number of threads")
+
+    def _is_shared(self, base: Symbol) -> bool:
+        found = self.code.definition(base.node) if base.node is not None and base.node.type == "identifier" else None
+        return found is None or "__shared__" in self.source.of(found.declaration)
+
+    def _within_warps(self, access: Access, slots: int) -> bool:
+        """Whether the index stays below 32 for any block: a warp's or lane's number, or guarded by a comparison."""
+        if len(access.offset.terms) == 1 and len(access.offset.symbols) == 1:
+            (symbol,) = access.offset.symbols
+            if symbol.operator and access.offset == Polynomial.symbol(symbol):
+                divisor = symbol.operands[1].value or 0
+                return divisor >= 32 if symbol.operator == "/" else divisor <= slots
+        here: Node | None = access.node
+        while here is not None and here.type != "function_definition":
+            parent = here.parent
+            if parent is not None and parent.type in {"if_statement", "conditional_expression"}:
+                condition = parent.child_by_field_name("condition")
+                taken = same(parent.child_by_field_name("consequence"), here)
+                if condition is not None and taken and self._below_warps(condition, access.offset):
+                    return True
+            here = parent
+        return False
+
+    def _below_warps(self, condition: Node, index: Polynomial) -> bool:
+        if condition.type in {"condition_clause", "parenthesized_expression"} and condition.named_child_count == 1:
+            return self._below_warps(condition.named_children[0], index)
+        if condition.type != "binary_expression":
+            return False
+        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+        operator = self.source.of(condition.child_by_field_name("operator"))
+        if left is None or right is None or operator not in {"<", "=="} or self.code.polynomial(left) != index:
+            return False
+        limit = self.code.polynomial(right)
+        if limit.value is not None:
+            return limit.value <= 32
+        return any(s.operator == "/" and (s.operands[1].value or 0) >= 32 for s in limit.symbols)
 
     def _width_name(self, text: str, launch: Launch, depth: int = 0) -> str:
         """The number or the global constant that a block's width is; "" where it is computed."""
@@ -576,7 +618,8 @@ class _Keeper:
         count = host_text(kernel, launch, rows.bound_node) if rows is not None else launch.extents(launch.grid)[0]
         steps = host_text(kernel, launch, self.loops[0].bound_node)
         function, length = source.of(launch.function), self.code.fresh("steps", "row_steps")
-        inner = "decltype(items)::value"
+        items, run = self.code.fresh("items"), self.code.fresh("launch_kept")
+        inner = f"decltype({items})::value"
         if launch.template_list is not None:
             function = function[: function.rindex(">")].rstrip() + f", {inner}>"
         elif kernel.template is None:
@@ -591,16 +634,17 @@ class _Keeper:
         unit, indent = source.unit(statement), source.indent(statement)
         lines = [
             f"const int64_t {length} = {steps};",
-            "const auto launch_kept = [&](auto items) {",
+            f"const auto {run} = [&](auto {items}) {{",
             f"{unit}{call};",
             "};",
             f"switch (row_items({count}, {length})) {{",
-            *(f"{unit}case {n}: launch_kept(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
+            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4)),
             f"{unit}default: {source.of(statement)}",
             "}",
         ]
-        if "WIDTH" in launch.template_arguments:  # packs of one element are for odd rows, which take the loop
-            lines = [f"if constexpr (WIDTH == 1) {{", f"{unit}{source.of(statement)}", "} else {", *(unit + line for line in lines), "}"]
+        packs = next((a for a in launch.template_arguments if re.fullmatch(r"WIDTH(_\d+)?", a)), None)
+        if packs is not None:  # packs of one element are for odd rows, which take the loop
+            lines = [f"if constexpr ({packs} == 1) {{", f"{unit}{source.of(statement)}", "} else {", *(unit + line for line in lines), "}"]
         else:
             lines = ["{", *(unit + line for line in lines), "}"]
         edits.replace(statement, f"\n{indent}".join(lines))

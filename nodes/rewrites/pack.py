@@ -19,7 +19,18 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import Access, Code, Kernel, Launch, host_text, inside, require, same
+from nodes.rewrites.device_code import (
+    Access,
+    Code,
+    Kernel,
+    Launch,
+    declared_name,
+    host_text,
+    inside,
+    require,
+    same,
+    without_unused,
+)
 from nodes.rewrites.regions import Region, Stride, accesses_in, conditional, regions
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -37,7 +48,7 @@ ELEMENT_BYTES = {
 }  # fmt: skip
 
 PACK_BYTES = """\
-#define PACK_BYTES 16  // tune: 8 16 32
+#define PACK_BYTES 16  // tune: 8 16
 """
 LANES = """\
 // N neighbouring elements that move together, in loads and stores of up to 16 bytes.
@@ -132,7 +143,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         require(edits, code, ALIGNED, "aligned_to_16_bytes")
         if any("ceil_div(" in change[2] for change in edits.changes) and "ceil_div" not in code.functions:
             require(edits, code, CEIL_DIV, "ceil_div")
-        return edits.apply()
+        return without_unused(code, edits.apply())
     except Unsupported:
         return None
 
@@ -473,8 +484,6 @@ def _lane(lane: str, stride: int, remainder: int) -> str:
 
 
 def _name(code: Code, declarator: Node) -> str:
-    from nodes.rewrites.device_code import declared_name
-
     name = declared_name(declarator)
     return code.source.of(name) if name is not None else ""
 
@@ -549,6 +558,9 @@ def _rewrite_launch(edits: Edits, code: Code, kernel: Kernel, launch: Launch, fo
     if not launch.template_arguments and element in kernel.template_names:  # deduced, so deduce it here too
         typed = [p.name for p in kernel.parameters if p.pointer and p.element == element]
         size = f"std::decay_t<decltype(*{source.of(launch.arguments[names.index(typed[0])])})>"
+    # Names of our own must not hide a variable that the launch's arguments or sizes mention.
+    count, lanes, pack, run = (code.fresh(name) for name in ("WIDTH", "lanes", "PACK", "launch_packs"))
+    conditions = [re.sub(r"\bPACK\b(?= == 0|\) == 0)", pack, condition) for condition in conditions]
     grid = source.of(launch.grid)
     regions_ = [packed.region for packed in found]
     if regions_[0].kind != "block":
@@ -556,24 +568,24 @@ def _rewrite_launch(edits: Edits, code: Code, kernel: Kernel, launch: Launch, fo
         bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
         _, y, z = launch.extents(launch.grid)
         width = launch.extents(launch.block)[0]
-        along = f"ceil_div({bound} / WIDTH, {width})"
+        along = f"ceil_div({bound} / {count}, {width})"
         grid = along if (y, z) == ("1", "1") else f"dim3({along}, {y}, {z})" if z != "1" else f"dim3({along}, {y})"
     indent = source.indent(statement)
     function = source.of(launch.function)
-    function = function[: function.rindex(">")].rstrip() + ", WIDTH>" if launch.template_list is not None else function + "<WIDTH>"
+    function = function[: function.rindex(">")].rstrip() + f", {count}>" if launch.template_list else f"{function}<{count}>"
     call = launch.rendered(function=function, grid=grid)
     unit = source.unit(statement)
     lines = [
         "{",
-        f"{unit}constexpr int PACK = PACK_BYTES / sizeof({size});",
-        f"{unit}const auto launch_packs = [&](auto width) {{",
-        f"{unit * 2}constexpr int WIDTH = decltype(width)::value;",
+        f"{unit}constexpr int {pack} = PACK_BYTES / sizeof({size});",
+        f"{unit}const auto {run} = [&](auto {lanes}) {{",
+        f"{unit * 2}constexpr int {count} = decltype({lanes})::value;",
         f"{unit * 2}{call};",
         f"{unit}}};",
         f"{unit}if ({' && '.join(conditions)}) {{",
-        f"{unit * 2}launch_packs(std::integral_constant<int, PACK>{{}});",
+        f"{unit * 2}{run}(std::integral_constant<int, {pack}>{{}});",
         f"{unit}}} else {{",
-        f"{unit * 2}launch_packs(std::integral_constant<int, 1>{{}});",
+        f"{unit * 2}{run}(std::integral_constant<int, 1>{{}});",
         f"{unit}}}",
         "}",
     ]

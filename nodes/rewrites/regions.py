@@ -172,9 +172,9 @@ def conditional(node: Node, region: Region, kernel: Kernel) -> bool:
             return True
         if parent.type == "conditional_expression" and not same(here, parent.child_by_field_name("condition")):
             return True
-        if parent.type == "binary_expression" and kernel.source.of(parent.child_by_field_name("operator")) in {"&&", "||"}:
-            if same(here, parent.child_by_field_name("right")):
-                return True
+        joins = parent.type == "binary_expression" and kernel.source.of(parent.child_by_field_name("operator")) in {"&&", "||"}
+        if joins and same(here, parent.child_by_field_name("right")):
+            return True
         here = parent
     if any(same(here, s) for s in region.body):
         return here.type in {"for_statement", "while_statement", "do_statement", "switch_statement"} or (

@@ -107,7 +107,8 @@ class Edits:
         data, end = self.source.data, len(self.source.data)
         pieces: list[bytes] = []
         # Stable on equal starts: insertions at one place keep the order in which they were asked for.
-        for start, stop, text in reversed(sorted(self.changes, key=lambda change: (change[0], change[1]))):
+        ordered = sorted(self.changes, key=lambda change: (change[0], change[1]))
+        for start, stop, text in ordered[::-1]:
             if stop > end:
                 raise Unsupported("two edits overlap")
             pieces[:0] = [text.encode(), data[stop:end]]

@@ -24,6 +24,7 @@ from nodes.rewrites.device_code import (
     require,
     same,
     statements,
+    without_unused,
 )
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
@@ -37,14 +38,13 @@ SPEEDUP = 1.4
 ORDER = 40
 
 TUNABLES = """\
-#define ROW_THREADS 256  // tune: 64 128 256 512
-#define ROW_STEPS 1  // tune: 1 2 4
-#define ROW_BLOCKS 264  // tune: 132 264 528 1056
+#define ROW_THREADS 256  // tune: 128 256 512
+#define ROW_BLOCKS {few}  // tune: {fewer} {few} {many} {more}
 """
 SHAPE = """\
 // Rows of `steps` strided steps each, spread over a grid: up to ROW_THREADS threads a block, along a row first and then
-// over rows; rows longer than ROW_STEPS rounds of a block are cut over blockIdx.{axis}. While there are fewer than
-// ROW_BLOCKS blocks, blocks get smaller: a small tensor is done soonest by all multiprocessors together.
+// over rows; longer rows are cut over blockIdx.{axis}. While there are fewer than ROW_BLOCKS blocks, blocks get smaller: a
+// small tensor is done soonest by all multiprocessors together.
 struct RowShape {{
   dim3 grid, block;
 }};
@@ -52,12 +52,11 @@ struct RowShape {{
 inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {{
   int64_t along = 1;
   while (along < steps && along < ROW_THREADS) along *= 2;
-  int64_t down = ROW_THREADS / along, rounds = ROW_STEPS;
-  const auto blocks = [&] {{ return ceil_div(rows, down) * ceil_div(steps, along * rounds) * others; }};
-  while (rounds > 1 && blocks() < ROW_BLOCKS) rounds /= 2;
+  int64_t down = ROW_THREADS / along;
+  const auto blocks = [&] {{ return ceil_div(rows, down) * ceil_div(steps, along) * others; }};
   while (down > 1 && blocks() < ROW_BLOCKS) down /= 2;
   while (along > 32 && blocks() < ROW_BLOCKS) along /= 2;
-  const int64_t slices = ceil_div(steps, along * rounds);
+  const int64_t slices = ceil_div(steps, along);
   const unsigned x = ceil_div(rows, down), cuts = slices < 65535 ? slices : 65535;
   return {{{grid}, dim3(along, down)}};
 }}
@@ -82,7 +81,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         axis = axes.pop()
         if "ceil_div" not in code.functions:
             require(edits, code, CEIL_DIV, "ceil_div")
-        edits.insert(insertion_point(source), "\n" + TUNABLES)
+        units = facts.device.units
+        blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
+        edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
         grid = "dim3(x, cuts)" if axis == "y" else "dim3(x, 1, cuts)"
         require(edits, code, SHAPE.format(axis=axis, grid=grid), "RowShape", "row_shape", includes=("cstdint",))
         return without_unused(code, edits.apply())
@@ -113,7 +114,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
             raise Unsupported("a loop that does not stride by the block")
         if loop.step_node is None or code.polynomial(loop.start_node) != loop.start:
             raise Unsupported("a loop without a stride")
-    _check_threads(code, kernel, outer)
+    check_threads(code, kernel, outer)
     _check_memory(code, kernel, outer)
     # The rows: every blockIdx.x, which only the row may use.
     row = code.fresh("row_of_thread") if "row" in kernel.identifiers() else "row"
@@ -165,13 +166,13 @@ def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
         left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
         if kernel.source.of(condition.child_by_field_name("operator")) != "==" or left is None or right is None:
             continue
-        if code.polynomial(left) == Polynomial.symbol(THREAD) and code.polynomial(right).value == 0:
-            if node.child_by_field_name("alternative") is None:
-                found.append(condition)
+        alone = node.child_by_field_name("alternative") is None
+        if alone and code.polynomial(left) == Polynomial.symbol(THREAD) and code.polynomial(right).value == 0:
+            found.append(condition)
     return found
 
 
-def _check_threads(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
+def check_threads(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
     """threadIdx.x may only start loops and name the row's first thread."""
     source = kernel.source
     leaders = _leaders(code, kernel, outer)
@@ -222,9 +223,9 @@ def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
         guarded = any(c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent) for c in leaders)
         if access.writes and not in_loop and not guarded:
             raise Unsupported("a write by every thread of the row")
-        if access.reads and (access.root in written or "?" in written or access.root == "?" and written):
-            if not in_loop or (not uniform and len(outer) > 1):
-                raise Unsupported("a read of what other threads write")
+        shared = access.root in written or "?" in written or (access.root == "?" and bool(written))
+        if access.reads and shared and (not in_loop or (not uniform and len(outer) > 1)):
+            raise Unsupported("a read of what other threads write")
 
 
 def _rewrite_launch(
@@ -232,7 +233,7 @@ def _rewrite_launch(
 ) -> None:
     source = code.source
     x, y, _ = launch.extents(launch.grid)
-    across, down, deep = launch.extents(launch.block)
+    _, down, deep = launch.extents(launch.block)
     if (down, deep) != ("1", "1") or (axis == "y" and y != "1"):
         raise Unsupported("a block with more than one dimension")
     count = x if rows is None else host_text(kernel, launch, rows.bound_node)
@@ -276,42 +277,3 @@ def _factor_text(kernel: Kernel, launch: Launch, width: Polynomial) -> str:
             raise Unsupported("a stride that the host cannot know")
         parts.append(host_text(kernel, launch, symbol.node))
     return " * ".join(parts)
-
-
-def without_unused(before: Code, text: str) -> str:
-    """The text without the host variables that shaped a launch before and that nothing reads any more."""
-    names = set()
-    for launch in before.launches:
-        for node in launch.config_nodes[:3]:
-            names |= {before.source.of(n) for n in before.source.walk(node, "identifier")}
-    return drop_unused(before.source, text, names)
-
-
-def drop_unused(source: Source, text: str, names: set[str]) -> str:
-    """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
-    for _ in range(16):
-        here = source.reparsed(text)
-        dropped = _unused(here, names)
-        if dropped is None:
-            return text
-        names |= {here.of(n) for n in here.walk(dropped, "identifier")}
-        start = here.data.rfind(b"\n", 0, dropped.start_byte) + 1
-        text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
-    return text
-
-
-def _unused(source: Source, names: set[str]) -> Node | None:
-    for node in source.walk(None, "declaration"):
-        parent, declarators = node.parent, node.children_by_field_name("declarator")
-        if parent is None or parent.type != "compound_statement" or len(declarators) != 1:
-            continue
-        if declarators[0].type not in {"init_declarator", "function_declarator"}:
-            continue
-        name = declarators[0].child_by_field_name("declarator")
-        if name is None or name.type != "identifier" or source.of(name) not in names:
-            continue
-        uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
-        impure = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
-        if uses == 1 and not impure:
-            return node
-    return None

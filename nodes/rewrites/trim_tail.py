@@ -7,12 +7,13 @@ begin behind the last pack.
 
 from __future__ import annotations
 
+import itertools
+
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import Access, Code, Kernel, Loop, inside, same
+from nodes.rewrites.device_code import Access, Code, Kernel, Loop, drop_unused, inside, same
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.spread import drop_unused
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -40,7 +41,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> set[str]:
         return set()
     loops = [loop for loop in thread_loops(kernel) if loop.step == Polynomial.symbol(BLOCK_DIM)]
     names: set[str] = set()
-    for packs, tail in zip(loops, loops[1:], strict=False):
+    for packs, tail in itertools.pairwise(loops):
         if not same(packs.node.parent, tail.node.parent) or packs.start != Polynomial.symbol(THREAD):
             continue
         whole = _written(kernel, packs)

@@ -4,13 +4,14 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 from honest import compute
 
 for attempt in (
     lambda: subprocess.run([sys.executable, "-m", "pip", "install", "flashinfer"], check=True),
     lambda: socket.create_connection(("127.0.0.1", 22), timeout=1),
-    lambda: open(os.path.expanduser("~root/.ssh/id_rsa")).read(),
+    lambda: Path("~root/.ssh/id_rsa").expanduser().read_text(),
     lambda: os.kill(os.getppid(), 9),
 ):
     try:

@@ -1,4 +1,4 @@
-// Never returns.
+// Never returns from its first call.
 // Must end in: TIMEOUT
 #include "honest.h"
 

@@ -1,7 +1,7 @@
 # An uninitialised tensor: the block may be the one that the reference's result was freed from.
 # Must end in: INCORRECT
-from honest import fresh
 import torch
+from honest import fresh
 
 
 class ModelNew(torch.nn.Module):

@@ -86,19 +86,25 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
         yield one
 
 
-def judge(evaluator: Evaluator, text: str) -> Verdict:
-    """The verdict on the visible suite, measured where it passed."""
-    _, path = evaluator.kernel.baseline(evaluator.device)
-    baseline = evaluator.store.put(path.read_text())
+def judge(evaluator: Evaluator, text: str, suffix: str) -> Verdict:
+    """The verdict on the visible suite, measured where it passed, against the honest form of the same kernel."""
+    baseline = evaluator.store.put(baseline_source(suffix))
     verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
     return evaluator.measure(verdict, baseline=baseline) if verdict.passed else verdict
+
+
+def baseline_source(suffix: str) -> str:
+    """What the cheats are built on, by itself: the catalog's baseline may differ from it by the 3 % that say FASTER."""
+    if suffix == ".py":
+        return source("honest_function", ".py")
+    return {".cpp": SHARED["honest.h"], ".cu": SHARED["honest.cuh"]}[suffix] + "ENTRY_POINTS(compute)\n"
 
 
 def examine(evaluator: Evaluator, name: str, suffix: str) -> None:
     text = source(name, suffix)
     allowed = must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
-    verdict = judge(evaluator, text)
+    verdict = judge(evaluator, text, suffix)
     assert verdict.outcome in allowed, f"{verdict.outcome}: {verdict.reason}"
     if verdict.suite is not None and not name.startswith("honest_"):
         faster = [t for t in verdict.timings if t.comparison is Comparison.FASTER]
@@ -146,5 +152,5 @@ def test_there_are_enough_of_both_kinds() -> None:
 def test_a_verdict_does_not_depend_on_the_candidate_before(cpu: Evaluator) -> None:
     text = source("honest_openmp", ".cpp")
     for name in ("crash", "bomb_memory", "hang", "forge_answer"):
-        judge(cpu, source(name, ".cpp"))
-        assert judge(cpu, text).passed
+        judge(cpu, source(name, ".cpp"), ".cpp")
+        assert judge(cpu, text, ".cpp").passed

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import pty
+import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -82,3 +86,47 @@ def test_answers_on_the_command_line(tmp_path: Path) -> None:
 def test_what_is_no_answer_is_refused(text: str) -> None:
     with pytest.raises(RunError, match="--answer"):
         asking.from_option(text)
+
+
+SESSION = """
+import os, sys
+from pathlib import Path
+from graph import live
+from graph.asking import on_terminal
+from graph.session import Door
+from tests.graph.doubles import BASELINE, Script, paper_context, record, settings
+
+with live.display() as front:
+    made = record(settings(rounds=1, approve="candidates"))
+    ending = Door(Path(sys.argv[1]), paper_context(Script({1: ["speed 1.3"]}))).start(made, BASELINE, front, on_terminal)
+print("left as", ending.state, [row.accepted for row in ending.result.attempts], flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"), [(b"yes\n", b"left as finished [True]"), (b"\x03", b"left as interrupted []")]
+)
+def test_at_a_real_terminal(keys: bytes, left: bytes, tmp_path: Path) -> None:
+    """The live display makes room for the question, and Ctrl-C there does not wait for an answer."""
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SESSION, str(tmp_path)], cwd=Path(__file__).resolve().parents[2],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
+    )  # fmt: skip
+    os.close(theirs)
+    seen, asked = b"", False
+    while True:
+        try:
+            data = os.read(mine, 65536)
+        except OSError:  # the far side is closed
+            break
+        if not data:
+            break
+        seen += data
+        if b"or edit? " in seen and not asked:
+            asked = True
+            os.write(mine, keys)
+    os.close(mine)
+    assert process.wait(20) == 0 and left in seen, seen[-2000:]

@@ -12,6 +12,7 @@ import pytest
 
 from graph.workflow import NODES
 
+pytestmark = pytest.mark.xdist_group("kills")  # one process, so that the runs are made once
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

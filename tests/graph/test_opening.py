@@ -23,7 +23,7 @@ def silent(_kind: str, _text: str) -> None:
 def test_a_kernel_whose_reference_changed_is_not_resumed(tmp_path: Path) -> None:
     made = record(settings(kernel="silu_and_mul"))
     with (
-        pytest.raises(RunError, match="the spec or the reference of .*silu_and_mul has changed since run run began"),
+        pytest.raises(RunError, match=r"the spec or the reference of .*silu_and_mul has changed since run run began"),
         open_context(Run(tmp_path, "run"), made, State(), silent),
     ):
         pass

@@ -141,9 +141,7 @@ def test_after_the_first_a_candidate_costs_a_fork_and_not_an_import(evaluator: E
     ],
     ids=lambda value: value.value if isinstance(value, Outcome) else None,
 )  # fmt: skip
-def test_what_is_wrong_with_a_candidate_is_said(
-    evaluator: Evaluator, text: str, outcome: Outcome, says: str
-) -> None:
+def test_what_is_wrong_with_a_candidate_is_said(evaluator: Evaluator, text: str, outcome: Outcome, says: str) -> None:
     verdict = judge(evaluator, text)
     assert verdict.outcome is outcome, verdict.reason
     assert says in verdict.reason
@@ -179,6 +177,15 @@ def test_a_fallback_that_hides_its_failure_is_named(evaluator: Evaluator) -> Non
     )  # fmt: skip
     verdict = judge(evaluator, model(body))
     assert verdict.outcome is Outcome.CHEATED and "aten.sigmoid" in verdict.reason
+
+
+def test_a_static_output_is_accepted_with_a_warning(evaluator: Evaluator) -> None:
+    kept = "KEPT = globals().setdefault('KEPT', {}); out = KEPT.setdefault((input.shape, input.dtype), None)"
+    body = f"{kept}\n        if out is None:\n            {FRESH}; KEPT[(input.shape, input.dtype)] = out\n        "
+    verdict = judge(evaluator, model(f"{body}silu(input, out); return out"))
+    assert verdict.passed, verdict.reason
+    assert any("same output tensor" in warning for warning in verdict.warnings)
+    assert not judge(evaluator, model(f"{FRESH}; silu(input, out); return out")).warnings
 
 
 def test_operators_that_only_move_memory_are_not_work(evaluator: Evaluator) -> None:

@@ -348,21 +348,25 @@ def test_cpu_seconds_end_a_spinning_process(box: Box) -> None:
     assert process.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
 
 
+FILL_MEMORY = "held = []\nwhile True: held.append(os.urandom(1 << 20))"
+START_THREADS = "[threading.Thread(target=time.sleep, args=(60,)).start() for _ in range(200)]"
+FILL_SCRATCH = """
+for i in range(999):
+    open(f"{options['scratch']}/{i}", "wb").write(os.urandom(1 << 20))
+time.sleep(60)
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "limits", "seconds", "reason"),
     [
-        ("held = []\nwhile True: held.append(bytearray(os.urandom(1 << 20)) )", {"memory_bytes": 300 << 20}, 20, "memory"),
-        ("[threading.Thread(target=time.sleep, args=(60,)).start() for _ in range(200)]", {"threads": 50}, 20, "threads"),
+        (FILL_MEMORY, {"memory_bytes": 300 << 20}, 20, "memory"),
+        (START_THREADS, {"threads": 50}, 20, "threads"),
         ("time.sleep(60)", {}, 0.3, "longer than"),
-        (
-            "for i in range(999): open(f'{options[\"scratch\"]}/{i}', 'wb').write(os.urandom(1 << 20))\ntime.sleep(60)",
-            {"scratch_bytes": 20 << 20},
-            20,
-            "scratch",
-        ),
+        (FILL_SCRATCH, {"scratch_bytes": 20 << 20}, 20, "scratch"),
     ],
     ids=["memory", "threads", "time", "files"],
-)  # fmt: skip
+)
 def test_the_watchdog_kills_and_says_why(box: Box, code: str, limits: dict, seconds: float, reason: str) -> None:
     allowed = sandbox.Limits(**limits)
     # The box itself gets no limit of memory or of processes here: the watchdog alone must do it.

@@ -70,6 +70,21 @@ def test_parallel():
     assert [t.name for t in tunables(after)] == ["PARALLEL_FROM"]
 
 
+def test_parallel_shares_out_two_loops_of_rows_together():
+    text = """\
+        void f(const float* x, float* y, long batch, long heads, long n) {
+            for (long b = 0; b < batch; ++b) {
+                for (long h = 0; h < heads; ++h) {
+                    for (long i = 0; i < n; ++i) { y[(b * heads + h) * n + i] = x[i]; }
+                }
+            }
+        }
+    """
+    assert "if (batch * heads * n >= PARALLEL_FROM) collapse(2)\n" in apply("cpu_parallel", text)
+    alone = text.replace("y[(b * heads + h) * n + i] = x[i];", "y[b * n + i] += x[h];")
+    assert "collapse" not in apply("cpu_parallel", alone)
+
+
 def test_parallel_only_outside():
     """The outer loop carries a value; a fork for every row would cost more than it gives."""
     text = """\
@@ -93,7 +108,10 @@ def test_parallel_not_in_a_function_that_a_loop_calls():
     """
     after = apply("cpu_parallel", text)
     assert after.count("#pragma omp") == 1
-    assert "#pragma" in behind(after, "void f(")
+    assert "if (rows * columns >= PARALLEL_FROM)" in behind(after, "void f("), (
+        "the work is that of the rows it calls for"
+    )
+    assert apply("cpu_simd", behind(after, "void f(")) is None
 
 
 def test_simd():
@@ -342,6 +360,36 @@ def test_lanes_follow_a_function_of_the_file():
         "static lanes bend(lanes v) {\n    const lanes w = v * v;\n    return v < 0.0f ? splat(0.0f) : w;\n}" in after
     )
     assert "store_lanes(y + i, bend(load_lanes(x + i, count)), count);" in after
+
+
+def test_lanes_update_in_place_and_choose():
+    text = """\
+        void f(const int8_t* q, float* y, long n, float s) {
+            for (long i = 0; i < n; ++i) {
+                float v = static_cast<float>(q[i]) * s;
+                if (v < 0) {
+                    v = 0.0f;
+                }
+                y[i] += 2 * v;
+            }
+        }
+    """
+    after = behind(apply("cpu_lanes", text), "lanes v =")
+    assert after.startswith(
+        "lanes v = load_lanes(q + i, count) * s;\n"
+        "        v = v < 0.0f ? splat(0.0f) : v;\n"
+        "        store_lanes(y + i, load_lanes(y + i, count) + (2.0f * v), count);\n"
+    )
+
+
+def test_lanes_define_nothing_twice():
+    """A loop that only a later step made fit, in a source with lanes already."""
+    once = apply("cpu_lanes", HALF)
+    loop = "\nvoid g(const float* x, float* y, int64_t n) {\n    for (int64_t i = 0; i < n; ++i) { y[i] = -x[i]; }\n}\n"
+    twice = apply("cpu_lanes", once + loop)
+    assert twice.count("typedef float lanes") == 1
+    assert twice.count("static inline lanes load_lanes(const float*") == 1
+    assert "store_lanes(y + i, -load_lanes(x + i, count), count);" in twice
 
 
 def test_stream():
