@@ -44,7 +44,7 @@ def order() -> list[str]:
     return sorted(found, key=lambda name: (getattr(found[name], "ORDER", 50), name))
 
 
-def apply(kernel: Kernel, text: str, steps: list[str]) -> tuple[str, list[str]]:
+def apply(kernel: Kernel, text: str, steps: list[str], device: DeviceFacts = FACTS) -> tuple[str, list[str]]:
     """The text after every step that applies, and their names. Steps are tried again until none applies."""
     modules, applied, changed = rewrites(), [], True
     while changed:
@@ -52,7 +52,7 @@ def apply(kernel: Kernel, text: str, steps: list[str]) -> tuple[str, list[str]]:
         for step in steps:
             if step in applied:
                 continue
-            new = modules[step].rewrite(Source(text, "cpu"), Facts(spec=kernel.spec, device=FACTS))
+            new = modules[step].rewrite(Source(text, "cpu"), Facts(spec=kernel.spec, device=device))
             if new is not None:
                 text, changed = new, True
                 applied.append(step)

@@ -291,7 +291,7 @@ class Evaluator:
         CUPTI is not there, nothing is known.
         """
         layout = Layout(self.spec, workload, 1)
-        arena = self._memory(layout.size)
+        arena = self.memory(layout.size)
         case = self._cases.get(workload, distributions(self.spec, {})[0], {})
         Bench(self.spec, arena, layout, generator(self.device)).write(0, case.inputs)
         self._synchronize()
@@ -421,7 +421,7 @@ class Evaluator:
             return
         self._drop(verdict.candidate)
         contest = Contest(self.kernel, timed.workload, timed.cache, self.device, self.facts.last_level_cache_bytes)
-        contest.open(self._memory(contest.layout.size))
+        contest.open(self.memory(contest.layout.size))
         side = Side("baseline", self._worker(self.build(baseline)))
         alone_us = timing.run(contest, [side]).median_us["baseline"]
         if timed.baseline_us > SLOWED * alone_us:

@@ -41,12 +41,17 @@ CHECKED_BYTES = 8 << 20
 """One check looks at up to four argument sets, as many as this allows: the reference in fp64 costs the time."""
 LOOK_S = 0.03
 """A hot sample during which inputs are changed lasts this long, so that the change falls inside."""
+PROBED_ELEMENTS = 16
+"""Of each in-place tensor of each argument set: whether a call has changed any of them."""
+UNCHANGED_SHARE = 0.06
+"""Calls that leave in-place tensors as they were may be so many more than the baseline's; 0.01 is what chance makes of
+eight samples of a hundred calls."""
 HOT_LOOKS = 3
 """One may miss a candidate that skips calls until it is interrupted: a busy machine interrupts it just then."""
 FORGED = 1.25
 """A side whose clock claims so much more than ours shows is accused; less is corrected, for it may be noise."""
-LONG_S = 0.04
-"""The samples by which our own clock confirms FASTER; the pipe's latency is 1 % of this."""
+LONG_S = 0.015
+"""The samples by which our own clock confirms FASTER; the pipe's latency is some 1 % of this, and the same for both."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ class Side:
     lacking: list[float] = field(default_factory=list)
     """Our clock minus the worker's, per sample."""
     graph: bool = True
+    changed: list[float] = field(default_factory=list)
+    """Share of the argument sets whose in-place tensors a sample has changed, per cold sample; empty without any."""
 
 
 class Contest:
@@ -209,7 +216,31 @@ class Contest:
                 values = torch.empty(len(slots), dtype=view.dtype, device=view.device)
                 draw(values, tensor.values[0], self.workload, self.rng)
                 view.index_put_((slots, *where), values)
+        if self.cache == "cold":
+            self._remember_in_place()
         self.synchronize()
+
+    def _remember_in_place(self) -> None:
+        """Note a few elements of what calls update in place: there is no output to poison."""
+        import torch
+
+        self.before: list[tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]] = []
+        for tensor in self.kernel.spec.tensors:
+            if tensor.role == "inout":
+                view = self.layout.view(self.arena, tensor)
+                shape = (len(self.calls_slots), PROBED_ELEMENTS)
+                slots = torch.tensor(self.calls_slots, device=view.device)[:, None].expand(shape)
+                inner = view.shape[1:]
+                where = [torch.randint(0, n, shape, generator=self.rng, device=view.device) for n in inner]
+                at = (slots, *where)
+                self.before.append((view, at, view[at].clone()))
+
+    def changed_share(self) -> float:
+        """Share of the argument sets where a call has changed some of the elements that were noted."""
+        import torch
+
+        found = torch.stack([(view[at] != then).any(dim=1) for view, at, then in self.before])
+        return float(found.any(dim=0).float().mean())
 
     def require_written(self) -> None:
         """No poison may be left. Of integers it may be right, -1; a float is not a NaN of all ones by chance."""
@@ -231,6 +262,8 @@ class Contest:
         if inside > outside * 1.01 + 1e-4:
             raise WorkerFailure(Outcome.CHEATED, "its clock says more seconds than have passed")
         self.require_written()
+        if self.pristine and self.cache == "cold":
+            side.changed.append(self.changed_share())
         side.seconds.append(inside / side.repeat / side.calls)
         side.lacking.append(outside - inside)
 
@@ -369,6 +402,7 @@ def run(
             side.pace_s = side.seconds[-1]
             side.seconds.clear()
             side.lacking.clear()
+            side.changed.clear()
         looks = {side.name: set(rng.sample(range(least + 1), protocol.checks)) for side in sides if side.name in check}
         began = time.monotonic()
         for block in range(most):
@@ -436,9 +470,16 @@ def _confirm(
 
 
 def _doubt(first: Side, side: Side, protocol: Protocol) -> None:
-    """The stopwatch outside: a worker whose clock lacks more than the baseline's does is not believed."""
+    """A worker that lacks calls, or whose clock lacks more against ours than the baseline's does, is not believed."""
     sample = statistics.median(side.seconds) * side.repeat * side.calls
     # The smallest of all samples: on a busy machine the wake-up of a worker costs milliseconds, but not every time.
+    idle = statistics.fmean(first.changed) - statistics.fmean(side.changed) if side.changed else 0.0
+    if idle > UNCHANGED_SHARE:
+        raise SideFailure(
+            side.name,
+            Outcome.CHEATED,
+            f"skipped work while it was timed: {idle:.0%} more of its calls than of the baseline's changed nothing",
+        )
     lacking = min(side.lacking) - min(first.lacking)
     if lacking > PIPE_S + protocol.clock_share * sample:
         raise SideFailure(

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+NAMES = frozenset(
+    {"lanes", "LANES", "load_lanes", "store_lanes", "load_words", "store_words", "first_lanes", "splat", "kept"}
+    | {"sum_of", "largest_of", "smallest_of", "each_lane", "exp_lanes", "tanh_lanes", "erf_lanes"}
+)
+"""Names that a source must leave free."""
+
 _TYPES = """
 // Of g++ 12's own header, which makes "any value" out of uninitialised variables.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -98,6 +104,39 @@ static inline lanes exp_lanes(lanes x) {
 }
 """
 
+_TANH = """
+// tanh x to 2.5 ulp: an odd polynomial near zero, 1 - 2 / (e^2x + 1) elsewhere.
+static inline lanes tanh_lanes(lanes x) {
+    const lanes size = _mm512_abs_ps(x), square = x * x;
+    lanes tail = square * -0.00566078666f + 0.0206020051f;
+    tail = tail * square - 0.0537292290f;
+    tail = tail * square + 0.133313289f;
+    tail = tail * square - 0.333332783f;
+    const lanes far = 1.0f - 2.0f / (exp_lanes(2.0f * size) + 1.0f);
+    return size < 0.625f ? x + x * square * tail : (x < 0.0f ? -far : far);
+}
+"""
+
+_ERF = """
+// erf x to 2.5 ulp: an odd polynomial up to 1, 1 - e^-p(x) with a polynomial p beyond.
+static inline lanes erf_lanes(lanes x) {
+    const lanes size = _mm512_min_ps(splat(4.0f), _mm512_abs_ps(x)), square = x * x;  // erf is 1 from 4 on
+    lanes near = square * -0.000566015493f + 0.00492478931f;
+    near = near * square - 0.0267177071f;
+    near = near * square + 0.112804116f;
+    near = near * square - 0.376123557f;
+    near = near * square + 1.12837913f;
+    lanes decay = size * -0.000185573867f + 0.00293960590f;
+    decay = decay * size - 0.0218053128f;
+    decay = decay * size + 0.103037358f;
+    decay = decay * size + 0.638225690f;
+    decay = decay * size + 1.12704003f;
+    decay = decay * size + 0.000353721084f;
+    const lanes far = 1.0f - exp_lanes(-decay);
+    return size <= 1.0f ? near * x : (x < 0.0f ? -far : far);
+}
+"""
+
 _EACH = """
 // A function of one float in every lane; the loop is as long as a vector, so it becomes vector code.
 template <typename Function>
@@ -137,13 +176,19 @@ _SIMPLE = {
     "rint_lanes": _simple("rint_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)"),
     "floor_lanes": _simple("floor_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)"),
     "ceil_lanes": _simple("ceil_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)"),
-    "tanh_lanes": _simple("tanh_lanes", "each_lane(x, simd_tanh)"),
-    "erf_lanes": _simple("erf_lanes", "each_lane(x, simd_erf)"),
     "log_lanes": _simple("log_lanes", "each_lane(x, simd_log)"),
     "log1p_lanes": _simple("log1p_lanes", "each_lane(x, simd_log1p)"),
     # The second operand where one of the two is a NaN.
     "max_lanes": _simple("max_lanes", "_mm512_max_ps(a, b)", "lanes a, lanes b"),
     "min_lanes": _simple("min_lanes", "_mm512_min_ps(a, b)", "lanes a, lanes b"),
+    "trunc_lanes": _simple("trunc_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC)"),
+    "round_lanes": """\
+// To nearest, halves away from zero.
+static inline lanes round_lanes(lanes x) {
+    const lanes whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    const lanes next = whole + (x < 0.0f ? splat(-1.0f) : splat(1.0f));
+    return _mm512_abs_ps(x - whole) >= 0.5f ? next : whole;
+}""",
     "kept": """\
 static inline lanes kept(lanes value, int64_t count, float otherwise) {
     return count == LANES ? value : _mm512_mask_mov_ps(splat(otherwise), first_lanes(count), value);
@@ -177,11 +222,13 @@ def text(used: set[str], bfloat16: str, known: str) -> str:
             parts.append(_STORE_BFLOAT16.format(bfloat16=bfloat16))
     if "store_int8" in used:
         parts.append(_STORE_INT8)
-    if used & {"splat", "exp_lanes", "kept"}:
+    built_on_exp = used & {"exp_lanes", "tanh_lanes", "erf_lanes"}
+    if used & {"splat", "kept", "round_lanes"} or built_on_exp:
         parts.append("\nstatic inline lanes splat(float value) { return _mm512_set1_ps(value); }\n")
-    if "exp_lanes" in used:
+    if built_on_exp:
         parts.append(_EXP)
-    if used & {"tanh_lanes", "erf_lanes", "log_lanes", "log1p_lanes"}:
+    parts.extend(part for name, part in (("tanh_lanes", _TANH), ("erf_lanes", _ERF)) if name in used)
+    if used & {"log_lanes", "log1p_lanes"}:
         parts.append(_EACH)
     simple = [line for name, line in _SIMPLE.items() if name in used and line not in known]
     if simple:
@@ -200,9 +247,13 @@ static inline void store_lanes(T* to, lanes value, int64_t count, bool streams) 
     } else if constexpr (sizeof(T) == sizeof(float)) {
         _mm512_stream_ps(reinterpret_cast<float*>(to), value);
     } else {
-        alignas(32) T words[LANES];
-        store_lanes(words, value, LANES);
-        _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_load_si256(reinterpret_cast<const __m256i*>(words)));
+        alignas(LANES * sizeof(T)) T packed[LANES];
+        store_lanes(packed, value, LANES);
+        if constexpr (sizeof(T) == 2) {
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(to), *reinterpret_cast<const __m256i*>(packed));
+        } else {
+            _mm_stream_si128(reinterpret_cast<__m128i*>(to), *reinterpret_cast<const __m128i*>(packed));
+        }
     }
 }
 """

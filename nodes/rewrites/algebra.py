@@ -64,7 +64,9 @@ class Polynomial:
 
     def __mul__(self, other: Polynomial) -> Polynomial:
         return Polynomial.of(
-            (tuple(sorted(m + n, key=lambda s: (s.text, s.where))), c * d) for m, c in self.terms for n, d in other.terms
+            (tuple(sorted(m + n, key=lambda s: (s.text, s.where))), c * d)
+            for m, c in self.terms
+            for n, d in other.terms
         )
 
     @property

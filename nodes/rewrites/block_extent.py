@@ -82,7 +82,9 @@ def _is_type_level(node: Node) -> bool:
             size = here.child_by_field_name("size")
             if size is not None and inside(node, size):
                 return True
-        if here.type == "declaration" and any(c.type == "type_qualifier" and c.text == b"constexpr" for c in here.children):
+        if here.type == "declaration" and any(
+            c.type == "type_qualifier" and c.text == b"constexpr" for c in here.children
+        ):
             return True
         here = here.parent
     return False
@@ -101,4 +103,7 @@ def _scales_block(source: Source, node: Node) -> bool:
     parent = node.parent
     if parent is None or parent.type != "binary_expression" or source.of(parent.child_by_field_name("operator")) != "*":
         return False
-    return "blockIdx.x" in (source.of(parent.child_by_field_name("left")), source.of(parent.child_by_field_name("right")))
+    return "blockIdx.x" in (
+        source.of(parent.child_by_field_name("left")),
+        source.of(parent.child_by_field_name("right")),
+    )

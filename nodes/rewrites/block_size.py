@@ -62,7 +62,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 def _is_free(code: Code, kernel: Kernel) -> bool:
     """No memory of the block's own has the width for a size, and no launch bound forbids a wider block."""
-    if any(c.type == "launch_bounds" for c in kernel.node.children):
+    if any(c.type == "launch_bounds" for c in kernel.node.children) or (kernel.synchronises and not kernel.has_barrier):
         return False
     for node in kernel.source.walk(kernel.body, "declaration"):
         if any(kernel.source.of(c) == "__shared__" for c in kernel.source.walk(node, "type_qualifier")):
@@ -148,9 +148,19 @@ def _constant(code: Code, node: Node, depth: int = 0) -> Node | None:
         return None
     if node.type == "number_literal":
         return node
-    if node.type in {"call_expression", "compound_literal_expression", "argument_list", "initializer_list", "parenthesized_expression"}:
+    if node.type in {
+        "call_expression",
+        "compound_literal_expression",
+        "argument_list",
+        "initializer_list",
+        "parenthesized_expression",
+    }:
         listed = node.child_by_field_name("arguments") or node.child_by_field_name("value") or node
-        inner = [c for c in listed.named_children if c.type not in {"comment", "identifier"} or listed is node or listed.type == "argument_list"]
+        inner = [
+            c
+            for c in listed.named_children
+            if c.type not in {"comment", "identifier"} or listed is node or listed.type == "argument_list"
+        ]
         if node.type == "call_expression" and code.source.of(node.child_by_field_name("function")) != "dim3":
             return None
         return _constant(code, inner[0], depth + 1) if len(inner) == 1 else None

@@ -47,7 +47,8 @@ ORDER = 60
 _FLOAT_TYPES = {"float", "_Float16"}
 _UNARY = {
     "simd_exp": "exp_lanes", "expf": "exp_lanes", "sqrtf": "sqrt_lanes", "fabsf": "abs_lanes",
-    "rintf": "rint_lanes", "nearbyintf": "rint_lanes", "floorf": "floor_lanes", "ceilf": "ceil_lanes",
+    "rintf": "rint_lanes", "nearbyintf": "rint_lanes", "lrintf": "rint_lanes", "floorf": "floor_lanes",
+    "ceilf": "ceil_lanes", "truncf": "trunc_lanes", "roundf": "round_lanes", "lroundf": "round_lanes",
     "simd_tanh": "tanh_lanes", "simd_erf": "erf_lanes", "simd_log": "log_lanes", "simd_log1p": "log1p_lanes",
     "std::sqrt": "sqrt_lanes", "std::fabs": "abs_lanes", "std::abs": "abs_lanes",
 }  # fmt: skip
@@ -65,6 +66,9 @@ _NARROWING = {
 
 def rewrite(source: Source, facts) -> str | None:
     if facts is not None and not facts.device.architecture.startswith("avx512"):
+        return None
+    taken = {source.of(node) for node in source.walk(None, "identifier", "type_identifier")}
+    if prelude.NAMES & taken and "typedef float lanes" not in source.text:
         return None
     conversions = Conversions(source)
     edits, used = Edits(source), set()

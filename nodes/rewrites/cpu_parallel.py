@@ -44,6 +44,8 @@ def rewrite(source: Source, facts: object) -> str | None:
         pragma = pragma_before(source, loop.node)
         if over_lanes(source, loop.node) or _inside(source, loop.node) or loop.step is not None:
             continue
+        if loop.start.type != "number_literal":  # the remainder of a loop before it: a few elements
+            continue
         if pragma and not pragma.startswith("#pragma omp simd"):
             continue
         try:

@@ -69,7 +69,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 
 def _beyond_cache(facts: Facts) -> bool:
-    """Whether any workload that agents may see writes more than the last-level cache holds, less the half of it."""
+    """Whether any workload that agents may see writes half of what the last-level cache holds, or more."""
 
     def written(workload: Workload) -> int:
         return sum(
@@ -77,7 +77,7 @@ def _beyond_cache(facts: Facts) -> bool:
         )
 
     suite = [workload for workload in facts.spec.suite(facts.device.device) if workload.timed]
-    return any(written(workload) > facts.device.last_level_cache_bytes // 2 for workload in suite)
+    return any(written(workload) >= facts.device.last_level_cache_bytes // 2 for workload in suite)
 
 
 def _nest(source: Source, call: Node) -> list[Loop]:

@@ -153,6 +153,7 @@ _FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "simd_max": (_MAX, ("bits_of",)),
     "simd_min": (_MIN, ("bits_of",)),
 }
+_DEFINED = "".join(text for text, _ in _FUNCTIONS.values())
 _FLOAT_ONLY = {
     "expf": "simd_exp", "logf": "simd_log", "log1pf": "simd_log1p", "tanhf": "simd_tanh", "erff": "simd_erf",
     "fmaxf": "simd_max", "fminf": "simd_min",
@@ -178,6 +179,9 @@ def rewrite(source: Source, facts: object) -> str | None:
     if not used:
         return None
     needed = _closure(used)
+    helpers = {"bits_of", "float_of", "is_nan", *_FUNCTIONS}
+    if any(name in own and source.of(own[name][0].node) not in _DEFINED for name in helpers):
+        return None  # the file has other functions of these names
     text = "\n".join(_FUNCTIONS[name][0] for name in _FUNCTIONS if name in needed and name not in own)
     if text:
         for header in ("algorithm", "cmath", "cstdint", "cstring"):

@@ -135,7 +135,9 @@ class Launch:
         else:
             function, self.config_nodes, arguments = arguments[0], arguments[1:5], arguments[5:]
         self.function, self.arguments = function, arguments
-        self.kernel_name = code.source.of(function.child_by_field_name("name") or function).split("::")[-1].split("<")[0]
+        self.kernel_name = (
+            code.source.of(function.child_by_field_name("name") or function).split("::")[-1].split("<")[0]
+        )
         self.template_list = function.child_by_field_name("arguments") if function.type == "template_function" else None
         inner = self.template_list.named_children if self.template_list else []
         self.template_arguments = [code.source.of(c) for c in inner]
@@ -328,7 +330,9 @@ class Kernel:
         """Whether its threads talk to each other: barriers, shuffles, votes, shared memory, atomics, unseen helpers."""
         reached, stack = set(), [self.node]
         while stack:
-            for node in self.source.walk(stack.pop(), "call_expression", "type_qualifier", "asm_statement", "gnu_asm_expression"):
+            for node in self.source.walk(
+                stack.pop(), "call_expression", "type_qualifier", "asm_statement", "gnu_asm_expression"
+            ):
                 text = self.source.of(node)
                 if node.type == "type_qualifier":
                     if text == "__shared__":
@@ -383,8 +387,19 @@ class Kernel:
                 offset = pointer - Polynomial.symbol(base)
                 load = name in LOADS
                 node = call if load else argument
-                found.append(Access(node, base, root, offset, element, bool(set("rR") & set(effect)),
-                                    bool(set("wW") & set(effect)), address=not load, wide=effect.lower() != effect))
+                found.append(
+                    Access(
+                        node,
+                        base,
+                        root,
+                        offset,
+                        element,
+                        bool(set("rR") & set(effect)),
+                        bool(set("wW") & set(effect)),
+                        address=not load,
+                        wide=effect.lower() != effect,
+                    )
+                )
         return found, escapes
 
     def _access(self, node: Node) -> Access | None:
@@ -413,7 +428,9 @@ class Kernel:
         reads, writes = True, False
         # A store to one field, or one element, of a struct in memory leaves the others: it reads as far as we know.
         target, whole = node, True
-        while owner.type in {"field_expression", "subscript_expression"} and same(owner.child_by_field_name("argument"), target):
+        while owner.type in {"field_expression", "subscript_expression"} and same(
+            owner.child_by_field_name("argument"), target
+        ):
             target, whole = owner, False
             if owner.parent is None:
                 return None
@@ -426,6 +443,40 @@ class Kernel:
             writes = True  # the address of a field: anything may happen to it
         offset = pointer - Polynomial.symbol(base)
         return Access(node, base, code.root_of(base), offset, code.element_of(base), reads, writes)
+
+    @cached_property
+    def has_barrier(self) -> bool:
+        """Whether the block's threads, not only a warp's, wait for each other."""
+        return any("__syncthreads" in self.source.of(f) for f in [self.node, *self.helpers])
+
+    @cached_property
+    def helpers(self) -> list[Node]:
+        """Functions of the file that the kernel calls, and those that these call."""
+        found: list[Node] = []
+        stack = [self.node]
+        while stack:
+            for call in self.source.walk(stack.pop(), "call_expression"):
+                name = self.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1]
+                for function in self.code.overloads.get(name, []):
+                    if not any(same(function, other) for other in found):
+                        found.append(function)
+                        stack.append(function)
+        return found
+
+    def block_indices(self) -> list[Node]:
+        """Where the kernel asks which block it is, or how many there are, along x."""
+        names = {"blockIdx.x", "gridDim.x"}
+        return [n for n in self.source.walk(self.body, "field_expression") if self.source.of(n) in names]
+
+    def changes_within(self, polynomial: Polynomial, nodes: list[Node]) -> bool:
+        """Whether a variable of the polynomial is assigned to below one of the nodes."""
+        wheres = {symbol.where for symbol in polynomial.variables()}
+        for node in nodes:
+            for target in self.code.assigned(node):
+                found = self.code.definition(target)
+                if found is not None and found.where in wheres:
+                    return True
+        return False
 
     def global_accesses(self) -> list[Access]:
         """Through pointer parameters, and through pointers of unknown origin."""
@@ -478,7 +529,11 @@ class Code:
             name = declared_name(declarator) if declarator is not None else None
             if name is None and declarator is not None:  # a specialisation, `from_float<float>`
                 inner = declarator.child_by_field_name("declarator")
-                name = inner.child_by_field_name("name") if inner is not None and inner.type == "template_function" else None
+                name = (
+                    inner.child_by_field_name("name")
+                    if inner is not None and inner.type == "template_function"
+                    else None
+                )
             if name is not None:
                 found.setdefault(self.source.of(name), []).append(node)
         return found
@@ -525,10 +580,17 @@ class Code:
                     effect = None
                     break
                 owner = parent.parent
-                stored = owner is not None and owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), parent)
+                stored = (
+                    owner is not None
+                    and owner.type == "assignment_expression"
+                    and same(owner.child_by_field_name("left"), parent)
+                )
                 if stored and owner is not None and self.source.of(owner.child_by_field_name("operator")) == "=":
                     effect += "W" if wide else "w"
-                elif stored or (owner is not None and owner.type in {"update_expression", "field_expression", "subscript_expression"}):
+                elif stored or (
+                    owner is not None
+                    and owner.type in {"update_expression", "field_expression", "subscript_expression"}
+                ):
                     effect = None
                     break
                 else:
@@ -552,7 +614,9 @@ class Code:
             if found.kind == "parameter":
                 return self.source.of(node)
             declarator = found.declarator
-            declarator = declarator.child_by_field_name("declarator") if declarator.type == "init_declarator" else declarator
+            declarator = (
+                declarator.child_by_field_name("declarator") if declarator.type == "init_declarator" else declarator
+            )
             if declarator is not None and declarator.type == "array_declarator":
                 return ""
             inner = found.value
@@ -620,7 +684,13 @@ class Code:
         name, here = self.source.of(identifier), identifier
         while here.parent is not None:
             parent = here.parent
-            if parent.type in {"compound_statement", "translation_unit", "declaration_list", "preproc_if", "preproc_ifdef"}:
+            if parent.type in {
+                "compound_statement",
+                "translation_unit",
+                "declaration_list",
+                "preproc_if",
+                "preproc_ifdef",
+            }:
                 for sibling in reversed([c for c in parent.named_children if c.end_byte <= here.start_byte]):
                     found = self._declared(sibling, name, "local" if parent.type == "compound_statement" else "global")
                     if found is not None:
@@ -748,7 +818,11 @@ class Code:
             if not array and found.value.type not in {"initializer_list", "argument_list"}:
                 kind = self.source.of(found.declaration.child_by_field_name("type"))
                 pointer = inner is not None and inner.type == "pointer_declarator"
-                if pointer or kind in {"auto"} or re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|ptrdiff_t|\s)+", kind):
+                if (
+                    pointer
+                    or kind in {"auto"}
+                    or re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|ptrdiff_t|\s)+", kind)
+                ):
                     return self.polynomial(found.value, depth + 1)
         return Polynomial.symbol(Symbol(name, found.where, node=node))
 
@@ -767,7 +841,9 @@ class Code:
         text = " ".join(self.source.of(node).split())
         # Two places may spell different variables alike: the definitions are part of the name.
         marks = ",".join(sorted(f"{p.text}@{p.where}" for p in parts))
-        return Polynomial.symbol(Symbol(f"{text} [{marks}]", parts=frozenset(parts) or frozenset({Symbol(text)}), node=node))
+        return Polynomial.symbol(
+            Symbol(f"{text} [{marks}]", parts=frozenset(parts) or frozenset({Symbol(text)}), node=node)
+        )
 
     def pointer_base(self, pointer: Polynomial) -> Symbol | None:
         """The one pointer in `base + offset`, None where there is none (an array of a struct, a local)."""
@@ -838,7 +914,10 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
             return _substituted(kernel, launch, node)
         if node.type == "call_expression":
             name = code.source.of(node.child_by_field_name("function")).split("<")[0]
-            if name not in {"static_cast", "min", "max", "std::min", "std::max", "int", "int64_t"} and name not in code.functions:
+            if (
+                name not in {"static_cast", "min", "max", "std::min", "std::max", "int", "int64_t"}
+                and name not in code.functions
+            ):
                 raise Unsupported(f"{name} is called on the device")
         pieces, at = [], node.start_byte
         for child in node.named_children:

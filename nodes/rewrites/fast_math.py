@@ -28,7 +28,21 @@ _FLOAT_CALLS = {
     "__half2float", "__bfloat162float", "__fdividef", "__frcp_rn", "__int2float_rn", "floorf", "rintf", "roundf", "ceilf",
     "sinf", "cosf", "__sinf", "__cosf", "log1pf", "log2f", "__fmul_rn", "__fadd_rn", "__powf", "expm1f",
 }  # fmt: skip
-_SAME_TYPE_CALLS = {"exp", "log", "sqrt", "rsqrt", "tanh", "fabs", "abs", "max", "min", "fmax", "fmin", "std::exp", "std::log"}
+_SAME_TYPE_CALLS = {
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "fabs",
+    "abs",
+    "max",
+    "min",
+    "fmax",
+    "fmin",
+    "std::exp",
+    "std::log",
+}
 _VECTORS = {"float2", "float3", "float4"}
 _INTEGERS = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|char|bool|\s)+")
 
@@ -53,7 +67,9 @@ def _next(code: Code) -> tuple[int, int, str] | None:
     for function in code.source.walk(None, "function_definition"):
         if not any(c.type in {"__global__", "__device__"} for c in function.children) or function.has_error:
             continue
-        for node in source.walk(function.child_by_field_name("body") or function, "binary_expression", "call_expression", "number_literal"):
+        for node in source.walk(
+            function.child_by_field_name("body") or function, "binary_expression", "call_expression", "number_literal"
+        ):
             try:
                 new = _faster(code, node)
             except Unsupported:
@@ -147,7 +163,11 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
     if node.type == "identifier":
         found = code.definition(node)
         if found is None or found.kind in {"template", "macro"} or found.declarator is None:
-            return "int" if found is not None and found.kind == "template" and "int" in source.of(found.declaration) else None
+            return (
+                "int"
+                if found is not None and found.kind == "template" and "int" in source.of(found.declaration)
+                else None
+            )
         inner = found.declarator
         if inner.type == "init_declarator":
             inner = inner.child_by_field_name("declarator") or inner

@@ -120,6 +120,8 @@ class _Keeper:
         self.code, self.kernel, self.source = code, kernel, code.source
         if not kernel.launches:
             raise Unsupported("a kernel that is not launched here")
+        if kernel.synchronises and not kernel.has_barrier:
+            raise Unsupported("a kernel whose warps work alone: the block must stay as it is")
         self.loops = self._group()
         self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
         self.kept = self._kept()
@@ -152,8 +154,13 @@ class _Keeper:
         raise Unsupported("no two loops over the same range")
 
     def _canonical(self, access: Access, loop: Loop) -> tuple[Symbol, Polynomial]:
+        around = self.loops[0].node.parent or self.kernel.body
+        if self.kernel.changes_within(Polynomial.symbol(access.base) + access.offset.without(loop.symbol), [around]):
+            raise Unsupported("an address that changes on the way")
         # A base that moves with the element (a cast of an address) would hide the element in an opaque term.
-        if access.base.depends_on(loop.symbol) or any(s.parts and s.depends_on(loop.symbol) for s in access.offset.symbols):
+        if access.base.depends_on(loop.symbol) or any(
+            s.parts and s.depends_on(loop.symbol) for s in access.offset.symbols
+        ):
             raise Unsupported("an address through a cast")
         return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(CANONICAL))
 
@@ -205,7 +212,11 @@ class _Keeper:
             inner = declared.declarator
             plain = inner is not None and inner.type in {"identifier", "init_declarator"}
             kind = text(declared.declaration.child_by_field_name("type"))
-            if not plain or kind == "auto" or not any(same(declared.declaration, s) for s in statements(self.loops[number].body)):
+            if (
+                not plain
+                or kind == "auto"
+                or not any(same(declared.declaration, s) for s in statements(self.loops[number].body))
+            ):
                 return None
             return Value(number, text(last), kind, access, statement, False)
         return None
@@ -277,7 +288,11 @@ class _Keeper:
             elif declarator.type == "init_declarator":
                 inner = declarator.child_by_field_name("declarator")
                 value = declarator.child_by_field_name("value")
-                name = inner.child_by_field_name("declarator") if inner is not None and inner.type == "pointer_declarator" else None
+                name = (
+                    inner.child_by_field_name("declarator")
+                    if inner is not None and inner.type == "pointer_declarator"
+                    else None
+                )
                 if name is None or value is None or name.type != "identifier":
                     continue
                 inward = {self.source.of(n) for n in self.source.walk(value, "identifier")}
@@ -328,7 +343,9 @@ class _Keeper:
             if (y, z) != ("1", "1") or launch.extents(launch.grid)[1:] != ("1", "1"):
                 raise Unsupported("a launch of more than one dimension")
             width = self._width_name(x, launch)
-            stands = {n for n, a in zip(kernel.template_names, launch.template_arguments, strict=False) if a in {x, width}}
+            stands = {
+                n for n, a in zip(kernel.template_names, launch.template_arguments, strict=False) if a in {x, width}
+            }
             if (width and width in used) or stands & used:
                 raise Unsupported("a kernel that names the width of its block")
         for name in ("threadIdx.y", "blockDim.y", "blockIdx.y", "gridDim.y"):
@@ -341,7 +358,9 @@ class _Keeper:
                 declarator = node.child_by_field_name("declarator")
                 if not any(self.source.of(c) == "__shared__" for c in node.children) or declarator is None:
                     continue
-                if declarator.type != "array_declarator" or any(self.source.of(c) == "extern" for c in self.source.walk(node)):
+                if declarator.type != "array_declarator" or any(
+                    self.source.of(c) == "extern" for c in self.source.walk(node)
+                ):
                     continue
                 name, size = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("size")
                 if name is None or size is None or self.source.of(name) in removed:
@@ -402,7 +421,9 @@ class _Keeper:
             return text
         if not text.isidentifier() or depth > 4:
             return ""
-        here = next((n for n in self.source.walk(launch.statement.parent, "identifier") if self.source.of(n) == text), None)
+        here = next(
+            (n for n in self.source.walk(launch.statement.parent, "identifier") if self.source.of(n) == text), None
+        )
         found = self.code.definition(here) if here is not None else None
         if found is None or found.kind == "global":
             return text
@@ -485,7 +506,11 @@ class _Keeper:
             replaced.append((kind, f"{source.of(kind)} {bounds}"))
         for row in self.rows:
             replaced.append((row.declaration, ""))
-        slots = [(node, f"{row.name}_kept[{self.item}]" + (f"[{index}]" if index else "")) for row in self.rows for node, index in row.uses]
+        slots = [
+            (node, f"{row.name}_kept[{self.item}]" + (f"[{index}]" if index else ""))
+            for row in self.rows
+            for node, index in row.uses
+        ]
         for number, loop in enumerate(self.loops):
             replaced.append((loop.node, self._loop_text(number, loop, slots)))
         for pragma in source.walk(kernel.body, "preproc_call"):
@@ -514,20 +539,33 @@ class _Keeper:
         for statement in statements(loop.body):
             value = next((v for v in self.values if v.loop == number and same(v.statement, statement)), None)
             held = self.names.get(value.address) if value is not None else None
-            if value is not None and value.loads and held is not None and (value in in_front or value in self.early or number > 0):
+            if (
+                value is not None
+                and value.loads
+                and held is not None
+                and (value in in_front or value in self.early or number > 0)
+            ):
                 constant = "" if self._changes(value, loop) else "const "
                 if number > 0 and value.address not in self.kept and value not in self.early:
                     body.append(source.render(statement, slots))
                 else:
                     body.append(f"{constant}{value.type}& {value.variable} = {held}[{self.item}];")
             elif value is not None and value.loads and held is not None:
-                body += [f"{value.type}& {value.variable} = {held}[{self.item}];", f"{value.variable} = {self._loaded(statement)};"]
+                body += [
+                    f"{value.type}& {value.variable} = {held}[{self.item}];",
+                    f"{value.variable} = {self._loaded(statement)};",
+                ]
             else:
                 body.append(self._declared_in_row(statement, number) or source.render(statement, slots))
-        body = [self._relined(statement, text) for statement, text in zip(self._origins(loop, number, body), body, strict=True)]
+        body = [
+            self._relined(statement, text)
+            for statement, text in zip(self._origins(loop, number, body), body, strict=True)
+        ]
         body = self._without_unused(body)
         lines += self._around(loop, body, unit)
-        return f"\n{outer}".join(part for line in lines for part in line.split("\n")).replace(f"\n{outer}#pragma", "\n#pragma")
+        return f"\n{outer}".join(part for line in lines for part in line.split("\n")).replace(
+            f"\n{outer}#pragma", "\n#pragma"
+        )
 
     def _origins(self, loop: Loop, number: int, body: list[str]) -> list[Node]:
         """For each line of the new body a statement whose indentation it had."""
@@ -576,7 +614,9 @@ class _Keeper:
                     lines.append(self._relined(statement, self.source.of(statement)))
             else:
                 break
-        lines += [f"{self.names[value.address]}[{self.item}] = {self._loaded(value.statement)};" for value in self.early]
+        lines += [
+            f"{self.names[value.address]}[{self.item}] = {self._loaded(value.statement)};" for value in self.early
+        ]
         return self._without_unused(lines)
 
     def _loaded(self, statement: Node) -> str:
@@ -593,7 +633,9 @@ class _Keeper:
         """Without declarations of integers that the other lines do not name."""
         kept = list(lines)
         for line in reversed(lines):
-            match = re.match(r"(?:const )?(?:auto|int|unsigned|int64_t|uint32_t|size_t|int32_t|uint64_t) (\w+) = [^\n]*;$", line)
+            match = re.match(
+                r"(?:const )?(?:auto|int|unsigned|int64_t|uint32_t|size_t|int32_t|uint64_t) (\w+) = [^\n]*;$", line
+            )
             if match and not any(re.search(rf"\b{match[1]}\b", other) for other in kept if other is not line):
                 kept.remove(line)
         return kept
@@ -627,7 +669,10 @@ class _Keeper:
         else:
             raise Unsupported("a launch that leaves its types to be deduced")
         function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, function, count=1)
-        grid = f"static_cast<unsigned>({count})" if rows is not None else source.of(launch.grid)
+        grid = source.of(launch.grid)
+        headers = [n for n in (rows.start_node, rows.step_node) if n is not None] if rows is not None else []
+        if rows is not None and all(any(inside(use, h) for h in headers) for use in kernel.block_indices()):
+            grid = f"static_cast<unsigned>({count})"
         call = launch.rendered(
             function=function, grid=grid, block=f"row_threads({length}, {inner})", shared=self._shared_bytes(launch)
         )
@@ -644,7 +689,13 @@ class _Keeper:
         ]
         packs = next((a for a in launch.template_arguments if re.fullmatch(r"WIDTH(_\d+)?", a)), None)
         if packs is not None:  # packs of one element are for odd rows, which take the loop
-            lines = [f"if constexpr ({packs} == 1) {{", f"{unit}{source.of(statement)}", "} else {", *(unit + line for line in lines), "}"]
+            lines = [
+                f"if constexpr ({packs} == 1) {{",
+                f"{unit}{source.of(statement)}",
+                "} else {",
+                *(unit + line for line in lines),
+                "}",
+            ]
         else:
             lines = ["{", *(unit + line for line in lines), "}"]
         edits.replace(statement, f"\n{indent}".join(lines))
@@ -662,7 +713,9 @@ class _Keeper:
         if all(node.id in gone for node in dynamic):
             return "0"
         shared = self._shared_names()
-        into = [name for name, node in shared.items() if node.id not in gone and not any(same(node, d) for d in dynamic)]
+        into = [
+            name for name, node in shared.items() if node.id not in gone and not any(same(node, d) for d in dynamic)
+        ]
         if len(self.rows) != 1 or len(into) > 1 or len(dynamic) != 1:
             return text
         before = self._bytes_before(launch, self.rows[0].declaration)
@@ -675,7 +728,11 @@ class _Keeper:
             return None
         arguments = value.child_by_field_name("arguments")
         inner = arguments.named_children[0] if arguments is not None and arguments.named_child_count else None
-        if inner is None or inner.type != "binary_expression" or self.source.of(inner.child_by_field_name("operator")) != "+":
+        if (
+            inner is None
+            or inner.type != "binary_expression"
+            or self.source.of(inner.child_by_field_name("operator")) != "+"
+        ):
             return None
         left, right = inner.child_by_field_name("left"), inner.child_by_field_name("right")
         if left is None or right is None or left.type != "identifier":

@@ -97,7 +97,7 @@ class Group:
     def reads(self) -> bool:
         """Whether an element is read before it is written."""
         seen_write: set[int] = set()
-        for access in self.accesses:
+        for access in sorted(self.accesses, key=_moment):
             lane = _remainder(access, self.stride)
             if access.reads and lane not in seen_write:
                 return True
@@ -174,7 +174,15 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
             step = stride.of(access.offset)
             if access.wide:
                 raise Unsupported("packed already")
-            if access.base.text != access.root and access.base.node is not None and access.base.node.type != "identifier":
+            if kernel.changes_within(Polynomial.symbol(access.base), [kernel.body]):
+                raise Unsupported("a pointer that moves, from an address that the host cannot check")
+            if kernel.changes_within(access.offset, list(region.body)):
+                raise Unsupported("an index that the body changes")
+            if (
+                access.base.text != access.root
+                and access.base.node is not None
+                and access.base.node.type != "identifier"
+            ):
                 raise Unsupported("elements of another type than the parameter's")
             if not 1 <= step <= 4 or conditional(access.node, region, kernel):
                 raise Unsupported("not lanes of a pack")
@@ -202,6 +210,8 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         elif group.writes:
             scalar_writes.add(group.first.root)
     kept = [g for g in kept if g.first.root not in scalar_writes]
+    if region.kind == "guard" and not _only_block_index(kernel, region):
+        return None
     if not kept or not kernel.launches or all(_is_fallback(code, launch) for launch in kernel.launches):
         return None
     # A pack that is only read with holes wastes bandwidth as the scalar loads did; a unit stride is what pays.
@@ -215,6 +225,18 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         group.name = _free(f"{_called(code.source, group.first)}_pack", taken)
         taken.add(group.name)
     return Packed(kernel, region, kept, multiples)
+
+
+def _only_block_index(kernel: Kernel, region: Region) -> bool:
+    """Whether the number of blocks means nothing to the kernel but the elements of the region."""
+    holders = [region.definition] if region.definition is not None else []
+    if region.loop is not None:
+        holders += [n for n in (region.loop.start_node, region.loop.step_node) if n is not None]
+        for identifier in kernel.source.walk(region.loop.start_node, "identifier"):
+            found = kernel.code.definition(identifier)
+            if found is not None and found.kind == "local":
+                holders.append(found.declaration)
+    return all(any(inside(use, holder) for holder in holders) for use in kernel.block_indices())
 
 
 def _is_fallback(code: Code, launch: Launch) -> bool:
@@ -269,6 +291,16 @@ def _leaves(node: Node, region: Region) -> bool:
     return True
 
 
+def _moment(access: Access) -> int:
+    """Where in the source an access takes effect: `y[i] = f(y[i])` writes once its right side has been read."""
+    if access.reads:
+        return access.node.start_byte
+    here = access.node
+    while here.parent is not None and here.type != "expression_statement":
+        here = here.parent
+    return here.end_byte
+
+
 def _remainder(access: Access, stride: int) -> int:
     constant = next((c for m, c in access.offset.terms if not m), 0)
     return constant % stride
@@ -300,7 +332,6 @@ def _conditions(kernel: Kernel, launch: Launch, region: Region, polynomial: Poly
 
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed]) -> None:
-    source = code.source
     names = code.names()
     width = "VEC" if "VEC" not in names else _free("LANES", names)
     element = _element(kernel, found)
@@ -351,12 +382,23 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
         size = width if group.stride == 1 else f"{group.stride} * {width}"
         element = group.first.element
         if group.reads:
-            lines.append(f"{'' if group.writes else 'const '}Lanes<{element}, {size}> {group.name} = load_lanes<{size}>({_address(packed, group, first)});")
+            lines.append(
+                f"{'' if group.writes else 'const '}Lanes<{element}, {size}> {group.name} = load_lanes<{size}>({_address(packed, group, first)});"
+            )
         else:
             lines.append(f"Lanes<{element}, {size}> {group.name};")
-    body = ["#pragma unroll", f"for (int {lane} = 0; {lane} < {width}; ++{lane}) {{", *(unit + line for line in _flat(per_lane)), "}"]
-    stores = [f"store_lanes({_address(packed, group, first)}, {group.name});" for group in packed.groups if group.writes]
-    text = "\n".join(inner + line if line and not line.startswith("#") else line for line in _flat([*lines, *body, *stores]))
+    body = [
+        "#pragma unroll",
+        f"for (int {lane} = 0; {lane} < {width}; ++{lane}) {{",
+        *(unit + line for line in _flat(per_lane)),
+        "}",
+    ]
+    stores = [
+        f"store_lanes({_address(packed, group, first)}, {group.name});" for group in packed.groups if group.writes
+    ]
+    text = "\n".join(
+        inner + line if line and not line.startswith("#") else line for line in _flat([*lines, *body, *stores])
+    )
     bound = source.of(region.bound_node)
     bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
     if region.loop is not None:
@@ -441,7 +483,7 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str]]
     for statement in region.body:
         if statement.type != "declaration":
             continue
-        declared = [d for d in statement.children_by_field_name("declarator")]
+        declared = statement.children_by_field_name("declarator")
         if _is_index(code, region, statement, declared, varying):
             indices.append(statement)
             if any(_stride_or_none(code, region, d) != 0 for d in declared):
@@ -541,7 +583,9 @@ def _varies(code: Code, statement: Node, varying: set[int], written: set[str], p
     return any(inside(node, statement) for node in packed_nodes)
 
 
-def _rewrite_launch(edits: Edits, code: Code, kernel: Kernel, launch: Launch, found: list[Packed], element: str) -> None:
+def _rewrite_launch(
+    edits: Edits, code: Code, kernel: Kernel, launch: Launch, found: list[Packed], element: str
+) -> None:
     source = code.source
     statement = launch.statement
     conditions: list[str] = []
@@ -563,7 +607,7 @@ def _rewrite_launch(edits: Edits, code: Code, kernel: Kernel, launch: Launch, fo
     conditions = [re.sub(r"\bPACK\b(?= == 0|\) == 0)", pack, condition) for condition in conditions]
     grid = source.of(launch.grid)
     regions_ = [packed.region for packed in found]
-    if regions_[0].kind != "block":
+    if regions_[0].kind != "block" and len(found) == 1 and _only_block_index(kernel, regions_[0]):
         bound = host_text(found[0].kernel, launch, regions_[0].bound_node)
         bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
         _, y, z = launch.extents(launch.grid)
@@ -572,7 +616,9 @@ def _rewrite_launch(edits: Edits, code: Code, kernel: Kernel, launch: Launch, fo
         grid = along if (y, z) == ("1", "1") else f"dim3({along}, {y}, {z})" if z != "1" else f"dim3({along}, {y})"
     indent = source.indent(statement)
     function = source.of(launch.function)
-    function = function[: function.rindex(">")].rstrip() + f", {count}>" if launch.template_list else f"{function}<{count}>"
+    function = (
+        function[: function.rindex(">")].rstrip() + f", {count}>" if launch.template_list else f"{function}<{count}>"
+    )
     call = launch.rendered(function=function, grid=grid)
     unit = source.unit(statement)
     lines = [

@@ -68,7 +68,9 @@ def _is_extent(kernel: Kernel, step: Polynomial) -> bool:
     if step.depends_on(BLOCK_DIM) or step.depends_on(GRID_DIM):
         return False
     if step.value is not None:
-        return bool(kernel.launches) and all(launch.extents(launch.block)[0] == str(step.value) for launch in kernel.launches)
+        return bool(kernel.launches) and all(
+            launch.extents(launch.block)[0] == str(step.value) for launch in kernel.launches
+        )
     (only, *more) = step.symbols
     return not more and step == _poly(only) and only.node is not None and only.node.type == "identifier" and (
         only.text.isupper() or only.text in kernel.template_names or only.text.startswith("k")
@@ -172,7 +174,10 @@ def conditional(node: Node, region: Region, kernel: Kernel) -> bool:
             return True
         if parent.type == "conditional_expression" and not same(here, parent.child_by_field_name("condition")):
             return True
-        joins = parent.type == "binary_expression" and kernel.source.of(parent.child_by_field_name("operator")) in {"&&", "||"}
+        joins = parent.type == "binary_expression" and kernel.source.of(parent.child_by_field_name("operator")) in {
+            "&&",
+            "||",
+        }
         if joins and same(here, parent.child_by_field_name("right")):
             return True
         here = parent
@@ -219,7 +224,11 @@ class Stride:
             return 0
         if step != 1:
             raise Unsupported("a remainder of a multiple")
-        self.multiples += [divisor, dividend - Polynomial.symbol(self.symbol)] if dividend.coefficient(self.symbol).value == 1 else [divisor]
+        self.multiples += (
+            [divisor, dividend - Polynomial.symbol(self.symbol)]
+            if dividend.coefficient(self.symbol).value == 1
+            else [divisor]
+        )
         return 1 if symbol.operator == "%" else 0
 
 

@@ -35,7 +35,11 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
         return
     names = [p.name for p in kernel.parameters]
     for launch in kernel.launches:
-        passed = [code.source.of(launch.arguments[names.index(p.name)]) for p in pointers if names.index(p.name) < len(launch.arguments)]
+        passed = [
+            code.source.of(launch.arguments[names.index(p.name)])
+            for p in pointers
+            if names.index(p.name) < len(launch.arguments)
+        ]
         if len(set(passed)) != len(passed) or any(not text.replace("_", "a").isalnum() for text in passed):
             return  # the same buffer twice, or parts of one
     for parameter in pointers:
@@ -43,7 +47,11 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
             continue
         declarator = parameter.node.child_by_field_name("declarator")
         star = declarator.children[0] if declarator is not None and declarator.type == "pointer_declarator" else None
-        if star is None or kernel.source.of(star) != "*" or declarator.child_by_field_name("declarator").type != "identifier":
+        if (
+            star is None
+            or kernel.source.of(star) != "*"
+            or declarator.child_by_field_name("declarator").type != "identifier"
+        ):
             continue
         name = declarator.child_by_field_name("declarator")
         gap = "" if name.start_byte > star.end_byte else " "

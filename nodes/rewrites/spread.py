@@ -220,7 +220,10 @@ def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
         if not access.root:
             continue  # an array of the thread's own: there is no shared memory here
         in_loop = any(inside(access.node, loop.node) for loop in outer)
-        guarded = any(c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent) for c in leaders)
+        guarded = any(
+            c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent)
+            for c in leaders
+        )
         if access.writes and not in_loop and not guarded:
             raise Unsupported("a write by every thread of the row")
         shared = access.root in written or "?" in written or (access.root == "?" and bool(written))
@@ -229,7 +232,14 @@ def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
 
 
 def _rewrite_launch(
-    edits: Edits, code: Code, kernel: Kernel, launch: Launch, rows: Loop | None, first: Loop, total: str | None, axis: str
+    edits: Edits,
+    code: Code,
+    kernel: Kernel,
+    launch: Launch,
+    rows: Loop | None,
+    first: Loop,
+    total: str | None,
+    axis: str,
 ) -> None:
     source = code.source
     x, y, _ = launch.extents(launch.grid)
@@ -255,7 +265,11 @@ def _rewrite_launch(
         f"const RowShape {shape} = row_shape({count}, {steps}{others});",
         launch.rendered(grid=grid, block=f"{shape}.block", arguments=arguments) + ";",
     ]
-    alone = statement.parent is not None and statement.parent.type == "compound_statement" and _single_launch(kernel, statement.parent)
+    alone = (
+        statement.parent is not None
+        and statement.parent.type == "compound_statement"
+        and _single_launch(kernel, statement.parent)
+    )
     if not alone:
         lines = ["{", *(source.unit(statement) + line for line in lines), "}"]
     edits.replace(statement, f"\n{indent}".join(lines))

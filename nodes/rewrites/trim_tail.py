@@ -46,7 +46,11 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> set[str]:
             continue
         whole = _written(kernel, packs)
         single = _written(kernel, tail)
-        others = [a for a in kernel.accesses if a.writes and a.root and not inside(a.node, packs.node) and not inside(a.node, tail.node)]
+        others = [
+            a
+            for a in kernel.accesses
+            if a.writes and a.root and not inside(a.node, packs.node) and not inside(a.node, tail.node)
+        ]
         if whole is None or single is None or others or whole.root != single.root or whole.element == single.element:
             continue
         if whole.offset != Polynomial.symbol(packs.symbol) or whole.base.node is None:

@@ -107,7 +107,9 @@ def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tuple[set[str], int]:
     shared = _shared_arrays(kernel)
-    trees = [tree for node in kernel.source.walk(kernel.body, "for_statement") if (tree := _tree(code, kernel, node, shared))]
+    trees = [
+        tree for node in kernel.source.walk(kernel.body, "for_statement") if (tree := _tree(code, kernel, node, shared))
+    ]
     if not trees or not kernel.launches:
         raise Unsupported("no reduction tree")
     whole_warps = [_whole_warps(code, kernel, launch.block) for launch in kernel.launches]
@@ -184,7 +186,11 @@ def _whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
             return _whole_warps(code, kernel, found.value)
     if block.type in {"call_expression", "compound_literal_expression"} and code.source.of(block).startswith("dim3"):
         listed = block.child_by_field_name("arguments") or block.child_by_field_name("value")
-        return listed is not None and listed.named_child_count == 1 and _whole_warps(code, kernel, listed.named_children[0])
+        return (
+            listed is not None
+            and listed.named_child_count == 1
+            and _whole_warps(code, kernel, listed.named_children[0])
+        )
     if block.type == "argument_list" and block.named_child_count == 1:
         return _whole_warps(code, kernel, block.named_children[0])
     return all(c % 32 == 0 for _, c in code.polynomial(block).terms)

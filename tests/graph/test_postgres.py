@@ -20,7 +20,6 @@ from graph.session import Door
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 from tests.graph.test_session import ROUNDS, Down, outcomes
 
-pytestmark = pytest.mark.xdist_group("postgres")
 PASSWORD = "not to be%40seen"
 
 

@@ -245,6 +245,7 @@ def test_scalars_and_tensors_in_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_module_may_bring_an_extension(evaluator: Evaluator) -> None:
     """load_inline runs g++ in the compiler's box, a minute; the judged worker starts no process."""
     source = (

@@ -18,7 +18,14 @@ SPEC = Spec(
     arguments=(
         Tensor(name="position", role="input", shape=("tokens",), dtype="int64", values=("index:positions",)),
         Tensor(name="query", role="inout", shape=("tokens", "heads", "head_dim"), values=("ordinary",)),
-        Tensor(name="cache", role="input", shape=("positions", "head_dim"), dtype="float32", values=("range:-1:1",), touched="tokens*head_dim"),
+        Tensor(
+            name="cache",
+            role="input",
+            shape=("positions", "head_dim"),
+            dtype="float32",
+            values=("range:-1:1",),
+            touched="tokens*head_dim",
+        ),
         Size(name="tokens"),
         Size(name="heads"),
         Size(name="head_dim"),

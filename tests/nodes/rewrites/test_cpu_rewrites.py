@@ -85,6 +85,11 @@ def test_parallel_shares_out_two_loops_of_rows_together():
     assert "collapse" not in apply("cpu_parallel", alone)
 
 
+def test_parallel_leaves_the_remainder_of_another_loop():
+    text = "void f(const float* x, float* y, long n) {\n    for (long i = n / 8 * 8; i < n; ++i) { y[i] = x[i]; }\n}\n"
+    assert apply("cpu_parallel", text) is None
+
+
 def test_parallel_only_outside():
     """The outer loop carries a value; a fork for every row would cost more than it gives."""
     text = """\
@@ -380,6 +385,11 @@ def test_lanes_update_in_place_and_choose():
         "        v = v < 0.0f ? splat(0.0f) : v;\n"
         "        store_lanes(y + i, load_lanes(y + i, count) + (2.0f * v), count);\n"
     )
+
+
+def test_names_that_are_taken():
+    assert apply("cpu_lanes", dedent(HALF).replace("sums", "lanes")) is None
+    assert apply("cpu_vector_math", "static int bits_of(float v) { return (int)v; }\n" + dedent(SCALE)) is None
 
 
 def test_lanes_define_nothing_twice():

@@ -1,7 +1,7 @@
 """Runs CUDA sources on the CPU, thread by thread, and compares what they compute with the reference.
 
-`python -m tests.nodes.rewrites.emulate.emulation FOLDER SOURCE` runs SOURCE on the folder's small workloads and ends with
-status 1 where a value is wrong, 9 where the emulation itself refuses (a barrier that not all threads reach, ...).
+`python -m tests.nodes.rewrites.emulate.emulation FOLDER SOURCE [OFFSET...]` runs SOURCE on the folder's small workloads,
+with every tensor moved by OFFSET elements from its alignment, and ends with status 1 where a value is wrong, 9 where the emulation itself refuses (a barrier that not all threads reach, ...).
 """
 
 from __future__ import annotations
@@ -161,22 +161,21 @@ def _difference(got: torch.Tensor, want: torch.Tensor, exact: bool) -> str:
     return f"{int((~near).sum())} of {near.numel()} values wrong, first {at}: {got[at].item()} for {want[at].item()}"
 
 
-def check(folder: Path, text: str, *, offset: int = 0) -> list[str]:
+def check(folder: Path, text: str, offsets: list[int]) -> list[str]:
     """Everything that is wrong with the source on the folder's small workloads."""
     kernel = catalog.load(str(folder))
     with tempfile.TemporaryDirectory() as scratch:
         built = library(text, Path(scratch))
         found = []
         for workload in small_workloads(kernel.spec):
-            wrong = run(kernel.spec, kernel, built, workload, offset)
-            if wrong:
-                found.append(f"{workload.label}: {wrong}")
+            for offset in offsets:
+                wrong = run(kernel.spec, kernel, built, workload, offset)
+                if wrong:
+                    found.append(f"{workload.label}, {offset} elements off: {wrong}")
     return found
 
 
 if __name__ == "__main__":
-    problems = check(
-        Path(sys.argv[1]), Path(sys.argv[2]).read_text(), offset=int(sys.argv[3]) if len(sys.argv) > 3 else 0
-    )
+    problems = check(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), [int(a) for a in sys.argv[3:]] or [0])
     print("\n".join(problems) or "right")
     sys.exit(1 if problems else 0)

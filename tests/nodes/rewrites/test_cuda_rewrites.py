@@ -1,0 +1,313 @@
+"""Each rewrite on a source before and after, what it refuses, and what the emulation says of whole bundles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.records import DeviceFacts
+from harness.tunables import tunables
+from kernels import catalog as kernels
+from kernels.spec import Spec, Tensor, Workload
+from nodes.policies.rules import RulesPolicy, applied_step
+from nodes.rewrites import Facts, catalog
+from nodes.rewrites.source import Source
+from nodes.roles import CoderRequest, Finding, PlannerRequest
+
+ROOT = Path(__file__).resolve().parents[3]
+H200 = DeviceFacts(
+    device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20, bandwidth_gbps=4200
+)
+SPEC = Spec(
+    name="anything",
+    summary="any operation",
+    axes=("n",),
+    dtypes=("float16",),
+    arguments=(Tensor(name="out", role="output", shape=("n",)),),
+    workloads=(Workload(axes={"n": 1}, dtype="float16"),),
+)
+FACTS = Facts(spec=SPEC, device=H200)
+INPUTS = sorted([*(ROOT / "tests/inputs").glob("*/baseline*.cu"), *(ROOT / "kernels").glob("*/baseline.*.cu")])
+NEED_ALIGNMENT = {"l2_normalize/baseline.vector.cu", "relu_squared/baseline.vector.cu"}
+"""Their own baseline reads 16 bytes from any address."""
+
+ROWS = """\
+#include <cuda_fp16.h>
+
+__global__ void scale_rows(const __half* x, const float* factor, __half* y, int n) {
+  const int row = blockIdx.x;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    const float f = factor[row];
+    y[row * n + i] = __float2half(__half2float(x[row * n + i]) * f);
+  }
+}
+
+extern "C" void scale(const __half* x, const float* factor, __half* y, long rows, long n, cudaStream_t stream) {
+  scale_rows<<<rows, 256, 0, stream>>>(x, factor, y, n);
+}
+"""
+TREE = """\
+__global__ void sums(const float* x, float* y, int n) {
+  __shared__ float partial[256];
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) sum += x[blockIdx.x * n + i];
+  partial[threadIdx.x] = sum;
+  __syncthreads();
+  for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+    if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];
+    __syncthreads();
+  }
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] / partial[0];
+}
+
+extern "C" void normalise(const float* x, float* y, long rows, long n, cudaStream_t stream) {
+  sums<<<rows, 256, 0, stream>>>(x, y, n);
+}
+"""
+
+
+def after(text: str, *steps: str) -> str:
+    for step in steps:
+        changed = applied_step(step, text, FACTS)
+        assert changed is not None, f"{step} does not apply"
+        text = changed
+    return text
+
+
+def refused(text: str, step: str) -> bool:
+    return applied_step(step, text, FACTS) is None
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_pack_loads_first_and_hoists_what_a_pack_shares() -> None:
+    new = after(ROWS, "pack")
+    loop = flat(new[new.index("for (int pack") : new.index("extern")])
+    assert loop.index("const float f = factor[row];") < loop.index("for (int k")
+    assert "const Lanes<__half, VEC> x_pack = load_lanes<VEC>(&x[row * n + first]);" in loop
+    assert "y_pack.at[k] = __float2half(__half2float(x_pack.at[k]) * f);" in loop
+    assert "store_lanes(&y[row * n + first], y_pack);" in loop
+    assert "if (n % PACK == 0 && aligned_to_16_bytes(y, x))" in flat(new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("i += blockDim.x", "i += 2 * blockDim.x"),  # not every element
+        ("y[row * n + i] =", "y[row * n + 2 * i] ="),  # holes
+        ("y[row * n + i] =", "if (f > 0) y[row * n + i] ="),  # some elements stay as they are
+        ("const float f = factor[row];", "if (factor[row] == 0) continue; const float f = factor[row];"),
+        ("const float f = factor[row];", "const float f = factor[row]; atomicAdd(&y[0], f);"),
+    ],
+)
+def test_pack_refuses_what_it_does_not_understand(old: str, new: str) -> None:
+    changed = after(ROWS.replace(old, new), "pack") if not refused(ROWS.replace(old, new), "pack") else ""
+    assert "store_lanes(&y" not in changed
+
+
+def test_pack_reads_what_the_same_statement_writes() -> None:
+    new = after(ROWS.replace("__half2float(x[row * n + i])", "__half2float(y[row * n + i])"), "pack")
+    assert "y_pack = load_lanes<VEC>(&y[row * n + first]);" in new
+
+
+def test_names_of_the_host_are_not_hidden() -> None:
+    """A size named like a variable of ours once made every row come from the wrong place."""
+    text = ROWS.replace("long n,", "long width,").replace("x, factor, y, n)", "x, factor, y, width)")
+    new = after(text, "pack")
+    assert "[&](auto lanes)" in new and "width % PACK == 0" in new
+
+
+def test_spread_cuts_long_rows_and_joins_short_ones() -> None:
+    new = after(ROWS, "spread")
+    assert "const unsigned row_of_thread = blockIdx.x * blockDim.y + threadIdx.y;" in new
+    assert "if (row_of_thread >= rows) return;" in new
+    assert "i = blockIdx.y * blockDim.x + threadIdx.x; i < n; i += gridDim.y * blockDim.x" in new
+    assert "row_shape(rows, n)" in new and "shape.grid, shape.block" in new
+    assert {t.name for t in tunables(new)} == {"ROW_THREADS", "ROW_BLOCKS"}
+
+
+def test_spread_refuses_threads_that_talk() -> None:
+    assert refused(TREE, "spread")
+    assert refused(ROWS.replace("const float f", "__syncwarp(); const float f"), "spread")
+    assert refused(ROWS.replace("factor[row]", "factor[threadIdx.x]"), "spread")
+
+
+def test_spread_keeps_what_is_done_once_a_row() -> None:
+    text = ROWS.replace("  for (int i", "  if (threadIdx.x == 0) factor_out[row] = 1.0f;\n  for (int i")
+    text = text.replace("__half* y, int n", "__half* y, float* factor_out, int n").replace(", y, n)", ", y, 0, n)")
+    assert "if (threadIdx.x == 0 && blockIdx.y == 0) factor_out" in after(text, "spread")
+
+
+def test_warp_reduce_replaces_the_tree() -> None:
+    new = after(TREE, "warp_reduce")
+    kernel = new[new.index("__global__ void sums") :]
+    assert "const float partial_sum = block_sum<0>(sum);" in kernel
+    assert "/ partial_sum;" in kernel and "partial[" not in kernel and "__shared__" not in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("<<<rows, 256", "<<<rows, n"),  # perhaps no whole warps
+        ("/ partial[0]", "/ partial[1]"),  # not the result
+        ("+= partial[threadIdx.x + s]", "+= 2 * partial[threadIdx.x + s]"),
+        ("if (threadIdx.x < s) partial", "if (threadIdx.x < s && n > 3) partial2[0] = 1, partial"),
+    ],
+)
+def test_warp_reduce_refuses_other_trees(old: str, new: str) -> None:
+    assert refused(TREE.replace(old, new), "warp_reduce")
+
+
+def test_keep_row_reads_once() -> None:
+    new = after(TREE, "warp_reduce", "pack", "keep_row")
+    kernel = new[new.index("sums_in_registers") : new.index("extern")]
+    assert kernel.count("load_lanes") == 1
+    assert "const Lanes<float, VEC>& x_pack = x_row[item];" in kernel
+    assert "switch (row_items(rows, steps))" in new and "default: sums<WIDTH>" in new
+
+
+def test_keep_row_refuses_a_row_that_changes() -> None:
+    text = after(TREE, "warp_reduce").replace("float sum = 0.0f;", "float sum = 0.0f; y[n] = 1.0f;")
+    text = text.replace("sum += x[", "sum += y[").replace("= x[blockIdx.x * n + i] /", "= y[blockIdx.x * n + i] /")
+    assert refused(after(text, "pack") if not refused(text, "pack") else text, "keep_row")
+
+
+def test_fast_math_touches_floats_only() -> None:
+    text = ROWS.replace("* f)", "/ (1.0f + expf(-f)) + n / 3)")
+    new = after(text, "fast_math")
+    assert "__fdividef(__half2float(x[row * n + i]), 1.0f + __expf(-f)) + n / 3" in new
+
+
+def test_fast_math_makes_no_half_of_a_double() -> None:
+    text = "__global__ void f(double* x) { x[0] = x[1] / x[2]; }\n"
+    assert refused(text, "fast_math")
+
+
+def test_dependent_launch_waits_before_anything_else() -> None:
+    new = after(ROWS, "dependent_launch")
+    body = new[new.index("int n) {") :]
+    assert body.index("cudaGridDependencySynchronize()") < body.index("blockIdx.x")
+    assert "launch_dependent(scale_rows, rows, 256, 0, stream, x, factor, y, n);" in new
+    assert refused(new, "dependent_launch")
+
+
+def test_dependent_launch_needs_hopper_and_every_kernel_in_sight() -> None:
+    ampere = Facts(spec=SPEC, device=H200.model_copy(update={"architecture": "sm_80"}))
+    assert applied_step("dependent_launch", ROWS, ampere) is None
+    assert refused(ROWS.replace("scale_rows<<<", "elsewhere<<<"), "dependent_launch")
+
+
+def test_steps_apply_on_top_of_a_dependent_launch() -> None:
+    new = after(ROWS, "dependent_launch", "pack", "spread")
+    assert "launch_dependent(scale_rows<WIDTH>, shape.grid, shape.block" in new
+
+
+def test_trim_tail_starts_behind_the_packs() -> None:
+    text = (ROOT / "kernels/silu_and_mul/baseline.production.cu").read_text()
+    new = after(text, "trim_tail")
+    assert "i = packs * (sizeof(Pack<T>) / sizeof(T)) + threadIdx.x; i < hidden" in new
+    assert "const int64_t step =" not in new
+
+
+def test_block_size_changes_the_grid_with_the_block() -> None:
+    text = ROWS.replace("const int row = blockIdx.x;", "const int row = 0;").replace(
+        "threadIdx.x;", "blockIdx.x * blockDim.x + threadIdx.x;"
+    )
+    text = text.replace("i += blockDim.x", "i += blockDim.x * gridDim.x").replace(
+        "<<<rows, 256", "<<<(n + 255) / 256, 256"
+    )
+    new = after(text, "block_size")
+    assert "<<<(n + (BLOCK_THREADS - 1)) / BLOCK_THREADS, BLOCK_THREADS, 0, stream>>>" in new
+    assert refused(text.replace("(n + 255) / 256", "n / 2560 + 1"), "block_size")
+
+
+def test_block_extent_lets_the_width_be_chosen() -> None:
+    text = ROWS.replace("i += blockDim.x", "i += 256")
+    assert "i += blockDim.x" in after(text, "block_extent")
+    assert refused(text.replace("<<<rows, 256", "<<<rows, 128"), "block_extent")
+
+
+def test_restrict_wants_different_buffers() -> None:
+    assert "const __half* __restrict__ x" in after(ROWS, "restrict")
+    assert refused(ROWS.replace("(x, factor, y, n);", "(y, factor, y, n);"), "restrict")
+
+
+def test_fast_tanh() -> None:
+    new = after(ROWS.replace("* f)", "* tanhf(f))"), "fast_tanh")
+    assert "* fast_tanh(f))" in new and "float fast_tanh(float x)" in new
+
+
+def test_cache_hints_leave_what_is_read_again() -> None:
+    new = after(ROWS, "pack", "cache_hints")
+    assert "stream_lanes(&y[row * n + first], y_pack);" in new
+    assert refused(
+        after(ROWS.replace("__half2float(x[row * n + i])", "__half2float(y[row * n + i])"), "pack"), "cache_hints"
+    )
+
+
+def test_every_rewrite_is_complete_and_deterministic() -> None:
+    for name, rewrite in catalog().items():
+        assert rewrite.LANGUAGES <= {"cuda", "cpu"} and rewrite.LANGUAGES, name
+        assert rewrite.EXPECTED and rewrite.SPEEDUP > 0 and rewrite.HELPS, name
+    for text in (ROWS, TREE):
+        for name, rewrite in catalog().items():
+            if "cuda" in rewrite.LANGUAGES:
+                assert rewrite.rewrite(Source(text, "cuda"), FACTS) == rewrite.rewrite(Source(text, "cuda"), FACTS), (
+                    name
+                )
+
+
+def _bundle(path: Path) -> tuple[tuple[str, ...], str]:
+    """What the first round makes of a baseline."""
+    kernel, text = kernels.load(str(path.parent)), path.read_text()
+    finding, policy = Finding(bound="latency", summary=""), RulesPolicy()
+    plans = policy.planner(
+        PlannerRequest(
+            spec=kernel.spec, device=H200, finding=finding, incumbent="b", source=text, attempts=(), sources={"b": text}
+        )
+    )
+    assert plans, "no rule fits"
+    answer = policy.coder(CoderRequest(spec=kernel.spec, device=H200, finding=finding, plan=plans[0], source=text))
+    return plans[0].steps, answer.source
+
+
+EXPECTED = {
+    "bias_scale_residual": {"pack"},
+    "gather_rows": {"spread"},
+    "gelu_and_mul": {"fast_tanh"},
+    "l2_normalize": {"keep_row"},
+    "layer_norm": {"warp_reduce", "pack", "keep_row"},
+    "quantize_fp8": {"pack"},
+    "quantize_rows": {"warp_reduce", "pack", "keep_row"},
+    "relu_squared": {"block_size"},
+    "rotary_embedding": {"pack", "spread"},
+    "row_logsumexp": {"warp_reduce", "pack", "keep_row"},
+    "row_softmax": {"warp_reduce", "pack", "keep_row"},
+    "fused_add_rmsnorm": {"keep_row"},
+    "merge_attn_states_lse": {"fast_math", "dependent_launch"},
+    "silu_and_mul": {"spread"},
+}
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_bundles_compute_what_the_reference_says(path: Path, tmp_path: Path) -> None:
+    steps, text = _bundle(path)
+    assert EXPECTED[path.parent.name] <= set(steps)
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(text)
+    offsets = ["0"] if f"{path.parent.name}/{path.name}" in NEED_ALIGNMENT else ["0", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.nodes.rewrites.emulate.emulation",
+        str(path.parent),
+        str(candidate),
+        *offsets,
+    ]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
