@@ -25,6 +25,7 @@ commands (python run.py COMMAND --help):
   fork RUN              a new run from a checkpoint of another
   graph [RUN]           draw the graph, and the path that a run took
   evaluate FILE         the verdict on one file, without any agent
+  export RUN            the best source as a package with a torch operator
   kernels               list the kernels
 
 exit codes:
@@ -39,6 +40,7 @@ USER_ERRORS = {
     "graph.runs.RunError",
     "graph.draw.DrawError",
     "harness.device.DeviceError",
+    "harness.dropin.ExportError",
     "harness.evaluate.MissingTool",
     "kernels.catalog.KernelError",
 }
@@ -531,6 +533,34 @@ def kernels(asked: argparse.Namespace) -> int:
     return 0
 
 
+def export_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py export", allow_abbrev=False,
+        description="A package that builds a run's best source and registers it as a torch operator.",
+    )  # fmt: skip
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="a new or empty folder (default: export in the run's own)")
+    common(parser, json_too=False)
+    parser.set_defaults(go=export)
+    return parser
+
+
+def export(asked: argparse.Namespace) -> int:
+    from harness import dropin
+    from kernels import catalog
+
+    run = found(asked)
+    result = door(asked).result(run)
+    to = asked.to or run.folder / "export"
+    source = run.store.get(result.best)
+    kernel = catalog.load(run.record.settings.kernel)
+    for path in dropin.export(kernel, source, result.model_dump(mode="json"), to, result.device):
+        print(path)
+    if not result.improved:
+        print("run.py: no improvement was found; this is the baseline as an operator", file=sys.stderr)
+    return 0
+
+
 COMMANDS = {
     "resume": resume_parser,
     "runs": runs_parser,
@@ -539,6 +569,7 @@ COMMANDS = {
     "fork": fork_parser,
     "graph": graph_parser,
     "evaluate": evaluate_parser,
+    "export": export_parser,
     "kernels": kernels_parser,
 }
 

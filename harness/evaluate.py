@@ -392,7 +392,7 @@ class Evaluator:
             if suite is not None and suite.comparison is Comparison.FASTER and not itself:
                 self._compare_alone(verdict, baseline, random.choice(timings))
         except SideFailure as fault:
-            if fault.side != "candidate":
+            if fault.side != ("baseline" if itself else "candidate"):
                 raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
             self._drop(verdict.candidate)
             failed = verdict.model_copy(update={"outcome": fault.outcome, "reason": fault.reason})

@@ -49,6 +49,7 @@ class Zygote:
             "OMP_NUM_THREADS": cores,
             "OPENBLAS_NUM_THREADS": "1",  # it would start its threads when numpy is imported, before the fork
             "OMP_WAIT_POLICY": "passive",
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch would count devices through the driver, which no fork survives
             "KINETO_LOG_LEVEL": "99",
             "CUDA_MODULE_LOADING": "LAZY",  # torch's libraries hold a gigabyte of kernels
         }

@@ -30,7 +30,7 @@ EXPECTED = "bytes moved fall by the size of the output on workloads beyond the l
 SPEEDUP = 1.15
 ORDER = 70
 
-_DEFINE = "#define STREAM_FROM_MB {quarter}  // tune: {quarter} {cache}"
+_DEFINE = "#define STREAM_FROM_MB {threshold}  // tune: {threshold} {large}"
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -61,15 +61,23 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             continue
     if not kinds:
         return None
-    megabytes = max(4, facts.device.last_level_cache_bytes >> 20)
-    line = _DEFINE.format(quarter=megabytes // 4, cache=megabytes)
+    threshold = _threshold_mb(facts)
+    line = _DEFINE.format(threshold=threshold, large=4 * threshold)
     define(source, edits, "STREAM_FROM_MB", line)
     edits.insert(_behind_stores(source), prelude.streams())
     return edits.apply()
 
 
+def _threshold_mb(facts: Facts) -> int:
+    """An output of five eighths of the last-level cache and inputs as large do not stay there from call to call.
+
+    With 32 MB of it, an output of 22 MiB gained 15 % (silu, 69 MB of traffic) and one of 16 MiB lost 40 % (softmax).
+    """
+    return max(1, facts.device.last_level_cache_bytes * 5 // 8 >> 20)
+
+
 def _beyond_cache(facts: Facts) -> bool:
-    """Whether any workload that agents may see writes half of what the last-level cache holds, or more."""
+    """Whether any workload that agents may see writes so much."""
 
     def written(workload: Workload) -> int:
         return sum(
@@ -77,7 +85,7 @@ def _beyond_cache(facts: Facts) -> bool:
         )
 
     suite = [workload for workload in facts.spec.suite(facts.device.device) if workload.timed]
-    return any(written(workload) >= facts.device.last_level_cache_bytes // 2 for workload in suite)
+    return any(written(workload) >= _threshold_mb(facts) << 20 for workload in suite)
 
 
 def _nest(source: Source, call: Node) -> list[Loop]:

@@ -31,7 +31,7 @@ from nodes.rewrites.device_code import (
     same,
     without_unused,
 )
-from nodes.rewrites.regions import Region, Stride, accesses_in, conditional, regions
+from nodes.rewrites.regions import THREAD, Region, Stride, accesses_in, conditional, regions
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -212,6 +212,9 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     kept = [g for g in kept if g.first.root not in scalar_writes]
     if region.kind == "guard" and not _only_block_index(kernel, region):
         return None
+    for access in kernel.accesses:  # a thread's own share, written out, would become another share
+        if access.writes and access.root and not region.holds(access.node) and access.offset.depends_on(THREAD):
+            return None
     if not kept or not kernel.launches or all(_is_fallback(code, launch) for launch in kernel.launches):
         return None
     # A pack that is only read with holes wastes bandwidth as the scalar loads did; a unit stride is what pays.

@@ -407,6 +407,6 @@ def test_stream():
     after = apply("cpu_stream", lanes)
     assert "* static_cast<int64_t>(sizeof(*y)) >= STREAM_FROM_MB * int64_t{1 << 20};\n    for (int64_t r" in after
     assert "0.5f * v, count, streams);" in after
-    assert [(t.name, t.value) for t in tunables(after)] == [("STREAM_FROM_MB", 8)]
+    assert [(t.name, t.value) for t in tunables(after)] == [("STREAM_FROM_MB", 20)]
     assert apply("cpu_stream", lanes, facts(rows=64)) is None, "everything fits into the cache"
     assert apply("cpu_stream", lanes.replace("sums[r] = sum", "sums[r] = y[r]")) is None, "the output is read again"

@@ -218,10 +218,11 @@ def source(name: str) -> str:
 
 
 def variants(text: str) -> dict[str, str]:
-    """Every step alone, every two in order, and all of them, where they apply."""
+    """Every step alone, all of them, and all but one, where they apply."""
     ordered = sorted(CUDA_STEPS, key=lambda name: (getattr(catalog()[name], "ORDER", 50), name))
     found: dict[str, str] = {}
-    for steps in [*((s,) for s in ordered), *itertools.combinations(ordered, 2), tuple(ordered)]:
+    fewer = itertools.combinations(ordered, len(ordered) - 1)
+    for steps in [*((step,) for step in ordered), tuple(ordered), *fewer]:
         here = text
         for step in steps:
             here = applied_step(step, here, FACTS) or here

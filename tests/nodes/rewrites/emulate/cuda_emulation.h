@@ -259,4 +259,4 @@ inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
 template <typename V> V __ldg(const V* p) { return *p; }
 template <typename V> V __ldcs(const V* p) { return *p; }
 template <typename V> V __ldcg(const V* p) { return *p; }
-template <typename V> void __stcs(V* p, V v) { *p = v; }
+template <typename V, typename W> void __stcs(V* p, W v) { *p = v; }
