@@ -363,6 +363,10 @@ class Evaluator:
         """
         if not verdict.passed or verdict.build is None:
             raise ValueError(f"only a PASSED candidate is timed; this one is {verdict.outcome}")
+        if incumbent == verdict.candidate != baseline:  # a plan has led to the incumbent again
+            alone = self.measure(verdict, baseline=baseline, held_out=held_out)
+            same = Suite(speedup=Interval(median=1, low=1, high=1), comparison=Comparison.SAME)
+            return alone.model_copy(update={"suite_incumbent": same}) if alone.passed else alone
         names = [baseline, incumbent or "", str(held_out)]
         key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:

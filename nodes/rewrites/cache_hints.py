@@ -23,15 +23,15 @@ HINTED = {"float", "float2", "float4", "int", "int2", "int4", "unsigned", "uint2
 """Types that `__stcs` takes, as far as kernels store them."""
 STREAM_LANES = """\
 // As store_lanes, but the lines are the first to leave the L2.
-template <typename T, int N>
-__device__ __forceinline__ void stream_lanes(T* to, const Lanes<T, N>& lanes) {
-  constexpr int kBytes = sizeof(Lanes<T, N>);
-  if constexpr (kBytes % 16 == 0) {
+template <typename T, int N, int A>
+__device__ __forceinline__ void stream_lanes(T* to, const Lanes<T, N, A>& lanes) {
+  constexpr int kBytes = sizeof(Lanes<T, N, A>);
+  if constexpr (alignof(Lanes<T, N, A>) == 16) {
 #pragma unroll
     for (int part = 0; part < kBytes / 16; ++part) {
       __stcs(reinterpret_cast<uint4*>(to) + part, reinterpret_cast<const uint4*>(&lanes)[part]);
     }
-  } else if constexpr (kBytes == 8) {
+  } else if constexpr (kBytes == 8 && alignof(Lanes<T, N, A>) == 8) {
     __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&lanes));
   } else {
     store_lanes(to, lanes);

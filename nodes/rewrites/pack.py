@@ -51,20 +51,20 @@ PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16
 """
 LANES = """\
-// N neighbouring elements that move together, in loads and stores of up to 16 bytes.
-template <typename T, int N>
-struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Lanes {
+// N neighbouring elements that move together, in loads and stores of up to 16 bytes; they begin on a multiple of A elements.
+template <typename T, int N, int A = N>
+struct alignas(A * sizeof(T) < 16 ? A * sizeof(T) : 16) Lanes {
   T at[N];
 };
 
-template <int N, typename T>
-__device__ __forceinline__ Lanes<T, N> load_lanes(const T* from) {
-  return *reinterpret_cast<const Lanes<T, N>*>(from);
+template <int N, int A = N, typename T>
+__device__ __forceinline__ Lanes<T, N, A> load_lanes(const T* from) {
+  return *reinterpret_cast<const Lanes<T, N, A>*>(from);
 }
 
-template <typename T, int N>
-__device__ __forceinline__ void store_lanes(T* to, const Lanes<T, N>& lanes) {
-  *reinterpret_cast<Lanes<T, N>*>(to) = lanes;
+template <typename T, int N, int A>
+__device__ __forceinline__ void store_lanes(T* to, const Lanes<T, N, A>& lanes) {
+  *reinterpret_cast<Lanes<T, N, A>*>(to) = lanes;
 }
 """
 ALIGNED = """\
@@ -188,7 +188,7 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
                 raise Unsupported("not lanes of a pack")
             remainder = _remainder(access, step)
             aligned = access.offset - Polynomial.constant(remainder)
-            needed = [(m, 1) for m in stride.multiples] + [(aligned, step)]
+            needed = [(m, 1) for m in stride.multiples] + [(aligned, 1)]
             for launch in kernel.launches:
                 for polynomial, times in needed:
                     _conditions(kernel, launch, region, polynomial, times)
@@ -382,7 +382,7 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     lines = [f"const {kind} {first} = {pack} * {width};"]
     lines += per_pack
     for group in sorted(packed.groups, key=lambda group: not group.reads):
-        size = width if group.stride == 1 else f"{group.stride} * {width}"
+        size = width if group.stride == 1 else f"{group.stride} * {width}, {width}"
         element = group.first.element
         if group.reads:
             lines.append(

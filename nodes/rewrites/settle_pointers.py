@@ -51,4 +51,6 @@ def _settle(edits: Edits, code: Code, kernel: Kernel) -> None:
         whole = code.fresh(f"{parameter.name}_all")
         before = text(parameter.node)[: name.start_byte - parameter.node.start_byte]
         edits.replace(name, whole)
-        edits.replace(statement, f"{before}{parameter.name} = {whole} + {text(assignment.child_by_field_name('right'))};")
+        edits.replace(
+            statement, f"{before}{parameter.name} = {whole} + {text(assignment.child_by_field_name('right'))};"
+        )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.evaluate import Evaluator
-from harness.records import Outcome
+from harness.records import Comparison, Outcome
 from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload
@@ -58,6 +58,12 @@ def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):
     assert measured.passed and measured.suite and measured.suite_incumbent
     assert all(t.against_incumbent for t in measured.timings)
     assert any("unannounced" in check.name for check in measured.checks)
+
+
+def test_the_incumbent_again_is_the_same(evaluator, source):
+    baseline, again = judged(evaluator, source), judged(evaluator, source + "\n// incumbent\n")
+    measured = evaluator.measure(again, baseline=baseline.candidate, incumbent=again.candidate)
+    assert measured.suite_incumbent.comparison is Comparison.SAME and measured.suite_incumbent.speedup.median == 1
 
 
 def test_held_out_workloads_are_apart(evaluator, source):
