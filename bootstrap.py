@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--tests", action="store_true", help="also what the tests and linters need")
     parser.add_argument("--venv", type=Path, default=HERE / ".venv", help="where (default: .venv)")
     options = parser.parse_args()
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file is what an older Python is told by
         return fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}; run a newer python3")
     python = options.venv / "bin" / "python"
     if not python.exists():

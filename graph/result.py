@@ -7,7 +7,7 @@ import math
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -28,6 +28,7 @@ def result(
     error: str = "",
     sandbox: Sequence[str] = (),
     notices: Sequence[str] = (),
+    measured: Mapping[str, str] | None = None,
 ) -> Result:
     """A run's record, finished or not. Without a winner that holds on held-out workloads, the best is the baseline."""
     settings = record.settings
@@ -79,6 +80,7 @@ def result(
         if total
         else SpentRow(),
         sandbox=tuple(sandbox),
+        measured=dict(measured or {}),
         notices=(*settings.why, *notices),
         warnings=_warnings(state, held_out_timings),
         command=settings.command,

@@ -178,6 +178,7 @@ class Session:
         self.state: State = {}
         self.layers: tuple[str, ...] = ()
         self.notices: tuple[str, ...] = ()
+        self.measured: dict[str, str] = {}
         self.asking = False
         self.graph: CompiledStateGraph | None = None
 
@@ -276,6 +277,7 @@ class Session:
         if self.context is None:
             return
         self.layers = tuple(self.context.evaluator.layers)
+        self.measured = dict(self.context.evaluator.measured)
         new = [notice for notice in self.context.evaluator.notices if notice not in self.notices]
         for notice in new:
             self.front.say("notice", notice)
@@ -309,8 +311,9 @@ class Session:
         status = STATUS[state]
         kept = outputs.read(self.run) if state == "finished" and self.context is None else None
         said = kept or result(
-            self.state, self.record, status=status, error=message, sandbox=self.layers, notices=self.notices
-        )
+            self.state, self.record, status=status, error=message, sandbox=self.layers, notices=self.notices,
+            measured=self.measured,
+        )  # fmt: skip
         new = kept is None and "baseline" in self.state
         if new:
             outputs.write(self.run, said)

@@ -33,6 +33,12 @@ SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "bfloat16": 2.0**-126, 
 NOISE_FACTOR = 8.0
 """How many times the rounding noise of the reference in fp32 a kernel that sums in another order may show."""
 
+TOLERANCE = (
+    f"16-bit outputs within {DEFAULT_ULPS['float16']:g} unit roundoffs of the value, float32 within "
+    f"{DEFAULT_ULPS['float32']:g} (a spec may say otherwise), plus {NOISE_FACTOR:g} times the row's largest difference "
+    "between the reference in fp64 and in fp32"
+)
+
 
 class Layout:
     """Where each tensor of `slots` independent argument sets lies in an arena, guards around every one."""

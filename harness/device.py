@@ -110,6 +110,15 @@ def facts(device: str) -> DeviceFacts:
     )
 
 
+def memory_bytes(device: str) -> int:
+    """All the memory of the device, used or not."""
+    if device == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory
+
+
 def clocks() -> dict[str, str]:
     """Clocks, temperature and throttle reasons of the GPU as nvidia-smi gives them; empty where it is not there."""
     if shutil.which("nvidia-smi") is None:
@@ -123,6 +132,19 @@ def clocks() -> dict[str, str]:
 
 
 PAGE_BYTES = 32 << 20
+
+
+class _Bytes:
+    """Device memory as torch takes it without a copy."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def throttled(reasons: str) -> bool:
+    """Whether nvidia-smi's clock event reasons, a hexadecimal mask, name more than idling and clocks that were set."""
+    idle, application_clocks, display = 0x1, 0x2, 0x100
+    return bool(int(reasons, 16) & ~(idle | application_clocks | display))
 
 
 class Arena:
@@ -163,10 +185,7 @@ class Arena:
             raise DeviceError(f"this machine refuses CUDA IPC (error {code}), by which workers share memory")
         self.handle = bytes(handle).hex()
 
-        class Interface:
-            __cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (pointer.value, False), "version": 3}
-
-        self.view = torch.as_tensor(Interface(), device="cuda")
+        self.view = torch.as_tensor(_Bytes(pointer.value or 0, size), device="cuda")
 
     def description(self) -> tuple[dict[str, Any], list[int]]:
         """What a worker's `map` request needs: the message, and the file descriptors that go with it."""

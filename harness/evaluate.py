@@ -18,7 +18,7 @@ from types import ModuleType
 from pydantic import Field
 
 from harness import backends, comparison, device, light, probes, sandbox, timing
-from harness.correctness import Bench, Case, Cases, Layout, distributions, failure
+from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
 from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import (
@@ -51,6 +51,9 @@ SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
+JUDGING_FACTOR = 24
+"""A workload is left out where the device has not so many times the bytes that it moves: its reference in fp64, that
+one's intermediate results and the tolerance are up to twenty times as large."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
@@ -94,9 +97,12 @@ class Evaluator:
         self.extra_workloads: tuple[Workload, ...] = ()
         self.extra_values: dict[str, tuple[str, ...]] = {}
         self.facts: DeviceFacts = device.facts(on)
+        self.device_bytes = device.memory_bytes(on)
         self.sandbox_mode = sandbox_mode
         self.notices: tuple[str, ...] = ()
         self.layers: tuple[str, ...] = ()
+        self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
+        """How, in words, for the report."""
         self._arena: Arena | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._workers: OrderedDict[str, Worker] = OrderedDict()
@@ -113,7 +119,12 @@ class Evaluator:
         """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
         extra = () if held_out else self.extra_workloads
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
-        return tuple(sorted(found, key=lambda w: self.spec.read_bytes(w) + self.spec.write_bytes(w)))
+        fitting = [w for w in found if self.moved(w) * JUDGING_FACTOR <= self.device_bytes]
+        return tuple(sorted(fitting, key=self.moved))
+
+    def moved(self, workload: Workload) -> int:
+        """Bytes that one call must read and write."""
+        return self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
 
     def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
         """Add what the tester proposed; nothing can be removed. Raises ValueError naming what the spec does not allow."""
@@ -321,7 +332,7 @@ class Evaluator:
         if arena.id not in worker.mapped:
             worker.map(arena)
         known = distributions(self.spec, self.extra_values)
-        small = self.spec.read_bytes(workload) + self.spec.write_bytes(workload) <= SMALL_BYTES
+        small = self.moved(workload) <= SMALL_BYTES
         chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
         chosen = chosen if everything else known[:1]
         cases = [self._cases.get(workload, values, self.extra_values) for values in chosen]
@@ -393,6 +404,7 @@ class Evaluator:
                     if timed.note:
                         warnings.append(f"{workload.label}, {cache}: {timed.note}")
             suite = self._suite(ratios["baseline"], timings)
+            warnings += self._look_at_clocks()
             if suite is not None and suite.comparison is Comparison.FASTER and not itself:
                 self._compare_alone(verdict, baseline, random.choice(timings))
         except SideFailure as fault:
@@ -416,6 +428,14 @@ class Evaluator:
         self.store.keep("verdict", key, measured)
         return measured
 
+    def _look_at_clocks(self) -> list[str]:
+        """Note the GPU's clocks right after it was timed; a warning where it was throttled."""
+        if self.device != "cuda" or not (clocks := device.clocks()):
+            return []
+        self.measured["clocks"] = ", ".join(f"{name} {value}" for name, value in clocks.items())
+        reasons = clocks["clocks_event_reasons.active"]
+        return [f"the GPU's clocks were held back while it was timed ({reasons})"] if device.throttled(reasons) else []
+
     def _compare_alone(self, verdict: Verdict, baseline: str, timed: Timing) -> None:
         """Time the baseline once more with the candidate's process gone. Raises SideFailure where it is faster then.
 
@@ -438,8 +458,7 @@ class Evaluator:
 
     def caches(self, workload: Workload) -> tuple[Cache, ...]:
         """A working set larger than the last-level cache is never hot."""
-        moved = self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
-        return CACHES if moved <= self.facts.last_level_cache_bytes else CACHES[:1]
+        return CACHES if self.moved(workload) <= self.facts.last_level_cache_bytes else CACHES[:1]
 
     def _suite(self, ratios: list[list[float]], timings: list[Timing]) -> Suite | None:
         """FASTER only where the cold cases are: hot calls overwrite each other's outputs, so one may hide a skipped one."""

@@ -37,7 +37,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
+        Path(name).chmod(0o644)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

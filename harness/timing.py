@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from harness.comparison import MARGIN, median_interval
+from harness.comparison import CONFIDENCE, MARGIN, median_interval
 from harness.correctness import Bench, Layout, draw, expected
 from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure, timed_request
@@ -91,6 +91,18 @@ PROTOCOLS = {
     "cuda": Protocol(1e-3, 0.02, (8, 32), 1.0, 0.01, 4.0, 2 << 30, 2, 0.15),
     "cpu": Protocol(3e-3, 0.02, (6, 14), 1.0, 0.04, 3.0, 0, 1, 0.25),
 }
+def describe(device: str) -> str:
+    """The protocol in words, for the report."""
+    protocol = PROTOCOLS[device]
+    how = "CUDA-graph replays" if device == "cuda" else "calls in a row, threads pinned"
+    return (
+        f"{how}, {protocol.blocks[0]} to {protocol.blocks[1]} blocks of one sample a side in random order, each side in a "
+        f"process of its own and the others stopped; cold: rotating through {protocol.cache_factor:g} times the last-level "
+        f"cache or more; median of the ratio with its {CONFIDENCE:.0%} interval, FASTER beyond a margin of "
+        f"{MARGIN[device]:.0%}"
+    )
+
+
 PIPE_S = 5e-4
 """Scheduling of two processes may cost this much of a sample before we doubt a worker's clock."""
 

@@ -150,7 +150,7 @@ def _execute(path: Path, text: str) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # Pydantic and dataclasses look annotations up through here.
     try:
-        exec(compile(text, str(path), "exec"), module.__dict__)  # noqa: S102
+        exec(compile(text, str(path), "exec"), module.__dict__)
     except ValidationError as error:
         raise KernelError(f"{path}, line {_line(path, error)}: {_one_sentence(error)}") from None
     except Exception as error:  # noqa: BLE001, the user's own code may raise anything

@@ -9,8 +9,8 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, Launch, insertion_point
-from nodes.rewrites.regions import thread_loops
+from nodes.rewrites.device_code import Code, Kernel, Launch, insertion_point, statements
+from nodes.rewrites.regions import carries_state, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.spread import check_threads
 from nodes.roles import Bound
@@ -69,6 +69,8 @@ def _is_free(code: Code, kernel: Kernel) -> bool:
             return False
     if f"{kernel.name}_in_registers" in code.functions:
         return False  # it only serves rows that are too long for registers
+    if any(carries_state(kernel, statements(loop.body)) for loop in thread_loops(kernel)):
+        return False
     names = ("threadIdx.y", "blockDim.y")
     return not any(kernel.source.of(n) in names for n in kernel.source.walk(kernel.body, "field_expression"))
 

@@ -31,7 +31,7 @@ from nodes.rewrites.device_code import (
     without_unused,
 )
 from nodes.rewrites.pack import CEIL_DIV
-from nodes.rewrites.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
+from nodes.rewrites.regions import BLOCK_DIM, THREAD, carries_state, row_loop, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -123,6 +123,8 @@ class _Keeper:
         if kernel.synchronises and not kernel.has_barrier:
             raise Unsupported("a kernel whose warps work alone: the block must stay as it is")
         self.loops = self._group()
+        if any(carries_state(kernel, statements(loop.body)) for loop in self.loops):
+            raise Unsupported("elements that depend on each other")
         self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
         self.kept = self._kept()
         self.rows = self._rows()

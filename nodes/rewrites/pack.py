@@ -31,7 +31,7 @@ from nodes.rewrites.device_code import (
     same,
     without_unused,
 )
-from nodes.rewrites.regions import THREAD, Region, Stride, accesses_in, conditional, regions
+from nodes.rewrites.regions import THREAD, Region, Stride, accesses_in, carries_state, conditional, regions
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -211,6 +211,8 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
             scalar_writes.add(group.first.root)
     kept = [g for g in kept if g.first.root not in scalar_writes]
     if region.kind == "guard" and not _only_block_index(kernel, region):
+        return None
+    if carries_state(kernel, list(region.body)):
         return None
     for access in kernel.accesses:  # a thread's own share, written out, would become another share
         if access.writes and access.root and not region.holds(access.node) and access.offset.depends_on(THREAD):

@@ -234,3 +234,75 @@ class Stride:
 
 def accesses_in(kernel: Kernel, region: Region) -> list[Access]:
     return [access for access in kernel.global_accesses() if region.holds(access.node)]
+
+
+_FOLDS = {"fmaxf", "fminf", "max", "min", "fmax", "fmin", "std::max", "std::min", "__hmax", "__hmin"}
+
+
+def carries_state(kernel: Kernel, body: list[Node]) -> bool:
+    """Whether what a thread does with an element depends on the elements that it had before.
+
+    Sums, products and extremes over a thread's elements do not count: in the end they are the same whoever had which
+    element. Anything else would change with the number of threads.
+    """
+    source, code = kernel.source, kernel.code
+    whole = list(body)
+    outer: dict[int, str] = {}
+    for statement in whole:
+        for target in code.assigned(statement):
+            found = code.definition(target)
+            if found is not None and not any(inside(found.declaration, s) for s in whole):
+                outer[found.where] = found.name
+        for node in source.walk(statement, "assignment_expression"):
+            left = node.child_by_field_name("left")
+            base = (
+                left.child_by_field_name("argument")
+                if left is not None and left.type == "subscript_expression"
+                else None
+            )
+            found = code.definition(base) if base is not None and base.type == "identifier" else None
+            array = found is not None and found.declarator is not None and "array_declarator" in {
+                found.declarator.type, *(c.type for c in found.declarator.children)
+            }  # fmt: skip
+            own = found is not None and array and "__shared__" not in source.of(found.declaration)
+            if found is not None and own and not any(inside(found.declaration, s) for s in whole):
+                return True  # an array of the thread's own outlives the element
+    for statement in whole:
+        for identifier in source.walk(statement, "identifier"):
+            if source.of(identifier) not in outer.values():
+                continue
+            found = code.definition(identifier)
+            if found is not None and found.where in outer and not _in_fold(kernel, identifier):
+                return True
+    return False
+
+
+def _in_fold(kernel: Kernel, identifier: Node) -> bool:
+    """Whether the name stands in `v += e`, `v *= e`, `v = v + e`, `v = fmaxf(v, e)` or `++v`, and nowhere else in it."""
+    source, name = kernel.source, kernel.source.of(identifier)
+    here: Node | None = identifier
+    while here is not None and here.type not in {"assignment_expression", "update_expression"}:
+        if here.type.endswith("statement"):
+            return False
+        here = here.parent
+    if here is None or here.parent is None or here.parent.type not in {"expression_statement", "comma_expression"}:
+        return False
+    if here.type == "update_expression":
+        return True
+    left, right = here.child_by_field_name("left"), here.child_by_field_name("right")
+    if left is None or right is None or source.of(left) != name:
+        return False
+    uses = sum(source.of(n) == name for n in source.walk(right, "identifier"))
+    operator = source.of(here.child_by_field_name("operator"))
+    if operator != "=":
+        return operator in {"+=", "-=", "*=", "|=", "&=", "^="} and uses == 0
+    if right.type == "binary_expression":
+        operands = [source.of(right.child_by_field_name(f)) for f in ("left", "right")]
+        return (
+            source.of(right.child_by_field_name("operator")) in {"+", "*", "|", "&"} and uses == 1 and name in operands
+        )
+    if right.type == "call_expression":
+        listed = right.child_by_field_name("arguments")
+        operands = [source.of(c) for c in listed.named_children] if listed is not None else []
+        return source.of(right.child_by_field_name("function")) in _FOLDS and uses == 1 and name in operands
+    return False

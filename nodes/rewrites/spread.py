@@ -27,7 +27,7 @@ from nodes.rewrites.device_code import (
     without_unused,
 )
 from nodes.rewrites.pack import CEIL_DIV
-from nodes.rewrites.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
+from nodes.rewrites.regions import BLOCK_DIM, THREAD, carries_state, row_loop, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -56,7 +56,7 @@ inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {{
   const auto blocks = [&] {{ return ceil_div(rows, down) * ceil_div(steps, along) * others; }};
   while (down > 1 && blocks() < ROW_BLOCKS) down /= 2;
   while (along > 32 && blocks() < ROW_BLOCKS) along /= 2;
-  const int64_t slices = ceil_div(steps, along);
+  const int64_t slices = std::max<int64_t>(1, ceil_div(steps, along));
   const unsigned x = ceil_div(rows, down), cuts = slices < 65535 ? slices : 65535;
   return {{{grid}, dim3(along, down)}};
 }}
@@ -85,7 +85,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
         edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
         grid = "dim3(x, cuts)" if axis == "y" else "dim3(x, 1, cuts)"
-        require(edits, code, SHAPE.format(axis=axis, grid=grid), "RowShape", "row_shape", includes=("cstdint",))
+        require(
+            edits, code, SHAPE.format(axis=axis, grid=grid), "RowShape", "row_shape", includes=("algorithm", "cstdint")
+        )
         return without_unused(code, edits.apply())
     except Unsupported:
         return None
@@ -114,6 +116,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
             raise Unsupported("a loop that does not stride by the block")
         if loop.step_node is None or code.polynomial(loop.start_node) != loop.start:
             raise Unsupported("a loop without a stride")
+    if any(carries_state(kernel, statements(loop.body)) for loop in outer):
+        raise Unsupported("elements that depend on each other")
     check_threads(code, kernel, outer)
     _check_memory(code, kernel, outer)
     # The rows: every blockIdx.x, which only the row may use.
@@ -151,7 +155,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
     for condition in _leaders(code, kernel, outer):
         edits.replace(condition, f"{source.of(condition)} && blockIdx.{axis} == 0")
     for launch in kernel.launches:
-        _rewrite_launch(edits, code, kernel, launch, rows, outer[0], total, axis)
+        _rewrite_launch(edits, code, kernel, launch, rows, outer, total, axis)
     return axis
 
 
@@ -237,10 +241,11 @@ def _rewrite_launch(
     kernel: Kernel,
     launch: Launch,
     rows: Loop | None,
-    first: Loop,
+    loops: list[Loop],
     total: str | None,
     axis: str,
 ) -> None:
+    first = loops[0]
     source = code.source
     x, y, _ = launch.extents(launch.grid)
     _, down, deep = launch.extents(launch.block)
@@ -252,6 +257,9 @@ def _rewrite_launch(
     if width.value != 1:
         factor = _factor_text(kernel, launch, width)
         steps = f"ceil_div({steps}, {factor})"
+    for loop in loops[1:]:  # a tail, or all of the row where packs do not fit: at least a share of its threads
+        if loop.bound != first.bound:
+            steps = f"std::max<int64_t>({steps}, ceil_div({host_text(kernel, launch, loop.bound_node)}, 16))"
     others = ", " + y if axis == "z" else ""
     shape = code.fresh("shape")
     arguments = [source.of(a) for a in launch.arguments]

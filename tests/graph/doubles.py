@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import BaseModel
 
@@ -81,6 +82,7 @@ class PaperEvaluator:
     facts = FACTS
     notices: tuple[str, ...] = ("no landlock here",)
     layers: tuple[str, ...] = ("rlimits",)
+    measured: ClassVar[dict[str, str]] = {"timing": "not at all: this is a double"}
 
     def __init__(self, store: Store, log: Path) -> None:
         self.store, self.log = store, log

@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path):
     write_atomically(path, "old")
     code = f"""
         import resource, signal, sys
-        sys.path.insert(0, {os.getcwd()!r})
+        sys.path.insert(0, {str(Path.cwd())!r})
         from pathlib import Path
         from harness.store import write_atomically
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

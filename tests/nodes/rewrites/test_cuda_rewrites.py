@@ -252,7 +252,7 @@ def test_cache_hints_leave_what_is_read_again() -> None:
 
 def test_every_rewrite_is_complete_and_deterministic() -> None:
     for name, rewrite in catalog().items():
-        assert rewrite.LANGUAGES <= {"cuda", "cpu"} and rewrite.LANGUAGES, name
+        assert rewrite.LANGUAGES and {"cuda", "cpu"} >= rewrite.LANGUAGES, name
         assert rewrite.EXPECTED and rewrite.SPEEDUP > 0 and rewrite.HELPS, name
     for text in (ROWS, TREE):
         for name, rewrite in catalog().items():

@@ -1,0 +1,182 @@
+"""The offline optimiser's answers: what it plans, in which order, and what it makes of a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
+from harness.store import digest
+from kernels import catalog as kernels
+from nodes.policies.rules import RulesPolicy
+from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest
+
+H200 = DeviceFacts(
+    device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20, bandwidth_gbps=4200
+)
+KERNEL = kernels.load("silu_and_mul")
+BASELINE = KERNEL.baseline("cuda", "production")[1].read_text()
+LATENCY = Finding(bound="latency", summary="")
+
+
+class Run:
+    """Plays rounds; `speedup(steps)` says what a plan measures, None for a failure."""
+
+    def __init__(self, text: str = BASELINE, width: int = 1) -> None:
+        self.policy, self.width = RulesPolicy(), width
+        self.root = self.incumbent = digest(text)
+        self.sources, self.attempts, self.best = {self.root: text}, [], 1.0
+
+    def request(self) -> PlannerRequest:
+        return PlannerRequest(
+            spec=KERNEL.spec,
+            device=H200,
+            finding=LATENCY,
+            incumbent=self.incumbent,
+            source=self.sources[self.incumbent],
+            attempts=tuple(self.attempts),
+            sources=self.sources,
+            width=self.width,
+        )
+
+    def code(self, plan: Plan) -> str:
+        request = CoderRequest(
+            spec=KERNEL.spec, device=H200, finding=LATENCY, plan=plan, source=self.sources[plan.base]
+        )
+        return self.policy.coder(request).source
+
+    def play(self, rounds: int, speedup) -> list[Plan]:
+        played = []
+        for number in range(1, rounds + 1):
+            for plan in self.policy.planner(self.request()):
+                played.append(plan)
+                source, measured = self.code(plan), speedup(plan)
+                name = digest(source)
+                outcome = Outcome.PASSED if measured else Outcome.INCORRECT
+                self.attempts.append(
+                    Attempt(round=number, plan=plan, candidate=name, outcome=outcome, speedup=measured)
+                )
+                if measured:
+                    self.sources[name] = source
+                    if measured > self.best:
+                        self.best, self.incumbent = measured, name
+        return played
+
+
+def test_the_first_round_is_everything_that_should_help() -> None:
+    (plan,) = RulesPolicy().planner(Run().request())
+    assert plan.steps == ("trim_tail", "fast_math", "spread", "dependent_launch")
+    assert plan.base == digest(BASELINE)
+    assert plan.expected_speedup is not None and plan.expected_speedup > 1
+
+
+def test_no_plan_is_made_twice_and_no_source_either() -> None:
+    run = Run()
+    plans = run.play(15, lambda plan: 1.0 + len(plan.steps) / 10)
+    assert len({(plan.base, plan.steps) for plan in plans}) == len(plans)
+    names = [attempt.candidate for attempt in run.attempts]
+    assert len(set(names)) == len(names)
+
+
+def test_a_failure_sends_it_back_to_what_passed() -> None:
+    run = Run()
+    plans = run.play(6, lambda plan: None if "fast_math" in plan.steps else 1.3)
+    assert "fast_math" in plans[0].steps
+    assert any("fast_math" not in plan.steps for plan in plans[1:4]), "never tried without the step that fails"
+    assert all(plan.base in run.sources for plan in plans)
+    assert run.best == 1.3
+
+
+def test_what_measured_well_is_built_upon() -> None:
+    run = Run()
+    run.play(8, lambda plan: 2.0 if "dependent_launch" not in plan.steps and plan.base == run.root else 1.1)
+    assert run.best == 2.0
+    assert any(attempt.plan.base != run.root for attempt in run.attempts)
+
+
+def test_more_rounds_try_more_and_it_ends() -> None:
+    few, many = Run(), Run()
+    a, b = few.play(5, lambda plan: 1.01), many.play(400, lambda plan: 1.01)
+    assert len(a) == 5 and len(b) > 5
+    assert RulesPolicy().planner(many.request()) == ()
+
+
+def test_width_gives_different_plans() -> None:
+    plans = RulesPolicy().planner(Run(width=4).request())
+    assert len(plans) == 4 and len({plan.id for plan in plans}) == 4
+
+
+def test_the_same_request_gets_the_same_answer() -> None:
+    run = Run(width=3)
+    run.play(3, lambda plan: 1.2)
+    assert RulesPolicy().planner(run.request()) == RulesPolicy().planner(run.request())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "dropped"), [(Outcome.INCORRECT, "fast_math"), (Outcome.COMPILE_ERROR, "dependent_launch")]
+)
+def test_a_repair_drops_the_step_that_is_most_likely_to_blame(outcome: Outcome, dropped: str) -> None:
+    run = Run()
+    (plan,) = run.policy.planner(run.request())
+    failed = run.code(plan)
+    repair = CoderRequest(
+        spec=KERNEL.spec, device=H200, finding=LATENCY, plan=plan, source=failed, origin=BASELINE, failure="", outcome=outcome, repair=1,
+    )  # fmt: skip
+    answer = run.policy.coder(repair)
+    assert answer.source not in {"", failed}
+    assert dropped not in answer.reason and "spread" in answer.reason
+    assert run.policy.coder(repair.model_copy(update={"repair": len(plan.steps)})).source == ""
+
+
+def test_a_kernel_that_no_rule_fits_gets_no_plan() -> None:
+    text = "__global__ void k(float* x) { atomicAdd(x, 1.0f); }\n"
+    ampere = H200.model_copy(update={"architecture": "sm_80"})
+    request = Run(text).request().model_copy(update={"device": ampere})
+    assert RulesPolicy().planner(request) == ()
+
+
+def test_the_coder_says_why_there_is_no_source() -> None:
+    plan = Plan(id="x", title="x", steps=("warp_reduce",))
+    request = CoderRequest(spec=KERNEL.spec, device=H200, finding=LATENCY, plan=plan, source=BASELINE)
+    answer = RulesPolicy().coder(request)
+    assert answer.source == "" and "warp_reduce" in answer.reason
+
+
+def timing(axes: dict[str, int], time_us: float, light_us: float) -> Timing:
+    workload = next(w for w in KERNEL.spec.workloads if w.axes == axes and w.dtype == "float16")
+    return Timing(
+        workload=workload, cache="cold", baseline_us=time_us, time_us=time_us, light_us=light_us, samples=10,
+        speedup=Interval(median=1, low=1, high=1), comparison=Comparison.SAME,
+    )  # fmt: skip
+
+
+def test_the_profiler_names_the_bound_with_numbers() -> None:
+    small, large = {"tokens": 16, "hidden": 4096}, {"tokens": 16384, "hidden": 14336}
+    policy = RulesPolicy()
+
+    def finding(*timings: Timing) -> Finding:
+        probes = {"ptxas": {"registers": "32", "kernel": "silu"}, "ncu": {"unavailable": "no rights"}}
+        return policy.profiler(
+            ProfilerRequest(spec=KERNEL.spec, device=H200, source="", timings=timings, probes=probes)
+        )
+
+    assert finding(timing(small, 4.0, 0.6)).bound == "latency"
+    assert finding(timing(large, 545.0, 320.0)).bound == "memory"
+    assert finding(timing(large, 321.0, 320.0)).bound == "at the limit"
+    assert finding().bound == "unknown"
+    found = finding(timing(small, 4.0, 0.6), timing(large, 545.0, 320.0))
+    assert found.numbers["ptxas_registers"] == 32 and "cold_light_percent" in found.numbers
+    assert found.slow_workloads[0].startswith("float16 tokens=16 ")
+
+
+INPUTS = sorted((Path(__file__).parents[2] / "inputs").glob("*/baseline*.cu"))
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in INPUTS}), ids=lambda path: path.name)
+def test_the_tester_adds_odd_sizes_that_the_spec_takes(folder: Path) -> None:
+    spec = kernels.load(str(folder)).spec
+    answer = RulesPolicy().tester(TesterRequest(spec=spec, device=H200, baseline_source=""))
+    assert 2 <= len(answer.workloads) <= 4
+    assert all(not w.timed and set(w.axes) == set(spec.axes) for w in answer.workloads)
+    spec.model_validate(spec.model_dump() | {"workloads": (*spec.workloads, *answer.workloads)})
