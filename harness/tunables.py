@@ -38,6 +38,11 @@ def tunables(source: str) -> tuple[Tunable, ...]:
     return found
 
 
+def structure(source: str) -> str:
+    """`source` with every tunable at its first choice: equal for variants that differ in their numbers only."""
+    return bake(source, {tunable.name: tunable.choices[0] for tunable in tunables(source)})
+
+
 def bake(source: str, values: dict[str, int]) -> str:
     """`source` with the named tunables set to `values`. Raises KeyError for a name that the source does not leave open."""
     left = dict(values)

@@ -287,7 +287,6 @@ QUICK = ("--device", "cpu", "--rounds", "1", "--tune-seconds", "0", "--no-live")
 
 
 @needs_compiler
-@pytest.mark.slow
 def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "run.py"), "--kernel", str(kernel), *QUICK, "--run-id", "a", "--json"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -359,7 +358,6 @@ def test_evaluate_gives_the_verdict_on_one_file(kernel: Path, tmp_path: Path) ->
 
 
 @needs_compiler
-@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(kernel: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 
 from harness.records import Outcome, Timing
 from harness.store import digest
+from harness.tunables import structure
 from kernels.spec import Workload, expression
 from nodes.rewrites import Facts, Rewrite, catalog
 from nodes.rewrites.source import Source, Unsupported
@@ -208,7 +209,9 @@ class _Search:
         tried = [a for a in request.attempts if a.plan.base]
         self.root = tried[0].plan.base if tried and tried[0].plan.base in self.sources else request.incumbent
         self.tried = {(a.plan.base, a.plan.steps) for a in request.attempts}
-        self.known = {a.candidate for a in request.attempts if a.candidate} | set(self.sources)
+        self.known = {a.candidate for a in request.attempts if a.candidate}
+        # What was tuned comes back with other numbers; the search has been over its structure already.
+        self.known |= {digest(structure(source)) for source in self.sources.values()}
 
     def rewrite(self, step: str) -> Rewrite:
         return _catalog()[step.partition(":")[0]]
@@ -327,8 +330,8 @@ class _Search:
             text, applied = self._after(base, steps)
             if not applied or (base, applied) in self.tried:
                 continue
-            name = digest(text)
-            if name in self.known:
+            name = digest(structure(text))
+            if name in self.known or digest(text) in self.known:
                 continue
             speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
             if name not in found or len(applied) < len(found[name].steps):

@@ -28,7 +28,7 @@ NO_CANDIDATES = ("test_cheats", "honest")
 SHARED = {name: (FOLDER / name).read_text() for name in ("honest.h", "honest.cuh", "honest.py")}
 
 # What is measured must not share the cores with another test.
-pytestmark = [pytest.mark.xdist_group("timing"), pytest.mark.slow]
+pytestmark = pytest.mark.xdist_group("timing")
 
 
 def cheats(suffix: str) -> list[str]:
