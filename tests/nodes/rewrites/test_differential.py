@@ -20,6 +20,8 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, catalog
 from tests.nodes.rewrites.emulate import emulation
 
+pytestmark = pytest.mark.slow  # 24 kernels, each rewritten in every way and run thread by thread
+
 FACTS = Facts(
     spec=Spec(
         name="trap",
