@@ -1,4 +1,3 @@
-# LEAD 02:55: read /work/brief/GPU_FEEDBACK.md (H200 results), then delete this line.
 """The offline optimiser: answers all four roles from the source's syntax tree and from what was measured so far.
 
 No answer depends on anything but its request, so a resumed run plans what an unbroken one would have planned.

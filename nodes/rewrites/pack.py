@@ -1,4 +1,3 @@
-# LEAD 02:55: read /work/brief/GPU_FEEDBACK.md (H200 results), then delete this line.
 """Scalar loads and stores become packs of up to 16 bytes.
 
 Applies to a loop over elements that threads share out (`for (i = threadIdx.x; i < n; i += blockDim.x)`, a grid-stride

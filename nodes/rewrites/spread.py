@@ -1,4 +1,3 @@
-# LEAD 02:55: read /work/brief/GPU_FEEDBACK.md (H200 results), then delete this line.
 """One row a block becomes a grid that fills the device: long rows are cut over blocks, short rows share a block.
 
 Applies to kernels whose threads do not talk to each other and whose blocks each take one row (`blockIdx.x`, or a loop of
