@@ -68,7 +68,8 @@ def pace(evaluator: Evaluator, baseline: str, sources: list[str]) -> tuple[int, 
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
         for build in pool.map(evaluator.build, [evaluator.store.put(source) for source in sources]):
             began = time.perf_counter()
-            verdict = evaluator.measure(evaluator.verify(build), baseline=baseline)
+            verdict = evaluator.verify(build)
+            verdict = evaluator.measure(verdict, baseline=baseline) if verdict.passed else verdict
             if not verdict.passed:
                 raise SystemExit(f"{verdict.outcome}: {verdict.reason}\n{build.log}")
             judge_s += time.perf_counter() - began
@@ -93,13 +94,13 @@ def as_extension(spec: Spec, source: str, on: str) -> str:
         else:
             parameters.append(f"at::Tensor {argument.name}")
         arguments.append(argument.name)
-    stream = ["at::cuda::getCurrentCUDAStream().stream()"] if on == "cuda" else []
+    stream = ["c10::cuda::getCurrentCUDAStream().stream()"] if on == "cuda" else []
     cases = []
     first = next(argument for argument in spec.tensors if argument.dtype == "T")
     for dtype in spec.dtypes:
         cases.append(f"  if ({first.name}.scalar_type() == {TORCH_TYPES[dtype]}) return "
                      f"call(&{spec.entry_name}_{dtype}, {', '.join([*(a.name for a in spec.arguments), *stream])});")  # fmt: skip
-    includes = "#include <torch/extension.h>\n" + ("#include <ATen/cuda/CUDAContext.h>\n" if on == "cuda" else "")
+    includes = "#include <torch/extension.h>\n" + ("#include <c10/cuda/CUDAStream.h>\n" if on == "cuda" else "")
     convert = """
 template <typename To> To convert(const at::Tensor& from) { return reinterpret_cast<To>(from.data_ptr()); }
 template <typename To> To convert(int64_t from) { return static_cast<To>(from); }
@@ -109,7 +110,9 @@ template <typename... To, typename... From> void call(void (*entry)(To...), cons
   entry(convert<To>(from)...);
 }
 """
-    body = f"void {spec.entry_name}({', '.join(parameters)}) {{\n" + "\n".join(cases) + "\n}\n"
+    function = f"[]({', '.join(parameters)}) {{\n" + "\n".join(cases) + "\n}"
+    # A lambda, since the source may have a function of the operation's name already.
+    body = f'PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{\nmodule.def("{spec.entry_name}", {function});\n}}\n'
     return f"{includes}{source}\n{convert}\n{body}"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.device import Arena, generator
 from harness.records import Check, Outcome
-from kernels.catalog import Kernel
+from kernels.catalog import Kernel, KernelError
 from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
@@ -175,8 +175,13 @@ def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
 
     def run(dtype: torch.dtype) -> dict[str, torch.Tensor]:
         upcast = {name: t.to(dtype) if t.dtype.is_floating_point else t for name, t in inputs.items()}
-        with torch.no_grad():
-            return kernel.reference(**upcast, **spec.scalars)
+        try:
+            with torch.no_grad():
+                return kernel.reference(**upcast, **spec.scalars)
+        except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError) as error:  # the user's own code
+            first = str(error).strip().partition("\n")[0]
+            where = f"{spec.name}: reference.py fails at {workload.label}"
+            raise KernelError(f"{where}: {type(error).__name__}: {first}") from error
 
     exact, rough = run(torch.float64), run(torch.float32)
     result = {}

@@ -38,7 +38,7 @@ from harness.store import Store, digest
 from harness.timing import Contest, Side, SideFailure
 from harness.tunables import bake, tunables
 from harness.zygote import PythonWorker, Zygote
-from kernels.catalog import Kernel
+from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
 VERSION = "1"
@@ -49,6 +49,7 @@ WARM_WORKERS = 4
 COMPILE_S = 300.0
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
+ALONE_TRIES = 3
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
 JUDGING_FACTOR = 24
@@ -135,8 +136,13 @@ class Evaluator:
         proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *workloads)})
         type(self.spec).model_validate(proposed.model_dump())
         known = {w.label for w in self.spec.workloads}
-        self.extra_workloads = tuple(w for w in workloads if w.label not in known)
-        self.extra_values = dict(values)
+        added = tuple(w for w in workloads if w.label not in known)
+        try:
+            for workload in added:
+                self._cases.get(workload, distributions(self.spec, values)[0], values)
+        except KernelError as error:  # a size that the operation does not have, such as an odd number of pairs
+            raise ValueError(str(error)) from None
+        self.extra_workloads, self.extra_values = added, dict(values)
 
     def _key(self, *parts: str) -> str:
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
@@ -406,7 +412,7 @@ class Evaluator:
             suite = self._suite(ratios["baseline"], timings)
             warnings += self._look_at_clocks()
             if suite is not None and suite.comparison is Comparison.FASTER and not itself:
-                self._compare_alone(verdict, baseline, random.choice(timings))
+                self._compare_alone(verdict, baseline, random.choice([t for t in timings if t.cache == "cold"]))
         except SideFailure as fault:
             if fault.side != ("baseline" if itself else "candidate"):
                 raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
@@ -446,15 +452,19 @@ class Evaluator:
         self._drop(verdict.candidate)
         contest = Contest(self.kernel, timed.workload, timed.cache, self.device, self.facts.last_level_cache_bytes)
         contest.open(self.memory(contest.layout.size))
-        side = Side("baseline", self._worker(self.build(baseline)))
-        alone_us = timing.run(contest, [side]).median_us["baseline"]
-        if timed.baseline_us > SLOWED * alone_us:
-            raise SideFailure(
-                "candidate",
-                Outcome.CHEATED,
-                f"the baseline takes {timed.baseline_us:.2f} us beside it and {alone_us:.2f} us without it, "
-                f"at {timed.workload.label}, {timed.cache}",
-            )
+        slowest_us = 0.0
+        for _ in range(ALONE_TRIES):
+            side = Side("baseline", self._worker(self.build(baseline)))
+            slowest_us = max(slowest_us, timing.run(contest, [side]).median_us["baseline"])
+            if timed.baseline_us <= SLOWED * slowest_us:
+                return
+            self._drop(baseline)  # some kernels have two speeds, and which one it is depends on the process
+        raise SideFailure(
+            "candidate",
+            Outcome.CHEATED,
+            f"the baseline takes {timed.baseline_us:.2f} us beside it and {slowest_us:.2f} us without it, "
+            f"at {timed.workload.label}, {timed.cache}",
+        )
 
     def caches(self, workload: Workload) -> tuple[Cache, ...]:
         """A working set larger than the last-level cache is never hot."""

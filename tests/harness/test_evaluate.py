@@ -126,6 +126,21 @@ def test_the_tester_can_add_and_not_remove(evaluator):
         evaluator.extend((Workload(axes={"tokens": 2, "hidden": 64}, dtype="float16"),), {})
 
 
+def test_a_workload_that_the_reference_does_not_take_is_not_added(small, tmp_path, monkeypatch):
+    def picky(self, **inputs):
+        if inputs["input"].shape[1] % 4:
+            raise RuntimeError("pairs only\nand a trace")
+        return {"out": inputs["input"].chunk(2, dim=1)[0]}
+
+    with Evaluator(small, "cpu", Store(tmp_path)) as made:
+        monkeypatch.setattr(type(small), "reference", picky)
+        before = made.extra_workloads
+        odd = Workload(axes={"tokens": 2, "hidden": 63}, dtype="float32", timed=False)
+        with pytest.raises(ValueError, match=r"reference.py fails at .*hidden=63: RuntimeError: pairs only$"):
+            made.extend((odd,), {})
+        assert made.extra_workloads == before
+
+
 def test_numbers_left_open_are_searched(evaluator, source):
     """CHUNK = 1 waits a thousand times for each row: the search must move away from it."""
     slow = source.replace(
