@@ -148,7 +148,7 @@ def commit() -> str:
     if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
         return ""
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def versions(settings: Settings) -> Versions:
