@@ -5,7 +5,7 @@ Requests carry facts only; answers are frozen records, so they can be checkpoint
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from pydantic import Field
 
@@ -86,6 +86,8 @@ class Attempt(Frozen):
 
 
 class TesterRequest(Frozen):
+    __test__: ClassVar[bool] = False  # pytest collects what begins with Test
+
     spec: Spec
     device: DeviceFacts
     baseline_source: str
