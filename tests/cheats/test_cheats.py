@@ -113,15 +113,21 @@ def baseline_source(suffix: str, kernel: str = "silu_and_mul") -> str:
     return {".cpp": SHARED["honest.h"], ".cu": SHARED["honest.cuh"]}[suffix] + "ENTRY_POINTS(compute)\n"
 
 
+def seems_faster(verdict: Verdict) -> bool:
+    return verdict.suite is not None and verdict.suite.comparison is Comparison.FASTER
+
+
 def examine(evaluator: Evaluator, name: str, suffix: str) -> None:
     text = source(name, suffix)
     allowed = must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
     verdict = judge(evaluator, text, suffix)
     assert verdict.outcome in allowed, f"{verdict.outcome}: {verdict.reason}"
-    if verdict.suite is not None and not name.startswith("honest_"):
+    if not name.startswith("honest_") and seems_faster(verdict):
+        # Once in some hundred measurements on busy cores chance says FASTER, too; a cheat that works says it again.
+        verdict = judge(evaluator, f"{text}\n{'#' if suffix == '.py' else '//'} measured again\n", suffix)
         faster = [t for t in verdict.timings if t.comparison is Comparison.FASTER]
-        assert verdict.suite.comparison is not Comparison.FASTER, (verdict.suite, faster)
+        assert not seems_faster(verdict), (verdict.suite, faster)
     if held_out := must_end_in(text, held_out=True):
         outcome = evaluator.verify(evaluator.build(evaluator.store.put(text)), held_out=True).outcome
         assert outcome in held_out
