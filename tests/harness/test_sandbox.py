@@ -481,7 +481,8 @@ def test_a_fork_bomb_in_a_compiler_is_stopped(tmp_path: Path) -> None:
     with sandbox.Watchdog(process.pid, limits, seconds=20, tree=True) as watchdog:
         process.wait(timeout=30)
     if os.getuid() == 0:  # elsewhere RLIMIT_NPROC may have ended it first
-        assert "processes and threads" in watchdog.reason
+        # Which of its two limits a bomb meets first depends on how fast it grows between two polls.
+        assert "processes and threads" in watchdog.reason or "of memory" in watchdog.reason
     assert until(lambda: not sandbox.session_members(process.pid))
 
 
