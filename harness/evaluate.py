@@ -18,6 +18,7 @@ from types import ModuleType
 from pydantic import Field
 
 from harness import backends, comparison, device, light, probes, sandbox, timing
+from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
 from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure
@@ -41,7 +42,7 @@ from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "1"
+VERSION = "2"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 WARM_WORKERS = 4
@@ -63,6 +64,8 @@ class Tuned(Frozen):
 
     candidate: str
     values: dict[str, int] = Field(default_factory=dict)
+    split: Split | None = None
+    """Values by bands of workloads, where those measured clearly faster than one choice for all."""
     tried: int = 0
     reason: str = ""
 
@@ -575,8 +578,14 @@ class Evaluator:
         key = self._key("tune", candidate)
         if (kept := self.store.kept("tuned", key, Tuned)) is not None:
             return kept
-        values, tried, reason = search(self, source, open_, seconds)
-        tuned = Tuned(candidate=self.store.put(bake(source, values)), values=values, tried=tried, reason=reason)
+        found = search(self, source, open_, seconds)
+        tuned = Tuned(
+            candidate=self.store.put(bake(source, found.values)),
+            values=found.values,
+            split=found.split,
+            tried=found.tried,
+            reason=found.reason,
+        )
         self.store.keep("tuned", key, tuned)
         return tuned
 

@@ -52,6 +52,10 @@ FORGED = 1.25
 """A side whose clock claims so much more than ours shows is accused; less is corrected, for it may be noise."""
 LONG_S = 0.015
 """The samples by which our own clock confirms FASTER; the pipe's latency is some 1 % of this, and the same for both."""
+CHEAPENED = 0.5
+"""Calls that take less than this share in every long sample of what they take in the shortest of the short ones are not all
+made: honest ones cost the same however many there are. (One that skips what follows closely cannot hide from this on a
+machine so busy that each interruption makes it honest again for a call.)"""
 
 
 @dataclass(frozen=True)
@@ -470,7 +474,18 @@ def _confirm(
     where a case by itself says nothing: the suite adds cases up.
     """
     claimed = median_interval(_ratios(first, side))
-    ours = [alone(first, contest.long_sample) / alone(side, contest.long_sample) for _ in range(3)]
+    ours, longer = [], []
+    for _ in range(3):
+        of_first, of_side = alone(first, contest.long_sample), alone(side, contest.long_sample)
+        ours.append(of_first / of_side)
+        longer.append(of_side)
+    if max(longer) < CHEAPENED * min(side.seconds):
+        raise SideFailure(
+            side.name,
+            Outcome.CHEATED,
+            f"skipped work while it was timed: a call takes {min(side.seconds) * 1e6:.2f} us in short samples and "
+            f"{max(longer) * 1e6:.2f} us in long ones",
+        )
     if claimed.low > FORGED * max(ours):
         raise SideFailure(
             side.name,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from harness.correctness import UNIT_ROUNDOFF, Layout, distributions, expected, judge, make_case
+from harness.correctness import UNIT_ROUNDOFF, Layout, distributions, expected, judge, make_case, summed, terms
 from harness.device import Arena
 from kernels import catalog
 from kernels.spec import Spec, Tensor, Workload
 
 NARROWER = {"float32": torch.bfloat16, "float16": torch.bfloat16, "bfloat16": torch.float8_e4m3fn}
-CASES = [
-    (name, dtype) for name in catalog.names() for dtype in catalog.load(name).spec.dtypes if dtype in NARROWER
-]
+CASES = [(name, dtype) for name in catalog.names() for dtype in catalog.load(name).spec.dtypes if dtype in NARROWER]
 
 
 @functools.cache
@@ -120,3 +120,53 @@ def test_expected_names_a_missing_output():
 
     with pytest.raises(ValueError, match="returns no 'out'"):
         expected(Forgetful(), workload, made.inputs)
+
+
+LAYER_NORM = str(Path(__file__).parent.parent / "inputs" / "cpu_layernorm")
+
+
+def in_turn(terms: torch.Tensor) -> torch.Tensor:
+    """The sum along rows as one float32 accumulator takes it, float32 [rows, 1]."""
+    return torch.from_numpy(np.cumsum(terms.numpy(), axis=1, dtype=np.float32)[:, -1:])
+
+
+@pytest.mark.parametrize("values", ["ordinary", "large", "tiny", "zeros", "outliers"])
+@pytest.mark.parametrize("width", [1024, 8192])
+def test_one_accumulator_for_a_long_row_is_honest(width, values):
+    """The plain loop that everybody writes first drifts further from fp64 than a pairwise sum does."""
+    kernel = catalog.load(LAYER_NORM)
+    for dtype in ("float32", "float16"):
+        workload = Workload(axes={"rows": 64, "width": width}, dtype=dtype)
+        made = make_case(kernel, workload, values, {}, "cpu")
+        x, gamma, beta = (made.inputs[name].float() for name in ("x", "gamma", "beta"))
+        centred = x - in_turn(x) / width
+        deviation = torch.sqrt(in_turn(centred * centred) / width + kernel.spec.scalars["eps"])
+        got = (centred / deviation * gamma + beta).to(getattr(torch, dtype))
+        assert judge(got, made.expected["y"], dtype) == (pytest.approx(0.5, abs=0.5), "")
+
+
+@pytest.mark.parametrize("values", ["ordinary", "zeros", "outliers"])
+def test_long_sums_earn_no_narrower_type(values):
+    kernel = catalog.load(LAYER_NORM)
+    for dtype, narrow in (("float32", torch.float16), ("float16", torch.bfloat16)):
+        made = make_case(kernel, Workload(axes={"rows": 64, "width": 16384}, dtype=dtype), values, {}, "cpu")
+        own = getattr(torch, dtype)
+        got = made.expected["y"].value.to(own)
+        assert judge(got, made.expected["y"], dtype)[0] <= 1
+        assert judge(got.to(narrow).to(own), made.expected["y"], dtype)[0] > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("silu_and_mul", {}),
+        ("merge_attn_states_lse", {}),
+        ("fused_add_rmsnorm", {"input": (1,), "residual": (1,)}),
+        (LAYER_NORM, {"x": (1,)}),
+    ],
+)
+def test_what_is_summed_is_found_by_asking_the_reference(name, found):
+    kernel = catalog.load(name)
+    assert summed(kernel) == found
+    workload = kernel.spec.workloads[0]
+    assert terms(kernel, workload) == (kernel.spec.shape(kernel.spec.inputs[0], workload.axes)[1] if found else 1)
