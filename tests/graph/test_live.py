@@ -272,8 +272,9 @@ def test_ascii_output_does_not_end_the_run(capsys):
 
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
 from graph.live import display
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 with display(json="--json" in sys.argv, why=("why this",)) as view:
     view.node_started("tester")
     view.say("tester", "one workload")
