@@ -13,7 +13,17 @@ from pathlib import Path
 
 from graph.runs import RunRecord, now
 from harness.records import Comparison, Interval, Timing
-from harness.report.result import AttemptRow, PlanRow, Result, SpentRow, Status, Versions, WorkloadRow, policy_text
+from harness.report.result import (
+    AttemptRow,
+    FindingRow,
+    PlanRow,
+    Result,
+    SpentRow,
+    Status,
+    Versions,
+    WorkloadRow,
+    policy_text,
+)
 from nodes.roles import Attempt, Plan
 from nodes.state import Settings, State, Stop
 
@@ -42,6 +52,7 @@ def result(
         status, error = "failed", f"the baseline ({settings.baseline}) does not pass: {first.outcome}: {first.reason}"
     facts = state.get("device")
     total = state["spent"].total if "spent" in state else None
+    found = state.get("finding")
     timings = best.timings if best else ()
     return Result(
         run_id=record.run_id,
@@ -70,6 +81,7 @@ def result(
         rounds=settings.rounds,
         attempts=tuple(_attempt(attempt) for attempt in state.get("attempts", ())),
         workloads=tuple(WorkloadRow.of(timing) for timing in (*timings, *held_out_timings)),
+        finding=FindingRow(bound=found.bound, summary=found.summary, probes=found.probes) if found else None,
         spent=SpentRow(
             seconds=state["spent"].seconds,
             calls=total.calls,

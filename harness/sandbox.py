@@ -27,6 +27,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -68,6 +69,7 @@ LAYERS: dict[str, str] = {
 }
 # Extra strength; each is covered by another layer or by the Watchdog, so its absence is no warning by itself.
 EXTRAS = (
+    "mount namespace",
     "network namespace",
     "ipc namespace",
     "pid namespace",
@@ -116,15 +118,15 @@ def interpreter_paths() -> list[str]:
     return sorted(str(path) for path in paths if path not in (Path("/"), Path("/usr")) and path.is_dir())
 
 
-_SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix/store")
-_ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/alternatives")
+SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix/store")
+ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/alternatives")
 # The CPU's and the memory's shape; nothing about other processes. CUDA reads /proc/driver/nvidia and /proc/devices.
 _PROC = (
     "cpuinfo", "meminfo", "stat", "version", "filesystems", "loadavg", "uptime", "self",
     "sys/kernel", "sys/vm", "sys/fs", "sys/net/core",
 )  # fmt: skip
 _PROC_GPU = ("driver", "devices", "modules", "interrupts", "misc")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 # --- Landlock ----------------------------------------------------------------------------------------------------
@@ -175,13 +177,13 @@ def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: boo
                 os.close(fd)
 
     read = _READ | (_EXECUTE if allow_exec else 0)
-    for path in (*_SYSTEM, *readable):
+    for path in (*SYSTEM, *readable):
         allow(path, read)
-    for path in _ETC:
+    for path in ETC:
         allow(path, _READ)
     for name in _PROC:
         allow(f"/proc/{name}", _READ)
-    for path in _DEVICES:
+    for path in DEVICES:
         allow(path, _READ_FILE | _WRITE_FILE)
     for path in devices:
         allow(path, _READ | _WRITE_FILE | _IOCTL_DEV)
@@ -274,7 +276,7 @@ _EPERM, _ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _CLONE_THREAD = 0x00010000
 _CLONE_NEW = 0x7E020080  # every CLONE_NEW* flag
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
 
 def _arguments_equal(argument: int, values: tuple[int, ...], otherwise: int, action: int = _ALLOW) -> list[tuple]:
@@ -285,11 +287,14 @@ def _arguments_equal(argument: int, values: tuple[int, ...], otherwise: int, act
     return [*block, (_RETURN, 0, 0, otherwise)]
 
 
-def _program(machine: str, *, gpu: bool, allow_exec: bool) -> bytes:
-    """The BPF filter: everything that is not named is allowed, as Landlock is the list of what may be touched."""
-    column, audit_arch = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}[machine]
+Rules = dict[str, list[tuple]]
+"""Name of a system call -> the instructions that decide on it."""
+
+
+def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
+    """Everything that is not named is allowed, as Landlock is the list of what may be touched."""
     me = os.getpid()
-    rules: dict[str, list[tuple]] = {name: [(_RETURN, 0, 0, _EPERM)] for name in _NEVER}
+    rules: Rules = {name: [(_RETURN, 0, 0, _EPERM)] for name in _NEVER}
     for name in _FATAL:
         rules[name] = [(_RETURN, 0, 0, _EPERM if allow_exec else _KILL)]
     rules["clone3"] = [(_RETURN, 0, 0, _ENOSYS)]  # its flags are behind a pointer; glibc then falls back to clone
@@ -335,7 +340,31 @@ def _program(machine: str, *, gpu: bool, allow_exec: bool) -> bytes:
             for name in names:
                 rules[name] = [(_RETURN, 0, 0, _EPERM)]
     rules["prlimit64"] = _arguments_equal(0, (0, me), _EPERM)
+    return rules
 
+
+def tool_rules() -> Rules:
+    """For NVIDIA's tools, which trace a candidate's process tree (harness/toolbox.py).
+
+    Pipes, sockets, signals, sessions and file modes are left to them: their namespaces and mounts say how far each
+    reaches. What stays is what would lead out of those, or deep into the kernel.
+    """
+    rules = rules_of(gpu=True, allow_exec=True)
+    for name in (
+        "connect", "fcntl", "prlimit64", "ptrace", "setpriority", "setpgid", "setsid", "inotify_init", "inotify_init1",
+        "chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "lchown", "mknod", "mknodat",
+        "utime", "utimensat", "utimes", "futimesat", "msgget", "semget", "shmat", "shmget",
+    ):  # fmt: skip
+        del rules[name]
+    for name in ("socket", "socketpair"):
+        rules[name] = _arguments_equal(0, (_AF_UNIX, _AF_INET, _AF_INET6), _EPERM)
+    rules["prctl"] = _arguments_equal(0, (22, 35, 62), _ALLOW, _EPERM)  # SECCOMP, MM, SCHED_CORE
+    return rules
+
+
+def _program(machine: str, rules: Rules) -> bytes:
+    """The BPF filter of the rules."""
+    column, audit_arch = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}[machine]
     program: list[tuple] = [
         (_LOAD, 0, 0, 4),
         (_JEQ, 1, 0, audit_arch),
@@ -352,21 +381,24 @@ def _program(machine: str, *, gpu: bool, allow_exec: bool) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
-def _seccomp(*, gpu: bool, allow_exec: bool) -> list[str]:
+def filter_calls(rules: Rules) -> list[str]:
     machine = platform.machine()
     if machine not in ("x86_64", "aarch64"):
         return []
-    program = _program(machine, gpu=gpu, allow_exec=allow_exec)
+    program = _program(machine, rules)
     buffer = ctypes.create_string_buffer(program, len(program))
 
     class SockFprog(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
     filters = SockFprog(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    if _prctl(22, 2, ctypes.addressof(filters)) != 0:
-        return []
+    return ["seccomp"] if _prctl(22, 2, ctypes.addressof(filters)) == 0 else []
+
+
+def _seccomp(*, gpu: bool, allow_exec: bool) -> list[str]:
+    layers = filter_calls(rules_of(gpu=gpu, allow_exec=allow_exec))
     # A worker's filter bounds every call that sends a signal; a compiler must be free to signal its children.
-    return ["seccomp", "network"] + ([] if allow_exec else ["signals"])
+    return [*layers, "network", *([] if allow_exec else ["signals"])] if layers else []
 
 
 # --- the other layers --------------------------------------------------------------------------------------------
@@ -378,14 +410,15 @@ def _prctl(option: int, argument: int = 0, third: int = 0) -> int:
     )
 
 
-_NEWUSER, _NEWNET, _NEWIPC, _NEWPID = 0x10000000, 0x40000000, 0x08000000, 0x20000000
+_NEWUSER, _NEWNET, _NEWIPC, _NEWPID, _NEWNS = 0x10000000, 0x40000000, 0x08000000, 0x20000000, 0x00020000
 
 
-def _namespaces(*, pid: bool) -> list[str]:
+def _namespaces(*, pid: bool, mounts: bool = False) -> list[str]:
     """New network, IPC and (for the launcher's children) process namespaces, through a user namespace if need be."""
     uid, gid = os.getuid(), os.getgid()
-    extra = _NEWPID if pid else 0
+    extra = (_NEWPID if pid else 0) | (_NEWNS if mounts else 0)
     names = ["network namespace", "ipc namespace", "network"] + (["pid namespace", "signals"] if pid else [])
+    names += ["mount namespace"] if mounts else []
     if _libc.unshare(_NEWNET | _NEWIPC | extra) == 0:
         return names
     if _libc.unshare(_NEWUSER | _NEWNET | _NEWIPC | extra) != 0:
@@ -490,16 +523,20 @@ def _confine(
     allow_exec: bool,
     parent: int,
 ) -> list[str]:
-    active = [*namespaces]
-    active += ["no new privileges"] if _prctl(38, 1) == 0 else []
-    active += _limit(limits, gpu=gpu, own_users="user namespace" in namespaces)
-    active += _drop_capabilities()
-    # A change of credentials clears both of these, so they come after it.
-    active += _die_with(parent)
+    active = restrict(namespaces, limits=limits, gpu=gpu, parent=parent)
     active += ["not dumpable"] if _prctl(4, 0) == 0 else []
     active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec)
     active += _seccomp(gpu=gpu, allow_exec=allow_exec)
     return list(dict.fromkeys(active))  # some protections come from two layers
+
+
+def restrict(namespaces: list[str], *, limits: Limits, gpu: bool, parent: int) -> list[str]:
+    """The layers that are neither rules about files nor a filter of system calls, for good."""
+    active = [*namespaces]
+    active += ["no new privileges"] if _prctl(38, 1) == 0 else []
+    active += _limit(limits, gpu=gpu, own_users="user namespace" in namespaces)
+    active += _drop_capabilities()
+    return active + _die_with(parent)  # a change of credentials clears it, so it comes after them
 
 
 # --- the parent's side -------------------------------------------------------------------------------------------
@@ -535,6 +572,19 @@ def session_members(leader: int) -> list[int]:
     """Every process in the session that `leader` began."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in pids if (fields := _stat(pid)) and fields[3] == str(leader)]
+
+
+def family(leader: int) -> list[int]:
+    """Every process that descends from `leader` or is in its session: one that has left the session is still a child."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    known = {pid: fields for pid in pids if (fields := _stat(pid))}
+    found = {pid for pid, fields in known.items() if pid == leader or fields[3] == str(leader)}
+    grown = True
+    while grown:
+        children = {pid for pid, fields in known.items() if int(fields[1]) in found} - found
+        found |= children
+        grown = bool(children)
+    return sorted(found)
 
 
 def _folder_bytes(folder: str, most: int) -> int:
@@ -612,7 +662,7 @@ class Watchdog:
         with self._lock:
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return f"took longer than {self._seconds:g} s"
-        usages = [_usage(pid) for pid in (session_members(self._pid) if self._tree else [self._pid])]
+        usages = [_usage(pid) for pid in (family(self._pid) if self._tree else [self._pid])]
         memory = sum(usage.memory_bytes for usage in usages if usage)
         threads = sum(usage.threads for usage in usages if usage)
         if self._limits.memory_bytes and memory > self._limits.memory_bytes:
@@ -630,12 +680,12 @@ class Watchdog:
     def _kill(self) -> None:
         if self._began != _stat(self._pid)[19:20]:
             return  # the pid is someone else's by now
+        others = family(self._pid) if self._tree else []
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
-        if self._tree:
-            for pid in session_members(self._pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for pid in {*others, *(session_members(self._pid) if self._tree else [])}:  # some may just have been born
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 # --- the launcher ------------------------------------------------------------------------------------------------
@@ -663,9 +713,14 @@ def _run_boxed(spec: dict, command: list[str], *, namespaces: list[str], parent:
         allow_exec=True,
         parent=parent,
     )
-    if spec["report_fd"] >= 0:
-        os.write(spec["report_fd"], json.dumps(active).encode())
-        os.close(spec["report_fd"])
+    become(command, active, spec["report_fd"])
+
+
+def become(command: list[str], active: list[str], report_fd: int) -> None:
+    """Tell the parent the active layers, then be the command. Does not return."""
+    if report_fd >= 0:
+        os.write(report_fd, json.dumps(active).encode())
+        os.close(report_fd)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a child would inherit that
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -680,16 +735,16 @@ def _exit_as(status: int) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _launch(spec: dict, command: list[str]) -> None:
-    """The command in a process namespace of its own, so that whatever it leaves behind dies with it.
+def launch(run: Callable[[list[str], int], None], *, parent: int, report_fd: int, mounts: bool = False) -> None:
+    """`run(namespaces, parent)` in a process namespace of its own, so that whatever it leaves behind dies with it.
 
-    launcher (dies with the parent) -> init of the namespace (dies with the launcher) -> the command. Where process
-    namespaces are not permitted the launcher becomes the command itself.
+    launcher (dies with the parent) -> init of the namespace (dies with the launcher) -> `run`, which becomes the
+    command. Where namespaces are not permitted the launcher runs it itself, with an empty list.
     """
-    _die_with(spec["parent"])
-    namespaces = _namespaces(pid=True)
+    _die_with(parent)
+    namespaces = _namespaces(pid=True, mounts=mounts)
     if not namespaces:
-        _run_boxed(spec, command, namespaces=[], parent=spec["parent"])
+        run([], parent)
     alive_read, alive_write = os.pipe()  # end of file there: the launcher is dead
     init = os.fork()
     if init == 0:
@@ -700,16 +755,16 @@ def _launch(spec: dict, command: list[str]) -> None:
         child = os.fork()
         if child == 0:
             os.close(alive_read)
-            _run_boxed(spec, command, namespaces=namespaces, parent=1)
-        if spec["report_fd"] >= 0:
-            os.close(spec["report_fd"])
+            run(namespaces, 1)
+        if report_fd >= 0:
+            os.close(report_fd)
         while True:
             pid, status = os.wait()  # orphans come here too
             if pid == child:
                 _exit_as(status)
     os.close(alive_read)
-    if spec["report_fd"] >= 0:
-        os.close(spec["report_fd"])
+    if report_fd >= 0:
+        os.close(report_fd)
     _exit_as(os.waitpid(init, 0)[1])
 
 
@@ -717,4 +772,9 @@ if __name__ == "__main__":
     _flag, _spec, _dashes, *_command = sys.argv[1:]
     if _flag != "--spec" or _dashes != "--" or not _command:
         sys.exit("usage: sandbox.py --spec JSON -- command arguments...")
-    _launch(json.loads(_spec), _command)
+    _boxed = json.loads(_spec)
+    launch(
+        lambda namespaces, parent: _run_boxed(_boxed, _command, namespaces=namespaces, parent=parent),
+        parent=_boxed["parent"],
+        report_fd=_boxed["report_fd"],
+    )

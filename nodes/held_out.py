@@ -1,4 +1,4 @@
-"""Gate: the winner meets the workloads that no agent has seen."""
+"""Gate: the winner meets the workloads that no agent has seen, and compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from nodes.state import State
 
 
 def held_out(state: State, runtime: Runtime[Context]) -> dict:
-    """Disqualifies a winner that fails there or is clearly slower than the baseline over them."""
+    """Disqualifies a winner that fails at either, or is clearly slower than the baseline over the workloads."""
     evaluator, settings, incumbent = runtime.context.evaluator, state["settings"], state["incumbent"]
-    if incumbent.candidate == settings.source or not _suite(state, runtime.context):
+    if incumbent.candidate == settings.source:
         return {}
+    watched = evaluator.sanitize(incumbent.verdict)
+    update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}
+    if not watched.passed:
+        return {"disqualified": f"{watched.outcome}: {watched.reason}"}
+    if not _suite(state, runtime.context):
+        return update
     verdict = evaluator.verify(evaluator.build(incumbent.candidate), held_out=True)
     if verdict.passed:
         verdict = evaluator.measure(verdict, baseline=settings.source, held_out=True)
-    update: dict = {"held_out": verdict}
+    update["held_out"] = verdict
     if not verdict.passed:
         update["disqualified"] = f"on held-out workloads: {verdict.outcome}: {verdict.reason}"
     elif verdict.suite is not None and verdict.suite.comparison is Comparison.SLOWER:

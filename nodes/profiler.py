@@ -15,15 +15,15 @@ def profiler(state: State, runtime: Runtime[Context]) -> dict:
     if "finding" in state and state["stale_rounds"] > 0:
         return begun  # the incumbent is the one that the finding is about
     context, incumbent = runtime.context, state["incumbent"]
-    build = context.evaluator.build(incumbent.candidate)
+    probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate))
     finding = context.policies["profiler"].profiler(
         ProfilerRequest(
             spec=context.visible_spec(state),
             device=context.evaluator.facts,
             source=context.store.get(incumbent.candidate),
             timings=incumbent.verdict.timings,
-            probes=context.evaluator.probes(build),
+            probes=probes,
             round=round_,
         )
     )
-    return {**begun, "finding": finding}
+    return {**begun, "finding": finding.model_copy(update={"probes": probes})}

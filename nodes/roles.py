@@ -46,6 +46,8 @@ class Finding(Frozen):
     """Named figures with the unit in the name: `registers`, `load_width_bytes`, `cold_light_percent` ..."""
     slow_workloads: tuple[str, ...] = ()
     """Labels of the workloads farthest from their bound, worst first."""
+    probes: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """What the answer was based on, for the report: the request's probes. The node adds it, no policy needs to."""
 
 
 class Plan(Frozen):

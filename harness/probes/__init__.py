@@ -1,21 +1,27 @@
 """What bounds a kernel, from the cheapest source that knows. One probe a file; the file's name is the probe's name.
 
-Each file has `read(build: Build, facts: DeviceFacts) -> dict[str, str]`. A probe that cannot be read here answers
-{"unavailable": why}, in one clause; it raises for our own mistakes only.
+Each file has `read(build: Build, facts: DeviceFacts) -> dict[str, str]`. One that runs the build has `NEEDS_CALLS = True`
+and is also given the spec and the workloads to call it at; such a reading takes seconds and is not the same twice. A
+probe that cannot be read here answers {"unavailable": why}, in one clause; it raises for our own mistakes only.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 
 from harness.records import Build, DeviceFacts
+from kernels.spec import Spec, Workload
 
 
 def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def read_all(build: Build, facts: DeviceFacts) -> dict[str, dict[str, str]]:
-    """Every probe's readings of a build, by the probe's name."""
-    return {name: importlib.import_module(f"{__name__}.{name}").read(build, facts) for name in names()}
+def read(name: str, build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workload]) -> dict[str, str]:
+    """One probe's readings of a build."""
+    probe = importlib.import_module(f"{__name__}.{name}")
+    if getattr(probe, "NEEDS_CALLS", False):
+        return probe.read(build, facts, spec, workloads)
+    return probe.read(build, facts)

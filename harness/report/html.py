@@ -67,7 +67,7 @@ def _headline(result: Result) -> tuple[str, str]:
             f"{the_baseline} on {where}.{held_out}"
         )
     if result.held_out_reason:
-        return "same", "The fastest file did not hold on workloads that no agent saw, so the baseline stands."
+        return "same", "The fastest file did not hold in the end, so the baseline stands."
     if result.status == "finished":
         return "same", f"No candidate was clearly faster than {the_baseline} on {where}."
     return "unclear", f"Nothing clearly faster than {the_baseline} on {where} so far."

@@ -114,6 +114,15 @@ class WorkloadRow(Row):
         return " · ".join(f"{axis} {size}" for axis, size in self.axes.items())
 
 
+class FindingRow(Row):
+    """What bounds the candidate that the profiler last looked at: the incumbent at the start of a round."""
+
+    bound: str
+    summary: str
+    probes: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Probe -> its readings (`compiler`, `sass`, `ncu`), or {"unavailable": why}."""
+
+
 class SpentRow(Row):
     seconds: float = 0.0
     """Working time over all processes of the run; pauses do not count."""
@@ -175,6 +184,7 @@ class Result(Row):
     """Rounds that were asked for."""
     attempts: tuple[AttemptRow, ...] = ()
     workloads: tuple[WorkloadRow, ...] = ()
+    finding: FindingRow | None = None
     spent: SpentRow = SpentRow()
     sandbox: tuple[str, ...] = ()
     """Layers that were in force, such as `landlock`, `seccomp`, `no network`."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from harness.records import Comparison, DeviceFacts, Interval, Outcome
 from harness.report.html import Exchange
-from harness.report.result import AttemptRow, Light, PlanRow, Result, SpentRow, Versions, WorkloadRow
+from harness.report.result import AttemptRow, FindingRow, Light, PlanRow, Result, SpentRow, Versions, WorkloadRow
 from harness.store import digest
 
 BASELINE = """// One block a token, scalar loads.
@@ -185,6 +185,14 @@ RESULT = Result(
     rounds=5,
     attempts=ATTEMPTS,
     workloads=_rows(),
+    finding=FindingRow(
+        bound="latency",
+        summary="The decode shapes wait for their first loads: two bytes a load keep too few bytes in flight.",
+        probes={
+            "compiler": {"kernels": "3", "most registers": "32"},
+            "ncu": {"unavailable": "the driver keeps the GPU's counters for administrators"},
+        },
+    ),
     spent=SpentRow(seconds=143.0, calls=7, tokens_in=41_208, tokens_out=9_117, money_usd=0.21),
     sandbox=("landlock", "seccomp", "no network", "rlimits"),
     notices=("Device cuda: an NVIDIA GPU and nvcc 13.0 are there.",),

@@ -28,6 +28,8 @@ def hostile_result() -> Result:
         record[field] = PAYLOAD
     record |= {"held_out_reason": PAYLOAD, "commit": PAYLOAD, "facts": None}
     record |= {"sandbox": [PAYLOAD], "notices": [PAYLOAD], "warnings": [PAYLOAD], "measured": {PAYLOAD: PAYLOAD}}
+    record["finding"] = {"bound": PAYLOAD, "summary": PAYLOAD, "probes": {PAYLOAD: {PAYLOAD: PAYLOAD}}}
+    record["finding"]["probes"] |= {"ncu": {"unavailable": PAYLOAD}}
     record["versions"] = dict.fromkeys(record["versions"], PAYLOAD)
     for attempt in record["attempts"]:
         attempt |= {"reason": PAYLOAD, "tuned": {PAYLOAD: 1}}

@@ -106,6 +106,16 @@ def test_a_winner_that_fails_on_held_out_workloads_is_no_winner():
     assert "the baseline stands" in head and "NaN at 3" in head and "no improvement" in head
 
 
+def test_what_bounds_it_is_shown_with_the_readings_and_with_why_there_are_none():
+    words = Page(render(RESULT, SOURCES)).words
+    shown = words.split("What bounds it")[1].split("Every workload")[0]
+    assert "latency" in shown and "wait for their first loads" in shown
+    assert "most registers" in shown and "32" in shown
+    assert "ncu says nothing: the driver keeps" in shown
+    without = Result.model_validate(RESULT.model_dump() | {"finding": None})
+    assert "What bounds it" not in Page(render(without, SOURCES)).words
+
+
 def test_a_source_that_is_gone_leaves_only_its_diff_out():
     only_baseline = {RESULT.source: BASELINE}
     words = Page(render(RESULT, only_baseline)).words
