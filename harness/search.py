@@ -1,8 +1,9 @@
 """Search of the integers that a candidate leaves open, by building, checking and timing variants.
 
-Optuna's TPE proposes; variants of a batch are built side by side, then timed in turn against the source as it came, so
-that drift hits all of them alike. Few samples for all, more for the best few (successive halving). What wins here is
-measured again like any candidate, against the incumbent, before anybody calls it faster.
+Optuna's TPE proposes, for all workloads, for the small and for the large ones in turn; variants of a batch are built
+side by side, then timed in turn against the source as it came, so that drift hits all of them alike. Few samples for
+all, more for the best few (successive halving) and for those that are best on a band of sizes (harness/bands.py). What
+wins here is measured again like any candidate, against the incumbent, before anybody calls it faster.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import statistics
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness import comparison, timing
+from harness import bands, comparison, timing
+from harness.bands import Key, Ratios, Split, score
 from harness.correctness import Layout
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import Cache
@@ -28,58 +30,113 @@ from kernels.spec import Workload
 if TYPE_CHECKING:
     from harness.evaluate import Evaluator
 
-Key = tuple[tuple[str, int], ...]
-"""A choice of values, sorted by name."""
 FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
 CASES = {"cuda": 8, "cpu": 3}
 """Timed workloads and cache states that a variant is tried on; the measure gate looks at all."""
 MOST_VARIANTS = 64
 
+Case = tuple[Workload, Cache]
+Measurement = Callable[["Evaluator", str, Sequence[dict[str, int]], Sequence[Case], int], "list[Ratios | None]"]
+"""Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
 
-def search(evaluator: Evaluator, source: str, open_: Sequence[Tunable], seconds: float) -> tuple[dict[str, int], int, str]:
-    """(values, variants tried, what came of it) for `source`; the values it came with where none is clearly better."""
+
+@dataclass(frozen=True)
+class Found:
+    values: dict[str, int]
+    """For every workload; those that the source came with where none is clearly better."""
+    split: Split | None
+    """For bands of workloads, where that is clearly better than `values`."""
+    tried: int
+    reason: str
+
+
+def search(
+    evaluator: Evaluator,
+    source: str,
+    open_: Sequence[Tunable],
+    seconds: float,
+    measure: Measurement | None = None,
+) -> Found:
+    """Values for the tunables of `source`, found in about `seconds`; `measure` (the real one) times the variants."""
+    measure = measure or measured_ratios
     deadline = time.monotonic() + seconds
     size = math.prod(len(t.choices) for t in open_)
-    start = {t.name: t.value for t in open_}
-    proposals = _Proposals(open_)
-    batch = max(2, min(8, len(os.sched_getaffinity(0))))
+    start: Key = tuple(sorted((t.name, t.value) for t in open_))
     cases = _contests(evaluator)
-    scores: dict[Key, float] = {}
+    groups = _groups(evaluator, cases)
+    proposals = _Proposals(open_, len(groups))
+    batch = max(2, min(8, len(os.sched_getaffinity(0))))
+    known: dict[Key, Ratios] = {}
     failed = 0
-    while time.monotonic() < deadline and len(scores) + failed < MOST_VARIANTS:
+    while time.monotonic() < deadline and len(known) + failed < MOST_VARIANTS:
         keys = proposals.ask(batch)
         if not keys:
             break
-        for key, score in zip(keys, _measure(evaluator, source, [dict(key) for key in keys], cases, FIRST_BLOCKS), strict=True):
-            proposals.tell(key, score)
-            if score is None:
+        for key, ratios in zip(keys, measure(evaluator, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
+            if ratios is None:
                 failed += 1
+                proposals.tell(key, None)
             else:
-                scores[key] = score
-        evaluator.say(f"tuning: {len(scores)} of {size - 1} variants, best {math.exp(-min([0.0, *scores.values()])):.3f}x")
-    tried = len(scores) + failed
-    finalists = sorted(scores, key=scores.__getitem__)[:FINALISTS]
-    if not finalists or scores[finalists[0]] >= 0:
-        return start, tried, f"{tried} of {size - 1} variants tried, none faster than the numbers it came with"
-    again = _measure(evaluator, source, [dict(key) for key in finalists], cases, LAST_BLOCKS)
-    best = min(range(len(finalists)), key=lambda i: math.inf if again[i] is None else again[i])
-    gain = again[best]
-    if gain is None or gain >= -comparison.MARGIN[evaluator.device] / 2:
-        return start, tried, f"{tried} of {size - 1} variants tried, none clearly faster than the numbers it came with"
-    return dict(finalists[best]), tried, f"{tried} of {size - 1} variants tried, the best {math.exp(-gain):.3f}x"
+                known[key] = ratios
+                proposals.tell(key, [score(ratios, group) for group in groups])
+        best = min((score(ratios) for ratios in known.values()), default=0.0)
+        evaluator.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
+    tried = len(known) + failed
+    said = f"{tried} of {size - 1} variants tried"
+    workloads = [workload for workload, _ in cases]
+    margin = comparison.MARGIN[evaluator.device]
+    as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
+    proposal = bands.proposed(evaluator.spec, workloads, known | {start: as_it_came}, margin)
+    finalists = [key for key in sorted(known, key=lambda key: score(known[key]))[:FINALISTS] if score(known[key]) < 0]
+    finalists += [key for _, key in proposal[1] if key not in finalists and key != start] if proposal else []
+    if not finalists:
+        return Found(dict(start), None, tried, f"{said}, none faster than the numbers it came with")
+    again = measure(evaluator, source, _values(finalists), cases, LAST_BLOCKS)
+    last = {key: ratios for key, ratios in zip(finalists, again, strict=True) if ratios is not None}
+    single = min(last, key=lambda key: score(last[key]), default=start)
+    if single != start and score(last[single]) >= -margin / 2:
+        single = start
+    last[start] = [[1.0] * LAST_BLOCKS for _ in cases]
+    split = bands.confirmed(evaluator.spec, workloads, proposal, last, single, margin) if proposal else None
+    gain = math.exp(-score(last[single]))
+    reason = f"the best {gain:.3f}x" if single != start else "none clearly faster than the numbers it came with"
+    if split is not None:
+        reason += f"; by {' * '.join(split.measure.sizes)} in {len(split.bands)} bands"
+    return Found(dict(single), split, tried, f"{said}, {reason}")
+
+
+def _values(keys: Sequence[Key]) -> list[dict[str, int]]:
+    return [dict(key) for key in keys]
+
+
+def _groups(evaluator: Evaluator, cases: Sequence[Case]) -> list[list[int]]:
+    """Cases whose best numbers are looked for: all of them, and the smaller and larger half where sizes differ."""
+    every = list(range(len(cases)))
+    ordered = sorted(every, key=lambda case: evaluator.moved(cases[case][0]))
+    small, large = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
+    if len({workload.label for workload, _ in cases}) < 2:
+        return [every]
+    return [every, small, large]
 
 
 class _Proposals:
-    """Which variants to try next: all of a small space, the nearest to the start first; what TPE asks for in a large one."""
+    """Which variants to try next: all of a small space, the nearest to the start first; what TPE asks for in a large one.
 
-    def __init__(self, open_: Sequence[Tunable]) -> None:
+    One study for each group of cases: they ask in turn, and every measurement is told to all of them.
+    """
+
+    def __init__(self, open_: Sequence[Tunable], groups: int) -> None:
         self.start = tuple(sorted((t.name, t.value) for t in open_))
-        self.trials: dict[Key, Any] = {}
+        self.trials: dict[Key, tuple[int, Any]] = {}
         self.seen: set[Key] = {self.start}
-        self.study: Any = None
+        self.studies: list[Any] = []
+        self.turn = 0
         if math.prod(len(t.choices) for t in open_) <= MOST_VARIANTS:
             names = sorted(open_, key=lambda t: t.name)
-            every = [tuple(zip([t.name for t in names], p, strict=True)) for p in itertools.product(*(t.choices for t in names))]
+            every = [
+                tuple(zip([t.name for t in names], p, strict=True))
+                for p in itertools.product(*(t.choices for t in names))
+            ]
             rank = {t.name: {c: abs(i - _place(t)) for i, c in enumerate(t.choices)} for t in names}
             self.left = sorted(every, key=lambda key: sum(rank[name][value] for name, value in key))
             return
@@ -87,14 +144,15 @@ class _Proposals:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        # One seed for all: a resumed run proposes the same variants, whose builds it then finds in the store.
-        sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=12, multivariate=True, constant_liar=True)
-        self.study = optuna.create_study(sampler=sampler)
-        self.space = {t.name: optuna.distributions.CategoricalDistribution(t.choices) for t in open_}
+        for seed in range(groups):
+            # Fixed seeds: a resumed run proposes the same variants, whose builds it then finds in the store.
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=12, multivariate=True, constant_liar=True)
+            self.studies.append(optuna.create_study(sampler=sampler))
+        self.space: dict[str, Any] = {t.name: optuna.distributions.CategoricalDistribution(t.choices) for t in open_}
 
     def ask(self, count: int) -> list[Key]:
         found: list[Key] = []
-        if self.study is None:
+        if not self.studies:
             while self.left and len(found) < count:
                 key = self.left.pop(0)
                 if key not in self.seen:
@@ -103,24 +161,49 @@ class _Proposals:
             for _ in range(8 * count):  # it may propose what it proposed before
                 if len(found) == count:
                     break
-                trial = self.study.ask(self.space)
+                study = self.turn % len(self.studies)
+                self.turn += 1
+                trial = self.studies[study].ask(self.space)
                 key = tuple(sorted(trial.params.items()))
                 if key in self.seen:
-                    self.study.tell(trial, state=_failed())
+                    self.studies[study].tell(trial, state=_failed())
                     continue
-                self.trials[key] = trial
+                self.trials[key] = study, trial
                 self.seen.add(key)
                 found.append(key)
+            else:
+                found += itertools.islice(self._neighbours(), count - len(found))
         self.seen.update(found)
         return found
 
-    def tell(self, key: Key, score: float | None) -> None:
-        if self.study is None:
+    def _neighbours(self) -> Iterator[Key]:
+        """What no study asks for any more: untried variants that differ in one number from the best of one."""
+        for study in self.studies:
+            finished = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
+            best = min(finished, key=lambda trial: trial.value).params if finished else {}
+            for name in best:
+                for value in self.space[name].choices:
+                    key = tuple(sorted({**best, name: value}.items()))
+                    if key not in self.seen:
+                        self.seen.add(key)
+                        yield key
+
+    def tell(self, key: Key, scores: Sequence[float] | None) -> None:
+        """What a variant came to in each group; None where it failed."""
+        if not self.studies:
             return
-        if score is None:
-            self.study.tell(self.trials[key], state=_failed())
-        else:
-            self.study.tell(self.trials[key], score)
+        import optuna
+
+        asked, trial = self.trials.get(key, (None, None))
+        if scores is None:
+            if asked is not None:
+                self.studies[asked].tell(trial, state=_failed())
+            return
+        for index, (study, value) in enumerate(zip(self.studies, scores, strict=True)):
+            if index == asked:
+                study.tell(trial, value)
+            else:
+                study.add_trial(optuna.trial.create_trial(params=dict(key), distributions=self.space, value=value))
 
 
 def _failed() -> Any:
@@ -134,7 +217,7 @@ def _place(tunable: Tunable) -> int:
     return tunable.choices.index(tunable.value) if tunable.value in tunable.choices else len(tunable.choices) // 2
 
 
-def _contests(evaluator: Evaluator) -> list[tuple[Workload, Cache]]:
+def _contests(evaluator: Evaluator) -> list[Case]:
     """A spread of the timed workloads and cache states, smallest and largest among them."""
     cases = [(w, c) for w in evaluator.suite() if w.timed for c in evaluator.caches(w)]
     most = CASES[evaluator.device]
@@ -143,18 +226,15 @@ def _contests(evaluator: Evaluator) -> list[tuple[Workload, Cache]]:
     return [cases[round(i * (len(cases) - 1) / (most - 1))] for i in range(most)]
 
 
-def _measure(
-    evaluator: Evaluator, source: str, variants: list[dict[str, int]], cases: list[tuple[Workload, Cache]], blocks: int
-) -> list[float | None]:
-    """Mean log of (time of the variant / time of the source as it came) over the cases; None where it failed.
-
-    The worst case counts twice: numbers that are fast on most workloads and ruin one are of no use to anybody.
-    """
+def measured_ratios(
+    evaluator: Evaluator, source: str, variants: Sequence[dict[str, int]], cases: Sequence[Case], blocks: int
+) -> list[Ratios | None]:
+    """Ratios of each variant by case: time of the source as it came / time of the variant; None where it failed."""
     texts = [source, *(bake(source, values) for values in variants)]
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
         builds = list(pool.map(evaluator.build, [evaluator.store.put(text) for text in texts]))
     sides: dict[int, Side] = {}
-    logs: dict[int, list[float]] = {}
+    found: dict[int, list[list[float]]] = {}
     try:
         for index, build in enumerate(builds):
             if build.ok and (worker := _checked(evaluator, build)):
@@ -162,14 +242,12 @@ def _measure(
         if 0 not in sides:
             return [None] * len(variants)
         for workload, cache in cases:
-            _time(evaluator, workload, cache, sides, logs, blocks)
+            _time(evaluator, workload, cache, sides, found, blocks)
     finally:
         for side in sides.values():
             side.worker.close()
-    return [
-        statistics.fmean(logs[i]) + max(0.0, *logs[i]) if i in sides and i in logs else None
-        for i in range(1, len(texts))
-    ]
+    whole = {i for i in sides if len(found.get(i, ())) == len(cases)}
+    return [found[i] if i in whole else None for i in range(1, len(texts))]
 
 
 def _checked(evaluator: Evaluator, build) -> Worker | None:
@@ -196,7 +274,7 @@ def _time(
     workload: Workload,
     cache: Cache,
     sides: dict[int, Side],
-    logs: dict[int, list[float]],
+    found: dict[int, list[list[float]]],
     blocks: int,
 ) -> None:
     """One contest of all sides that are left; a side that fails leaves, and the rest goes again."""
@@ -210,5 +288,5 @@ def _time(
             sides.pop(int(fault.side)).worker.close()
             continue
         for index, side in fresh.items():
-            logs.setdefault(index, []).append(-math.log(statistics.median(result.ratios[side.name])))
+            found.setdefault(index, []).append(result.ratios[side.name])
         return

@@ -1,4 +1,7 @@
-"""Gate: picks the integers that a verified draft leaves open, by measuring. No model is asked."""
+"""Gate: picks the integers that a verified draft leaves open, by measuring. No model is asked.
+
+Where the search found that bands of workloads want different ones, the host gets to choose, if that source is right too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import time
 
 from langgraph.runtime import Runtime
 
+from harness.evaluate import Tuned
 from nodes.context import Context
+from nodes.rewrites.dispatch import dispatched, values
+from nodes.rewrites.source import Unsupported
 from nodes.state import Draft, State
 
 
@@ -28,11 +34,26 @@ def _tune(draft: Draft, seconds: float, context: Context) -> Draft:
     began = time.monotonic()
     picked = context.evaluator.tune(draft.candidate, seconds=seconds)
     update: dict = {}
-    if picked.candidate != draft.candidate:
-        build = context.evaluator.build(picked.candidate)
+    for candidate, numbers in [*_by_size(draft, picked, context), (picked.candidate, picked.values)]:
+        if candidate == draft.candidate:
+            update = {"tuned": numbers}
+            break
+        build = context.evaluator.build(candidate)
         verdict = context.evaluator.verify(build)
-        if verdict.passed:  # else the numbers that the plan came with stay
-            update = {"candidate": picked.candidate, "build": build, "verdict": verdict, "tuned": picked.values}
-    else:
-        update = {"tuned": picked.values}
+        if verdict.passed:  # else the next best; in the end the numbers that the plan came with stay
+            update = {"candidate": candidate, "build": build, "verdict": verdict, "tuned": numbers}
+            break
     return draft.model_copy(update={**update, "seconds": draft.seconds + time.monotonic() - began})
+
+
+def _by_size(draft: Draft, picked: Tuned, context: Context) -> list[tuple[str, dict[str, int]]]:
+    """The source in which the host chooses, and its numbers; none where one choice suits all or it cannot be written."""
+    if picked.split is None:
+        return []
+    evaluator = context.evaluator
+    try:
+        text = dispatched(evaluator.store.get(draft.candidate), evaluator.device, evaluator.spec, picked.split)
+    except Unsupported as reason:
+        evaluator.say(f"one choice of numbers for all sizes: {reason}")
+        return []
+    return [(evaluator.store.put(text), values(text))]

@@ -42,9 +42,32 @@ AT_THE_LIMIT = 0.93
 SMALL_LIGHT_US = 3.0
 """Workloads whose bytes take less than this are over before a deeper memory pipeline would help."""
 RISKS: dict[Outcome, tuple[str, ...]] = {
-    Outcome.INCORRECT: ("fast_math", "cpu_vector_math", "keep_row", "warp_reduce", "spread", "pack"),
-    Outcome.RUNTIME_ERROR: ("keep_row", "short_rows", "dependent_launch", "spread", "pack", "warp_reduce"),
-    Outcome.OUT_OF_RESOURCES: ("keep_row", "spread"),
+    Outcome.INCORRECT: (
+        "fast_math",
+        "packed_half",
+        "in_flight",
+        "cpu_tile",
+        "cpu_fuse",
+        "one_pass",
+        "cpu_vector_math",
+        "cluster_rows",
+        "short_rows",
+        "keep_row",
+        "warp_reduce",
+        "spread",
+        "pack",
+        "fuse_launches",
+    ),
+    Outcome.RUNTIME_ERROR: (
+        "cluster_rows",
+        "keep_row",
+        "short_rows",
+        "dependent_launch",
+        "spread",
+        "pack",
+        "warp_reduce",
+    ),
+    Outcome.OUT_OF_RESOURCES: ("cluster_rows", "in_flight", "keep_row", "spread"),
 }
 """Which step to drop first when a candidate fails so; otherwise the last one goes."""
 
@@ -203,14 +226,19 @@ class _Search:
 
     def __init__(self, request: PlannerRequest) -> None:
         self.request = request
-        self.facts = Facts(spec=request.spec, device=request.device)
+        self.facts_json = Facts(spec=request.spec, device=request.device).model_dump_json()
+        self.after: dict[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]] = {}
+        self.structures: dict[str, str] = {}
         self.sources = {**request.sources, request.incumbent: request.source}
         tried = [a for a in request.attempts if a.plan.base]
         self.root = tried[0].plan.base if tried and tried[0].plan.base in self.sources else request.incumbent
         self.tried = {(a.plan.base, a.plan.steps) for a in request.attempts}
         self.known = {a.candidate for a in request.attempts if a.candidate}
         # What was tuned comes back with other numbers; the search has been over its structure already.
-        self.known |= {digest(structure(source)) for source in self.sources.values()}
+        self.known |= {self._structure(source) for source in self.sources.values()}
+        # Where the host chooses numbers by size, what was planned reads otherwise than what came of it.
+        planned = [self._after(a.plan.base, a.plan.steps)[0] for a in tried if a.plan.base in self.sources]
+        self.known |= {self._structure(text) for text in planned}
 
     def rewrite(self, step: str) -> Rewrite:
         return _catalog()[step.partition(":")[0]]
@@ -268,14 +296,20 @@ class _Search:
         return max(measured, default=1.0)
 
     def _after(self, base: str, steps: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-        """The source after those of the steps that apply, and which they are."""
-        text, applied = self.sources[base], []
-        for step in steps:
-            changed = applied_step(step, text, self.facts)
-            if changed is not None:
-                text = changed
-                applied.append(step)
-        return text, tuple(applied)
+        """The source after those of the steps that apply, and which they are. Lists share what they begin with."""
+        if not steps:
+            return self.sources[base], ()
+        if (base, steps) not in self.after:
+            text, applied = self._after(base, steps[:-1])
+            changed = _rewritten(steps[-1], text, self.facts_json)
+            self.after[base, steps] = (text, applied) if changed is None else (changed, (*applied, steps[-1]))
+        return self.after[base, steps]
+
+    def _structure(self, text: str) -> str:
+        """Hash of a source without the numbers that a search picks."""
+        if text not in self.structures:
+            self.structures[text] = digest(structure(text))
+        return self.structures[text]
 
     def _bundle(self, without: frozenset[str] = frozenset()) -> tuple[str, ...]:
         """One form of every rewrite that should help, in order: the form that promises most."""
@@ -329,7 +363,7 @@ class _Search:
             text, applied = self._after(base, steps)
             if not applied or (base, applied) in self.tried:
                 continue
-            name = digest(structure(text))
+            name = self._structure(text)
             if name in self.known or digest(text) in self.known:
                 continue
             speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))

@@ -5,9 +5,9 @@
 raises Unsupported at the first thing that it does not understand. `independent` then decides whether two different
 iterations can ever touch the same element where one of them writes.
 
-The canonical order of the CPU rewrites, which their ORDER says: nest (10) makes rows of a flat loop, hoist (20) takes
-what is constant out of them, vector_math (30) removes the calls that keep them scalar, parallel (35) shares rows out
-while the loops are still plain, simd (40) marks what is left for the compiler's vectoriser, reciprocal (45), lanes (60)
+The canonical order of the CPU rewrites, which their ORDER says: nest (10) makes rows of a flat loop, fuse (15) joins
+passes, hoist (20) takes what is constant out of them, vector_math (30) removes the calls that keep them scalar, parallel
+(35) shares rows out while the loops are still plain, tile (37) cuts transposed ones into tiles, simd (40) marks what is left for the compiler's vectoriser, reciprocal (45), lanes (60)
 writes the vectors out by hand, stream (70) changes their stores. Any other order gives right code, if less of it.
 
 Taken for granted, as the contract between spec and candidate says so: two pointer parameters of an entry point never
@@ -1032,6 +1032,37 @@ def reductions(source: Source, effects: Effects) -> dict[str, str] | None:
         if any(not any(s.start_byte <= use.start_byte < s.end_byte for s in statements) for use in uses):
             return None
     return found
+
+
+def unordered(source: Source, loop: Loop) -> tuple[Effects, dict[str, str]]:
+    """What an iteration does and what the loop reduces (variable -> operator), where iterations may run in any order.
+
+    Raises Unsupported where they may not, or where that is not known.
+    """
+    found = effects(source, loop)
+    carried = reductions(source, found)
+    if carried is None:
+        raise Unsupported("a variable that an iteration takes from the one before")
+    if why := independent(found):
+        raise Unsupported(why)
+    return found, carried
+
+
+def reduction_clauses(carried: dict[str, str]) -> str:
+    """As OpenMP has them, each behind a space."""
+    return "".join(f" reduction({operator}:{name})" for name, operator in carried.items())
+
+
+def declared_names(source: Source, node: Node) -> set[str]:
+    """Variables that are declared anywhere below."""
+    names = set()
+    for declaration in source.walk(node, "declaration"):
+        for declarator in declaration.children_by_field_name("declarator"):
+            here: Node | None = declarator
+            while here is not None and here.type != "identifier":
+                here = here.child_by_field_name("declarator") or next(iter(reversed(here.named_children)), None)
+            names.add(source.of(here))
+    return names
 
 
 def _statement_of(node: Node) -> Node:

@@ -71,6 +71,8 @@ def _is_free(code: Code, kernel: Kernel) -> bool:
         return False  # it only serves rows that are too long for registers
     if any(carries_state(kernel, statements(loop.body)) for loop in thread_loops(kernel)):
         return False
+    if kernel.counts_warps:
+        return False
     names = ("threadIdx.y", "blockDim.y")
     return not any(kernel.source.of(n) in names for n in kernel.source.walk(kernel.body, "field_expression"))
 

@@ -25,16 +25,14 @@ from nodes.rewrites._loops import (
     Function,
     Loop,
     declared_type,
-    effects,
     enclosing_function,
     functions,
     identifiers,
     indentation,
-    independent,
     loops,
     over_lanes,
     pragma_node,
-    reductions,
+    unordered,
 )
 from nodes.rewrites.source import Edits, Source, Unsupported
 
@@ -77,9 +75,8 @@ def rewrite(source: Source, facts) -> str | None:
         if loop.step is not None or loop.inclusive or over_lanes(source, loop.node):
             continue
         try:
-            found = effects(source, loop)
-            carried = reductions(source, found)
-            if found.inner_loops or found.called_loops or carried is None or independent(found):
+            found, carried = unordered(source, loop)
+            if found.inner_loops or found.called_loops:
                 continue
             translation = _Translation(source, loop, found, carried, conversions)
             edits.changes.extend(translation.changes())

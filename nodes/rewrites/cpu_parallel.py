@@ -12,21 +12,20 @@ from nodes.rewrites._insert import define
 from nodes.rewrites._loops import (
     Effects,
     Loop,
-    Unsupported,
     assignments,
     canonical,
-    effects,
+    declared_names,
     functions,
     identifiers,
     indentation,
-    independent,
     loops,
     over_lanes,
     pragma_before,
     pragma_node,
-    reductions,
+    reduction_clauses,
+    unordered,
 )
-from nodes.rewrites.source import Edits, Source
+from nodes.rewrites.source import Edits, Source, Unsupported
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -49,11 +48,10 @@ def rewrite(source: Source, facts: object) -> str | None:
         if pragma and not pragma.startswith("#pragma omp simd"):
             continue
         try:
-            found = effects(source, loop)
-            carried = reductions(source, found)
-            if carried is None or independent(found) or any(loop.node in _nodes(source, name) for name in repeated):
+            found, carried = unordered(source, loop)
+            if any(loop.node in _nodes(source, name) for name in repeated):
                 continue
-            clauses = "".join(f" reduction({operator}:{name})" for name, operator in carried.items())
+            clauses = reduction_clauses(carried)
             indent = indentation(source, loop.node)
             condition = _condition(source, loop, found)
         except Unsupported:
@@ -96,8 +94,10 @@ def _collapses(source: Source, loop: Loop) -> bool:
         return False
     if loop.variable in identifiers(source, inner.start) or not any(source.walk(inner.body, "for_statement")):
         return False
-    found = effects(source, inner)
-    return not independent(found) and reductions(source, found) == {}
+    try:
+        return unordered(source, inner)[1] == {}
+    except Unsupported:
+        return False
 
 
 def _called_in_loops(source: Source) -> set[str]:
@@ -117,7 +117,7 @@ def _nodes(source: Source, name: str) -> set:
 
 def _condition(source: Source, loop: Loop, found: Effects) -> str:
     """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
-    inside = {name for name, _ in assignments(source, loop.body)} | _declared(source, loop)
+    inside = {name for name, _ in assignments(source, loop.body)} | declared_names(source, loop.body) | {loop.variable}
     products: list[str] = []
     for inner in found.inner_loops:
         chain = [inner]
@@ -140,14 +140,3 @@ def _condition(source: Source, loop: Loop, found: Effects) -> str:
 
 def _factor(text: str) -> str:
     return text if text.replace("_", "").isalnum() else f"({text})"
-
-
-def _declared(source: Source, loop: Loop) -> set[str]:
-    names = {loop.variable}
-    for node in source.walk(loop.body, "declaration"):
-        for declarator in node.children_by_field_name("declarator"):
-            here = declarator
-            while here is not None and here.type != "identifier":
-                here = here.child_by_field_name("declarator") or next(iter(reversed(here.named_children)), None)
-            names.add(source.of(here))
-    return names

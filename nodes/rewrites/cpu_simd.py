@@ -6,19 +6,8 @@ the pointers. A loop that still calls into libm is left alone: the pragma would 
 
 from __future__ import annotations
 
-from nodes.rewrites._loops import (
-    Unsupported,
-    effects,
-    functions,
-    indentation,
-    independent,
-    loops,
-    over_lanes,
-    pragma_before,
-    pragma_node,
-    reductions,
-)
-from nodes.rewrites.source import Edits, Source
+from nodes.rewrites import _loops
+from nodes.rewrites.source import Edits, Source, Unsupported
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -35,25 +24,24 @@ _VECTOR_CALLS = frozenset({
 
 
 def rewrite(source: Source, facts: object) -> str | None:
-    edits, own = Edits(source), functions(source)
-    for loop in loops(source):
-        pragma = pragma_before(source, loop.node)
+    edits, own = Edits(source), _loops.functions(source)
+    for loop in _loops.loops(source):
+        pragma = _loops.pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or loop.step is not None or over_lanes(source, loop.node):
+        if (pragma and not shared) or loop.step is not None or _loops.over_lanes(source, loop.node):
             continue
         try:
-            found = effects(source, loop)
-            carried = reductions(source, found)
+            found, carried = _loops.unordered(source, loop)
             libm = {name for name in found.calls if name not in _VECTOR_CALLS and name not in own}
-            if found.inner_loops or found.called_loops or carried is None or libm or independent(found):
+            if found.inner_loops or found.called_loops or libm:
                 continue
-            clauses = "".join(f" reduction({operator}:{name})" for name, operator in carried.items())
-            indent = indentation(source, loop.node)
+            clauses = _loops.reduction_clauses(carried)
+            indent = _loops.indentation(source, loop.node)
         except Unsupported:
             continue
         if shared:
             combined = pragma.replace(" for ", " for simd ", 1).replace(" if (", " if (parallel: ")
-            edits.replace(pragma_node(source, loop.node), f"{combined}\n")
+            edits.replace(_loops.pragma_node(source, loop.node), f"{combined}\n")
             continue
         edits.insert(loop.node.start_byte, f"#pragma omp simd{clauses}\n{indent}")
     return edits.apply() if edits.changes else None

@@ -135,10 +135,11 @@ class Launch:
         else:
             function, self.config_nodes, arguments = arguments[0], arguments[1:5], arguments[5:]
         self.function, self.arguments = function, arguments
-        self.kernel_name = (
-            code.source.of(function.child_by_field_name("name") or function).split("::")[-1].split("<")[0]
-        )
-        self.template_list = function.child_by_field_name("arguments") if function.type == "template_function" else None
+        named = function
+        while named.type == "qualified_identifier" and (inside_of := named.child_by_field_name("name")) is not None:
+            named = inside_of
+        self.kernel_name = code.source.of(named.child_by_field_name("name") or named)
+        self.template_list = named.child_by_field_name("arguments") if named.type == "template_function" else None
         inner = self.template_list.named_children if self.template_list else []
         self.template_arguments = [code.source.of(c) for c in inner]
 
@@ -189,7 +190,21 @@ class Launch:
         if parts is None:
             return (self.code.source.of(node), "1", "1")
         texts = [self.code.source.of(p) for p in parts] + ["1", "1", "1"]
-        return (texts[0], texts[1], texts[2])
+        later = self._set_later(node)
+        x, y, z = (f"{self.code.source.of(node)}.{c}" if c in later else t for c, t in zip("xyz", texts, strict=False))
+        return (x, y, z)
+
+    def _set_later(self, node: Node) -> set[str]:
+        """Which of a `dim3` variable's fields are assigned to behind its declaration."""
+        source, found = self.code.source, self.code.definition(node) if node.type == "identifier" else None
+        targets = [t for t in self.code.assigned(source.root) if source.of(t) == source.of(node)] if found else []
+        targets = [t for t in targets if (here := self.code.definition(t)) is not None and here.where == found.where]
+        fields = {
+            source.of(t.parent.child_by_field_name("field")) for t in targets if t.parent.type == "field_expression"
+        }
+        if any(t.parent is None or t.parent.type != "field_expression" for t in targets):
+            raise Unsupported("a launch shape that is assigned to")
+        return fields
 
     def _dim3(self, node: Node, depth: int = 0) -> list[Node] | None:
         source = self.code.source
@@ -205,8 +220,7 @@ class Launch:
                 return None
             if "dim3" not in source.of(found.declaration.child_by_field_name("type")) and found.value is None:
                 return None
-            if self.code.mutated(found):
-                raise Unsupported("a launch shape that is assigned to")
+            self._set_later(node)
             if found.value is not None:
                 if found.value.type == "argument_list" or found.value.type == "initializer_list":
                     return [c for c in found.value.named_children if c.type != "comment"]
@@ -233,8 +247,13 @@ class Kernel:
         self.name_node, self.parameter_list, self.body = name, parameters, body
         parent = node.parent
         self.template = parent if parent is not None and parent.type == "template_declaration" else None
-        self.parameters = [self._parameter(p) for p in parameters.named_children if p.type == "parameter_declaration"]
-        self.launches = [launch for launch in code.launches if launch.kernel_name == self.name]
+        kinds = {"parameter_declaration", "optional_parameter_declaration"}
+        self.parameters = [self._parameter(p) for p in parameters.named_children if p.type in kinds]
+        self.has_defaults = any(p.type == "optional_parameter_declaration" for p in parameters.named_children)
+        """Whether a launch may leave arguments out, and no parameter can come behind the last one."""
+        self.launches = code.launches_of(self.name)
+        if any(len(launch.arguments) != len(self.parameters) for launch in self.launches):
+            self.launches = []
 
     def _parameter(self, node: Node) -> Parameter:
         text = self.source.of
@@ -385,7 +404,7 @@ class Kernel:
                     escapes.append((call, root))
                     continue
                 offset = pointer - Polynomial.symbol(base)
-                load = name in LOADS
+                load = self.code.loads(name)
                 node = call if load else argument
                 found.append(
                     Access(
@@ -441,13 +460,93 @@ class Kernel:
             writes = True
         elif owner.type == "pointer_expression" and not whole:
             writes = True  # the address of a field: anything may happen to it
+        elif owner.type == "init_declarator":
+            writes = code.binds(owner.parent, owner.child_by_field_name("declarator"))
+        wide = False
+        if owner.type == "argument_list" and owner.parent is not None and owner.parent.type == "call_expression":
+            writes, wide = code.lends(owner.parent, target)
         offset = pointer - Polynomial.symbol(base)
-        return Access(node, base, code.root_of(base), offset, code.element_of(base), reads, writes)
+        return Access(node, base, code.root_of(base), offset, code.element_of(base), reads, writes, wide=wide)
+
+    @cached_property
+    def barriers(self) -> list[int]:
+        """Where all of the block's threads wait for each other, in any case: bytes of calls that no branch skips."""
+        waiting = {"__syncthreads", "Reduce", "Sum", "sync"} | {
+            name for name, functions in self.code.overloads.items() if any("__syncthreads" in self.source.of(f) for f in functions)
+        }  # fmt: skip
+        found = []
+        for call in self.source.walk(self.body, "call_expression"):
+            name = self.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1].split(".")[-1]
+            here = call.parent
+            while here is not None and here.type not in {
+                "if_statement",
+                "conditional_expression",
+                "function_definition",
+            }:
+                here = here.parent
+            if name in waiting and here is not None and here.type == "function_definition":
+                found.append(call.start_byte)
+        return found
 
     @cached_property
     def has_barrier(self) -> bool:
         """Whether the block's threads, not only a warp's, wait for each other."""
         return any("__syncthreads" in self.source.of(f) for f in [self.node, *self.helpers])
+
+    @cached_property
+    def counts_warps(self) -> bool:
+        """Whether it, or a helper, reads a fixed number of places of its shared memory, one for each warp, whatever the
+        block's width: `sums[lane]` for all lanes, `sums[1]`, `for (w = 0; w < 8; ++w) ... sums[w]`."""
+        return any(self._counts_warps(function) for function in [self.node, *self.helpers])
+
+    def _counts_warps(self, function: Node) -> bool:
+        code, source = self.code, self.source
+        for node in source.walk(function, "subscript_expression"):
+            argument, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+            found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
+            if found is None or indices is None or "__shared__" not in source.of(found.declaration):
+                continue
+            owner = node.parent
+            if (
+                owner is not None
+                and owner.type == "assignment_expression"
+                and same(owner.child_by_field_name("left"), node)
+            ):
+                continue
+            index = code.polynomial(indices.named_children[0])
+            lane = any(s.operator == "%" and s.depends_on(Symbol("threadIdx.x")) for s in index.symbols)
+            if index.value == 0 or (index.value is None and not lane and not self._has_fixed_bound(node, index)):
+                continue
+            if not self._asks_width(node, function):
+                return True
+        return False
+
+    def _has_fixed_bound(self, node: Node, index: Polynomial) -> bool:
+        """Whether the index runs to a number that is known when the kernel is compiled."""
+        here: Node | None = node
+        while here is not None and here.type != "function_definition":
+            loop = self._loop(here) if here.type == "for_statement" else None
+            if loop is not None and any(s == loop.symbol for s in index.symbols):
+                kinds = {
+                    found.kind if (found := self.code.definition(n)) is not None else ""
+                    for n in self.source.walk(loop.bound_node, "identifier")
+                }
+                return not kinds & {"parameter", "local", "loop", ""}
+            here = here.parent
+        return False
+
+    def _asks_width(self, node: Node, function: Node) -> bool:
+        """Whether the node is only reached where a comparison with the block's width allows it."""
+        here = node
+        while here.parent is not None and not same(here, function):
+            parent = here.parent
+            condition = parent.child_by_field_name("condition")
+            if condition is not None and parent.type in {"if_statement", "conditional_expression", "for_statement"}:
+                for part in self.source.walk(condition, "identifier", "field_expression"):
+                    if not inside(here, condition) and self.code.polynomial(part).depends_on(Symbol("blockDim.x")):
+                        return True
+            here = parent
+        return False
 
     @cached_property
     def helpers(self) -> list[Node]:
@@ -463,9 +562,9 @@ class Kernel:
                         stack.append(function)
         return found
 
-    def block_indices(self) -> list[Node]:
-        """Where the kernel asks which block it is, or how many there are, along x."""
-        names = {"blockIdx.x", "gridDim.x"}
+    def block_indices(self, axis: str = "x") -> list[Node]:
+        """Where the kernel asks which block it is, or how many there are, along one dimension of the grid."""
+        names = {f"blockIdx.{axis}", f"gridDim.{axis}"}
         return [n for n in self.source.walk(self.body, "field_expression") if self.source.of(n) in names]
 
     def changes_within(self, polynomial: Polynomial, nodes: list[Node]) -> bool:
@@ -509,6 +608,59 @@ class Code:
                 found.append(Launch(self, call))
         return found
 
+    def launches_of(self, name: str) -> list[Launch]:
+        """Every launch of the kernel, or none where there may be others: from a macro, through a pointer, of another
+        kernel of the same name."""
+        if len(self.overloads.get(name, [])) > 1:
+            return []
+        if name in self._words_of_macros:
+            return []
+        mine = [launch for launch in self.launches if launch.kernel_name == name]
+        for node in self.source.walk(None, "identifier"):
+            if self.source.of(node) == name and not any(inside(node, launch.function) for launch in mine):
+                around = node.parent
+                while around is not None and around.type in {"template_function", "qualified_identifier"}:
+                    around = around.parent
+                asks = around is not None and around.type == "argument_list" and around.parent is not None
+                asked = self.source.of(around.parent.child_by_field_name("function")) if asks else ""
+                declared = around is not None and around.type == "function_declarator"
+                if not declared and asked not in {"cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}:
+                    return []
+        return mine
+
+    @cached_property
+    def _words_of_macros(self) -> set[str]:
+        """Every word of the bodies of macros that the file uses."""
+        bodies = {
+            name: set(re.findall(r"\w+", self.source.of(node.child_by_field_name("value"))))
+            for name, node in self.macros.items()
+        }
+        definitions = list(self.macros.values())
+        used = {
+            self.source.of(n) for n in self.source.walk(None, "identifier", "type_identifier")
+            if not any(inside(n, d) for d in definitions)
+        }  # fmt: skip
+        while more := {name for name in set(bodies) - used if any(name in bodies[m] for m in used & set(bodies))}:
+            used |= more
+        return {word for name in used & set(bodies) for word in bodies[name]}
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """`typedef __half scalar;` and `using scalar = __half;` at the file's outer level or in a namespace, by name."""
+        found = {}
+        for node in self.source.walk(None, "type_definition", "alias_declaration"):
+            name = node.child_by_field_name("name") or node.child_by_field_name("declarator")
+            plain = name is not None and name.type == "type_identifier"
+            if plain and node.parent is not None and node.parent.type in {"translation_unit", "declaration_list"}:
+                found[self.source.of(name)] = self.source.of(node.child_by_field_name("type"))
+        return found
+
+    def plain_type(self, name: str) -> str:
+        """What a type is called in the end, aliases of the file seen through."""
+        for _ in range(8):
+            name = self.aliases.get(name, name)
+        return name
+
     @cached_property
     def functions(self) -> dict[str, Node]:
         """Functions with a body, by name; the last of an overload set."""
@@ -544,7 +696,7 @@ class Code:
 
         None: not known, so anything. "" for arguments that it does not touch.
         """
-        if name in LOADS:
+        if self.loads(name):
             return ["r"] + [""] * (count - 1)
         effects: list[str | None] = [None] * count
         for number, function in enumerate(self.overloads.get(name, [])):
@@ -553,6 +705,49 @@ class Code:
                 None if a is None or b is None else "".join(sorted(set(a + b))) for a, b in zip(effects, mine, strict=True)
             ]  # fmt: skip
         return effects
+
+    def binds(self, declaration: Node | None, declarator: Node | None) -> bool:
+        """Whether a declaration or parameter makes a name through which its value can be changed: `float& o = out[i]`."""
+        qualifiers = declaration.children if declaration is not None else []
+        constant = any(c.type == "type_qualifier" and self.source.of(c) == "const" for c in qualifiers)
+        return declarator is not None and declarator.type == "reference_declarator" and not constant
+
+    def lends(self, call: Node, argument: Node) -> tuple[bool, bool]:
+        """Whether a call may change an lvalue that it is given, and whether it may reach what lies behind it in memory.
+
+        Functions that are not in sight take values; a macro may make anything of its argument, its neighbours too.
+        """
+        name = self.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1]
+        macro = self.macros.get(name)
+        if macro is not None:
+            return (False, False) if self.source.of(macro.child_by_field_name("value")).isidentifier() else (True, True)
+        listed = call.child_by_field_name("arguments")
+        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        at = next((n for n, c in enumerate(arguments) if same(c, argument)), len(arguments))
+        for function in self.overloads.get(name, []):
+            declarator = function.child_by_field_name("declarator")
+            parameters = declarator.child_by_field_name("parameters") if declarator is not None else None
+            mine = [p for p in parameters.named_children if p.type != "comment"] if parameters is not None else []
+            if at < len(mine) and self.binds(mine[at], mine[at].child_by_field_name("declarator")):
+                return True, False
+        return False, False
+
+    def loads(self, name: str) -> bool:
+        """Whether `name(p)` reads `*p` and nothing else: an intrinsic, or a macro that stands for one."""
+        if name in LOADS:
+            return True
+        macro = self.macros.get(name)
+        if macro is None or macro.type != "preproc_function_def":
+            return False
+        value = self.source.reparsed(f"auto value = {self.source.of(macro.child_by_field_name('value'))};")
+        called = next(value.walk(None, "call_expression"), None)
+        listed = called.child_by_field_name("arguments") if called is not None else None
+        return called is not None and listed is not None and (
+            value.of(called.child_by_field_name("function")) in LOADS
+            and [value.of(c) for c in listed.named_children]
+            == [self.source.of(c) for c in macro.child_by_field_name("parameters").named_children]
+            and called.end_byte == value.root.end_byte - 1
+        )  # fmt: skip
 
     def _effects_of(self, function: Node, count: int) -> list[str | None]:
         declarator, body = function.child_by_field_name("declarator"), function.child_by_field_name("body")
@@ -574,7 +769,11 @@ class Code:
                 parent, wide = use.parent, False
                 if parent is not None and parent.type == "argument_list" and parent.parent is not None:
                     cast = parent.parent  # `*reinterpret_cast<Wide*>(p)`: several elements from p on
-                    if self.source.of(cast.child_by_field_name("function")).startswith("reinterpret_cast<"):
+                    called = self.source.of(cast.child_by_field_name("function"))
+                    if self.loads(called) and same(parent.named_children[0], use):
+                        effect += "r"
+                        continue
+                    if called.startswith("reinterpret_cast<"):
                         parent, wide = cast.parent, True
                 if parent is None or parent.type != "pointer_expression" or self.source.of(parent.children[0]) != "*":
                     effect = None
@@ -642,10 +841,14 @@ class Code:
 
     def names(self) -> set[str]:
         """Every identifier of the file and every word of a macro's body."""
+        return set(self._names)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
         words = {self.source.of(n) for n in self.source.walk(None, "identifier", "type_identifier", "field_identifier")}
         for node in self.source.walk(None, "preproc_arg"):
             words |= set(re.findall(r"\w+", self.source.of(node)))
-        return words
+        return frozenset(words)
 
     def fresh(self, *wanted: str) -> str:
         """The first of the wanted names that is free, or one with a number behind it."""
@@ -656,7 +859,8 @@ class Code:
         return next(f"{wanted[0]}_{n}" for n in range(2, 1000) if f"{wanted[0]}_{n}" not in taken)
 
     def assigned(self, node: Node) -> Iterator[Node]:
-        """Identifiers below `node` that are assigned to, counted up or down, or whose address is taken."""
+        """Identifiers below `node` that are assigned to, wholly or in a field, counted up or down, or whose address is
+        taken."""
         for here in self.source.walk(node, "assignment_expression", "update_expression", "pointer_expression"):
             if here.type == "assignment_expression":
                 target = here.child_by_field_name("left")
@@ -664,6 +868,8 @@ class Code:
                 target = here.child_by_field_name("argument")
             else:
                 continue
+            while target is not None and target.type == "field_expression" and target.children[1].type != "->":
+                target = target.child_by_field_name("argument")
             if target is not None and target.type == "identifier":
                 yield target
 
@@ -886,6 +1092,14 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
     code, text = kernel.code, kernel.source.of(node)
     if node.type == "number_literal":
         return text
+    if node.type == "field_expression":  # of a struct that the launch passes by its name
+        holder = node.child_by_field_name("argument")
+        found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+        if found is not None and found.kind == "parameter" and node.children[1].type != "->":
+            struct = host_text(kernel, launch, holder, depth)
+            if re.fullmatch(r"\w+", struct):
+                return f"{struct}.{code.source.of(node.child_by_field_name('field'))}"
+        raise Unsupported(f"{text} is only known on the device")
     if node.type == "identifier":
         found = code.definition(node)
         if found is None or found.kind == "macro":

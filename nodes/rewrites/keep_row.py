@@ -4,7 +4,8 @@ Applies where several loops of a block visit the same range, the same thread the
 an earlier one loaded or stored, and rows in shared memory that each thread only reads where it wrote itself, become small
 arrays that unrolled loops index. All loads stand in front, those of later loops' constant operands too, so that they are
 in flight together. The number of items a thread keeps, and with it the block's width, is chosen on the host from the
-number and the length of the rows; rows too long for registers take the kernel as it was.
+number and the length of the rows; rows too long for registers (more than 4096 steps of 48 bytes, 8192 of 16) take the
+kernel as it was.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from nodes.rewrites.device_code import (
     statements,
     without_unused,
 )
-from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.pack import CEIL_DIV, ELEMENT_BYTES
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, carries_state, row_loop, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -46,19 +47,42 @@ VARIANTS = ("late",)
 CANONICAL = Symbol("element")
 TUNABLE = "#define ROW_THREADS_IN_FLIGHT {threads}  // tune: {choices}\n"
 ITEMS = """\
+// How wide a block may be that keeps `items` steps of a row in every thread, `bytes` of registers each: what there is of
+// them, less some thirty that every thread needs for the rest.
+constexpr int row_width(int items, int bytes) {
+  const int width = items <= 2 ? 1024 : items <= 4 ? 512 : 65536 / (items * bytes / 4 + 32) / 32 * 32;
+  return width < 1024 ? width : 1024;
+}
+
 // How many steps of a row one thread keeps in registers: the fewest with which all rows together need no more than
 // ROW_THREADS_IN_FLIGHT threads, or that let the row fit into a block. 0 where the row is too long for that.
-inline int row_items(int64_t rows, int64_t steps) {
-  for (int items = 1; items <= 4; items *= 2) {
+inline int row_items(int64_t rows, int64_t steps, int bytes) {
+  for (int items = 1; items <= 8; items *= 2) {
     const int64_t threads = ceil_div(ceil_div(steps, items), 32) * 32;
-    if (threads > (items <= 2 ? 1024 : 512)) continue;
-    if (items == 4 || threads <= 64 || rows * threads <= ROW_THREADS_IN_FLIGHT) return items;
+    if (threads > row_width(items, bytes)) continue;
+    if (items >= 4 || threads <= 64 || rows * threads <= ROW_THREADS_IN_FLIGHT) return items;
   }
   return 0;
 }
 
 inline unsigned row_threads(int64_t steps, int items) { return ceil_div(ceil_div(steps, items), 32) * 32; }
 """
+HOLD = """\
+// The pack stays in whole registers up to here. Without this the compiler takes it apart as soon as it is loaded and holds
+// every 16-bit element in a register of its own.
+template <typename P>
+__device__ __forceinline__ void hold_packed(P& pack) {
+  if constexpr (sizeof(P) % 4 == 0 && alignof(P) >= 4) {
+    unsigned* words = reinterpret_cast<unsigned*>(&pack);
+#pragma unroll
+    for (int word = 0; word < static_cast<int>(sizeof(P) / 4); ++word) asm volatile("" : "+r"(words[word]));
+  }
+}
+"""
+ONE_REGISTER_EACH = frozenset(
+    {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
+)
+"""Types that have a register for every element anyway."""
 
 
 @dataclass
@@ -91,23 +115,26 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     code = Code(source)
     if "row_items" in source.text:
         return None
-    edits = Edits(source)
+    edits, holds = Edits(source), False
     for kernel in code.kernels:
         attempt = Edits(source)
         try:
-            _Keeper(code, kernel, early=argument != "late").write(attempt)
+            keeper = _Keeper(code, kernel, early=argument != "late")
+            keeper.write(attempt)
         except Unsupported:
             continue
         edits.changes += attempt.changes
+        holds = holds or keeper.holds
     if not edits.changes:
         return None
     wanted = facts.device.units * 1024
     choices = " ".join(str(n) for n in (wanted // 2, wanted, wanted * 2))
     try:
         edits.insert(insertion_point(source), "\n" + TUNABLE.format(threads=wanted, choices=choices))
-        if "ceil_div" not in code.functions:
-            require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
-        require(edits, code, ITEMS, "row_items", "row_threads", includes=("type_traits",))
+        require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
+        require(edits, code, ITEMS, "row_width", "row_items", "row_threads", includes=("type_traits",))
+        if holds:
+            require(edits, code, HOLD, "hold_packed")
         return without_unused(code, edits.apply())
     except Unsupported:
         return None
@@ -140,6 +167,8 @@ class _Keeper:
                 name = next(n for n in (f"{stem}_row", *(f"{stem}_row_{i}" for i in range(2, 99))) if n not in taken)
                 taken.add(name)
                 self.names[value.address] = name
+        self.holds = False
+        """Whether packs are held in whole registers, see HOLD."""
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")
 
@@ -335,6 +364,8 @@ class _Keeper:
     def _check_block(self) -> None:
         """The block's width must be free: nothing in the kernel or its helpers may count on the launch's number."""
         kernel, code = self.kernel, self.code
+        if kernel.counts_warps:
+            raise Unsupported("shared memory of which a fixed number of warps is read")
         functions = [kernel.node]
         for call in self.source.walk(kernel.body, "call_expression"):
             name = self.source.of(call.child_by_field_name("function")).split("<")[0]
@@ -499,7 +530,7 @@ class _Keeper:
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
         replaced: list[tuple[Node, str]] = [(kernel.name_node, name)]
-        bounds = f"__launch_bounds__({self.count} <= 2 ? 1024 : 512)"
+        bounds = f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
         present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
         kind = kernel.node.child_by_field_name("type")
         if present is not None:
@@ -551,7 +582,8 @@ class _Keeper:
                 if number > 0 and value.address not in self.kept and value not in self.early:
                     body.append(source.render(statement, slots))
                 else:
-                    body.append(f"{constant}{value.type}& {value.variable} = {held}[{self.item}];")
+                    bound = f"{constant}{value.type}& {value.variable} = {held}[{self.item}];"
+                    body.append(self._held(value, f"{held}[{self.item}]") + bound)
             elif value is not None and value.loads and held is not None:
                 body += [
                     f"{value.type}& {value.variable} = {held}[{self.item}];",
@@ -568,6 +600,47 @@ class _Keeper:
         return f"\n{outer}".join(part for line in lines for part in line.split("\n")).replace(
             f"\n{outer}#pragma", "\n#pragma"
         )
+
+    def _held(self, value: Value, slot: str) -> str:
+        """The line in front of a kept pack's use, "" for what needs none."""
+        if value.type in ONE_REGISTER_EACH or value.type in self.kernel.template_names:
+            return ""
+        self.holds = True
+        return f"hold_packed({slot});\n"
+
+    def _bytes(self, launch: Launch | None = None) -> str:
+        """What one step takes in registers, as the kernel's template parameters say it, or those of a launch."""
+        counts: dict[str, int] = {}
+        kept = {self.names[v.address]: v.type for v in [*self.values, *self.early] if v.address in self.names}
+        for kind in kept.values():
+            counts[f"sizeof({kind})"] = counts.get(f"sizeof({kind})", 0) + 1
+        for row in self.rows:
+            size = f"sizeof({row.element})"
+            if row.width:
+                width = self._spelled(row.width)
+                whole = re.fullmatch(r"[\w.]+|[(].*[)]", width)
+                size = f"{width} * {size}" if whole else f"({width}) * {size}"
+            counts[size] = counts.get(size, 0) + 1
+        text = " + ".join(size if n == 1 else f"{n} * {size}" for size, n in counts.items())
+        if launch is not None:
+            for name, argument in zip(self.kernel.template_names, launch.template_arguments, strict=False):
+                text = re.sub(rf"\b{re.escape(name)}\b", argument, text)
+        return text
+
+    def _spelled(self, width: str) -> str:
+        """A constant of the kernel's body in words that are known outside of it."""
+        for declaration in reversed(list(self.source.walk(self.kernel.body, "declaration"))):
+            declarator = declaration.child_by_field_name("declarator")
+            if (
+                declarator is None
+                or declarator.type != "init_declarator"
+                or "constexpr" not in self.source.of(declaration)
+            ):
+                continue
+            name = self.source.of(declarator.child_by_field_name("declarator"))
+            value = self.source.of(declarator.child_by_field_name("value"))
+            width = re.sub(rf"\b{re.escape(name)}\b", value if value.isdigit() else f"({value})", width)
+        return width
 
     def _origins(self, loop: Loop, number: int, body: list[str]) -> list[Node]:
         """For each line of the new body a statement whose indentation it had."""
@@ -684,8 +757,8 @@ class _Keeper:
             f"const auto {run} = [&](auto {items}) {{",
             f"{unit}{call};",
             "};",
-            f"switch (row_items({count}, {length})) {{",
-            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4)),
+            f"switch (row_items({count}, {length}, {self._bytes(launch)})) {{",
+            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
             f"{unit}default: {source.of(statement)}",
             "}",
         ]

@@ -127,6 +127,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for kernel in code.kernels:
         try:
             found = [packed for region in regions(kernel) if (packed := _packable(code, kernel, region)) is not None]
+            while parted := next((packed for packed in found if _parted(kernel, packed, found)), None):
+                found = [packed for packed in found if packed is not parted]
             if found:
                 attempt = Edits(source)
                 _rewrite_kernel(attempt, code, kernel, found)
@@ -140,11 +142,41 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         require(edits, code, PACK_BYTES, "PACK_BYTES", includes=("cstdint", "type_traits"))
         require(edits, code, LANES, "Lanes", "load_lanes", "store_lanes")
         require(edits, code, ALIGNED, "aligned_to_16_bytes")
-        if any("ceil_div(" in change[2] for change in edits.changes) and "ceil_div" not in code.functions:
+        if any("ceil_div(" in change[2] for change in edits.changes):
             require(edits, code, CEIL_DIV, "ceil_div")
         return without_unused(code, edits.apply())
     except Unsupported:
         return None
+
+
+def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
+    """Whether a thread would meet elsewhere, with no barrier in between, elements that another thread now has.
+
+    Loops over packs of the same range give a thread the same elements.
+    """
+    region = packed.region
+    for mine in kernel.accesses:
+        if not region.holds(mine.node) or not mine.offset.depends_on(region.symbol):
+            continue
+        for other in kernel.accesses:
+            shared = mine.root == other.root if mine.root else mine.base == other.base and not other.root
+            if not shared or not (mine.writes or other.writes) or region.holds(other.node):
+                continue
+            fellow = next((p for p in found if p.region.holds(other.node)), None)
+            if fellow is not None and fellow.region.bound == region.bound and fellow.region.kind == region.kind:
+                continue
+            if mine.base.node is not None and _own(kernel, mine):
+                continue
+            between = sorted((mine.node.start_byte, other.node.start_byte))
+            if not any(between[0] < at < between[1] for at in kernel.barriers):
+                return True
+    return False
+
+
+def _own(kernel: Kernel, access: Access) -> bool:
+    """Whether it is memory of the thread itself."""
+    found = kernel.code.definition(access.base.node) if access.base.node is not None else None
+    return not access.root and found is not None and "__shared__" not in kernel.source.of(found.declaration)
 
 
 def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
@@ -240,7 +272,7 @@ def _only_block_index(kernel: Kernel, region: Region) -> bool:
             found = kernel.code.definition(identifier)
             if found is not None and found.kind == "local":
                 holders.append(found.declaration)
-    return all(any(inside(use, holder) for holder in holders) for use in kernel.block_indices())
+    return all(any(inside(use, holder) for holder in holders) for use in kernel.block_indices(region.axis))
 
 
 def _is_fallback(code: Code, launch: Launch) -> bool:
@@ -347,7 +379,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed
     if explicit and any(len(launch.template_arguments) != len(kernel.template_names) for launch in kernel.launches):
         raise Unsupported("a launch that names some template arguments only")
     if kernel.template is None:
-        edits.insert(kernel.node.start_byte, f"template <int {width}>\n")
+        first = kernel.node.children[0]  # replaced, since in a file without includes helpers are inserted at the same place
+        edits.replace(first, f"template <int {width}>\n{code.source.of(first)}")
     else:
         listed = kernel.template.child_by_field_name("parameters")
         assert listed is not None
@@ -365,10 +398,11 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     generic = [e for e in elements if e in kernel.template_names]
     if generic:
         return sorted(generic)[0]
-    if not elements <= set(ELEMENT_BYTES):
-        raise Unsupported(f"elements of unknown size: {', '.join(sorted(elements - set(ELEMENT_BYTES)))}")
-    wide = [e for e in elements if ELEMENT_BYTES[e] >= 2] or sorted(elements)
-    return min(wide, key=lambda e: (ELEMENT_BYTES[e], e))
+    sizes = {e: ELEMENT_BYTES.get(kernel.code.plain_type(e), 0) for e in elements}
+    if not all(sizes.values()):
+        raise Unsupported(f"elements of unknown size: {', '.join(sorted(e for e in elements if not sizes[e]))}")
+    wide = [e for e in elements if sizes[e] >= 2] or sorted(elements)
+    return min(wide, key=lambda e: (sizes[e], e))
 
 
 def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> None:
@@ -614,10 +648,13 @@ def _rewrite_launch(
     if regions_[0].kind != "block" and len(found) == 1 and _only_block_index(kernel, regions_[0]):
         bound = host_text(found[0].kernel, launch, regions_[0].bound_node)
         bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
-        _, y, z = launch.extents(launch.grid)
         width = launch.extents(launch.block)[0]
-        along = f"ceil_div({bound} / {count}, {width})"
-        grid = along if (y, z) == ("1", "1") else f"dim3({along}, {y}, {z})" if z != "1" else f"dim3({along}, {y})"
+        extents = dict(zip("xyz", launch.extents(launch.grid), strict=True))
+        extents[regions_[0].axis] = along = f"ceil_div({bound} / {count}, {width})"
+        shape = list(extents.values())
+        while shape[-1] == "1":
+            shape.pop()
+        grid = along if shape == [along] else f"dim3({', '.join(shape)})"
     indent = source.indent(statement)
     function = source.of(launch.function)
     function = (

@@ -43,6 +43,8 @@ class Region:
     """guard: the comparison with the bound."""
     guard: Node | None = None
     """guard: the if statement."""
+    axis: str = "x"
+    """guard: along which of the grid's dimensions the elements run."""
 
     def holds(self, node: Node) -> bool:
         return any(inside(node, statement) for statement in self.body)
@@ -101,9 +103,10 @@ def regions(kernel: Kernel) -> list[Region]:
     return found
 
 
-def _is_global_index(kernel: Kernel, start: Polynomial) -> bool:
-    width = start.coefficient(BLOCK)
-    return start == _poly(BLOCK) * width + _poly(THREAD) and _is_extent(kernel, width)
+def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:
+    block = Symbol(f"blockIdx.{axis}")
+    width = start.coefficient(block)
+    return start == _poly(block) * width + _poly(THREAD) and _is_extent(kernel, width)
 
 
 def _guarded(kernel: Kernel) -> Region | None:
@@ -119,7 +122,9 @@ def _guarded(kernel: Kernel) -> Region | None:
         value, name_node = declarators[0].child_by_field_name("value"), declarators[0].child_by_field_name("declarator")
         if value is None or name_node is None or name_node.type != "identifier":
             continue
-        if not _is_global_index(kernel, code.polynomial(value)):
+        index = code.polynomial(value)
+        axis = next((a for a in "xyz" if _is_global_index(kernel, index, a)), None)
+        if axis is None:
             continue
         name = source.of(name_node)
         symbol = Symbol(name, declarators[0].start_byte, node=name_node)
@@ -144,7 +149,7 @@ def _guarded(kernel: Kernel) -> Region | None:
             rest = tuple(body[later + 1 :]) if returns else tuple(inner)
             return Region(
                 "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
-                between + rest, definition=statement, condition=comparison, guard=guard,
+                between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
             )  # fmt: skip
     return None
 
@@ -272,13 +277,18 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
             if source.of(identifier) not in outer.values():
                 continue
             found = code.definition(identifier)
-            if found is not None and found.where in outer and not _in_fold(kernel, identifier):
+            field = identifier.parent if identifier.parent is not None else identifier
+            value = (
+                field if field.type == "field_expression" else identifier
+            )  # the fields of a float2 are sums of their own
+            if found is not None and found.where in outer and not _in_fold(kernel, value):
                 return True
     return False
 
 
 def _in_fold(kernel: Kernel, identifier: Node) -> bool:
-    """Whether the name stands in `v += e`, `v *= e`, `v = v + e`, `v = fmaxf(v, e)` or `++v`, and nowhere else in it."""
+    """Whether the name, or field, stands in `v += e`, `v *= e`, `v = v + e`, `v = fmaxf(v, e)` or `++v`, and nowhere else
+    in it."""
     source, name = kernel.source, kernel.source.of(identifier)
     here: Node | None = identifier
     while here is not None and here.type not in {"assignment_expression", "update_expression"}:
@@ -292,7 +302,7 @@ def _in_fold(kernel: Kernel, identifier: Node) -> bool:
     left, right = here.child_by_field_name("left"), here.child_by_field_name("right")
     if left is None or right is None or source.of(left) != name:
         return False
-    uses = sum(source.of(n) == name for n in source.walk(right, "identifier"))
+    uses = sum(source.of(n) == name for n in source.walk(right, identifier.type))
     operator = source.of(here.child_by_field_name("operator"))
     if operator != "=":
         return operator in {"+=", "-=", "*=", "|=", "&=", "^="} and uses == 0

@@ -1,13 +1,16 @@
-"""A pointer parameter that is moved once, to the block's part, becomes a variable of its own.
+"""A pointer that is moved once, to the block's part or to another buffer, becomes a variable for each place.
 
-`x += blockIdx.x * n;` turns into `const T* x = x_all + blockIdx.x * n;`. Changes nothing by itself, but other steps follow
-only pointers that keep their value.
+`x += blockIdx.x * n;` of a parameter turns into `const T* x = x_all + blockIdx.x * n;`, and `x = out + row * n;` of a
+variable into `const T* x_out = out + row * n;`. Changes nothing by itself, but other steps follow only pointers that keep
+their value.
 """
 
 from __future__ import annotations
 
+from tree_sitter import Node
+
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, statements
+from nodes.rewrites.device_code import Code, Definition, Kernel, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -19,38 +22,77 @@ ORDER = 3
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
-    edits = Edits(source)
+    text = source.text
+    for _ in range(32):  # one pointer at a time: the next one may be set from it
+        changed = _next(Code(source.reparsed(text)))
+        if changed is None:
+            break
+        text = changed
+    return text if text != source.text else None
+
+
+def _next(code: Code) -> str | None:
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            _settle(attempt, code, kernel)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-    return edits.apply() if edits.changes else None
+        for target in code.assigned(kernel.body):
+            edits = Edits(code.source)
+            try:
+                if _settle(edits, code, kernel, target):
+                    return edits.apply()
+            except Unsupported:
+                continue
+    return None
 
 
-def _settle(edits: Edits, code: Code, kernel: Kernel) -> None:
-    text = code.source.of
-    for parameter in kernel.parameters:
-        declarator = parameter.node.child_by_field_name("declarator")
-        name = declarator.child_by_field_name("declarator") if declarator is not None else None
-        if not parameter.pointer or name is None or name.type != "identifier":
-            continue
-        uses = [n for n in code.source.walk(kernel.body, "identifier") if text(n) == parameter.name]
-        targets = [n for n in code.assigned(kernel.body) if text(n) == parameter.name]
-        if len(targets) != 1 or not uses or uses[0].start_byte != targets[0].start_byte:
-            continue  # not moved, moved again, or read before it is moved
-        assignment = targets[0].parent
-        statement = assignment.parent if assignment is not None else None
-        if assignment is None or statement is None or not any(s.id == statement.id for s in statements(kernel.body)):
-            continue
-        if assignment.type != "assignment_expression" or text(assignment.child_by_field_name("operator")) != "+=":
-            continue
-        whole = code.fresh(f"{parameter.name}_all")
-        before = text(parameter.node)[: name.start_byte - parameter.node.start_byte]
-        edits.replace(name, whole)
-        edits.replace(
-            statement, f"{before}{parameter.name} = {whole} + {text(assignment.child_by_field_name('right'))};"
-        )
+def _settle(edits: Edits, code: Code, kernel: Kernel, target: Node) -> bool:
+    source, text = code.source, code.source.of
+    assignment, found = target.parent, code.definition(target)
+    statement = assignment.parent if assignment is not None else None
+    if assignment is None or found is None or not any(s == statement for s in statements(kernel.body)):
+        return False
+    operator, right = text(assignment.child_by_field_name("operator")), assignment.child_by_field_name("right")
+    if assignment.type != "assignment_expression" or operator not in {"=", "+="} or right is None:
+        return False
+    declared, name = _declared(code, found)
+    if name is None:
+        return False
+    uses = [n for n in source.walk(kernel.body, "identifier") if text(n) == found.name]
+    uses = [n for n in uses if (here := code.definition(n)) is not None and here.where == found.where]
+    before = [n for n in uses if n.end_byte <= assignment.start_byte]
+    inner = [n for n in uses if right.start_byte <= n.start_byte < right.end_byte]
+    if found.kind == "parameter" and not before:
+        old = code.fresh(f"{found.name}_all")
+        edits.replace(name, old)
+        new, renamed = found.name, inner
+    elif found.kind == "local":
+        base = code.pointer_base(code.polynomial(right))
+        stem = f"{found.name}_{base.text}" if base is not None and base.text.isidentifier() else f"{found.name}_next"
+        old, new = found.name, code.fresh(stem if base is None or base.text != found.name else f"{found.name}_next")
+        renamed = []
+        for use in uses:
+            if use.start_byte >= assignment.end_byte:
+                edits.replace(use, new)
+    else:
+        return False
+    value = source.render(right, [(n, old) for n in renamed])
+    edits.replace(
+        assignment, f"{declared}{new} = {f'{old} + {_bracketed(right, value)}' if operator == '+=' else value}"
+    )
+    return True
+
+
+def _bracketed(node: Node, text: str) -> str:
+    return f"({text})" if node.type in {"conditional_expression", "assignment_expression", "comma_expression"} else text
+
+
+def _declared(code: Code, found: Definition) -> tuple[str, Node | None]:
+    """What stands before the name in the declaration of one pointer, and the name."""
+    declarator = found.declarator
+    if found.kind == "local" and len(found.declaration.children_by_field_name("declarator")) != 1:
+        return "", None
+    if declarator is not None and declarator.type == "init_declarator":
+        declarator = declarator.child_by_field_name("declarator")
+    name = declarator.child_by_field_name("declarator") if declarator is not None else None
+    if declarator is None or declarator.type != "pointer_declarator" or name is None or name.type != "identifier":
+        return "", None
+    before = code.source.data[found.declaration.start_byte : name.start_byte].decode()
+    return before, None if "static" in before.split() or "__shared__" in before.split() else name

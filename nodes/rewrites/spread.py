@@ -78,15 +78,18 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     try:
         axis = axes.pop()
-        if "ceil_div" not in code.functions:
+        divides = code.functions.get("ceil_div")
+        if divides is None:
             require(edits, code, CEIL_DIV, "ceil_div")
         units = facts.device.units
         blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
         edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-        grid = "dim3(x, cuts)" if axis == "y" else "dim3(x, 1, cuts)"
-        require(
-            edits, code, SHAPE.format(axis=axis, grid=grid), "RowShape", "row_shape", includes=("algorithm", "cstdint")
-        )
+        shape = SHAPE.format(axis=axis, grid="dim3(x, cuts)" if axis == "y" else "dim3(x, 1, cuts)")
+        below = divides is not None and divides.start_byte > insertion_point(source)
+        text = "" if below else shape
+        require(edits, code, text, "RowShape", "row_shape", includes=("algorithm", "cstdint"))
+        if divides is not None and below:  # keep_row has brought it, and what uses it must stand below it
+            edits.insert(divides.end_byte, "\n\n" + shape.rstrip("\n"))
         return without_unused(code, edits.apply())
     except Unsupported:
         return None
@@ -98,7 +101,7 @@ def _uses(kernel: Kernel, name: str) -> list[Node]:
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
     source = kernel.source
-    if kernel.synchronises or not kernel.launches:
+    if kernel.synchronises or kernel.has_defaults or not kernel.launches:
         raise Unsupported("threads that talk to each other")
     for name in ("threadIdx.y", "threadIdx.z", "blockDim.y", "blockIdx.z", "gridDim.y", "gridDim.z"):
         if _uses(kernel, name):
@@ -151,11 +154,23 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
         edits.replace(loop.start_node, f"blockIdx.{axis} * {step} + {start}")
         assert loop.step_node is not None
         edits.replace(loop.step_node, f"gridDim.{axis} * {step}")
+        _keep_rolled(edits, source, loop.node)
     for condition in _leaders(code, kernel, outer):
         edits.replace(condition, f"{source.of(condition)} && blockIdx.{axis} == 0")
     for launch in kernel.launches:
         _rewrite_launch(edits, code, kernel, launch, rows, outer, total, axis)
     return axis
+
+
+def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
+    """One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first."""
+    before = loop.prev_sibling
+    while before is not None and before.type == "comment":
+        before = before.prev_sibling
+    line = source.data.rfind(b"\n", 0, loop.start_byte) + 1
+    if source.data[line : loop.start_byte].strip() or (before is not None and before.type == "preproc_call"):
+        return
+    edits.insert(line, "#pragma unroll 1\n")
 
 
 def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:

@@ -1,7 +1,8 @@
 """A reduction tree in shared memory becomes warp shuffles and one step across warps.
 
-Recognised: `a[tid] = value; __syncthreads();` followed by a loop that halves (or doubles) a distance and combines `a[tid]`
-with `a[tid + distance]`, a barrier in every round, after which `a[0]` is the result. One barrier instead of nine.
+Recognised: `a[tid] = value; __syncthreads();` followed by a loop that halves (or doubles) a distance, over all of the
+block's threads, and combines `a[tid]` with `a[tid + distance]`, a barrier in every round (at its end or its start), after
+which `a[0]` is the result. One barrier instead of nine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tree_sitter import Node
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial
 from nodes.rewrites.device_code import Code, Kernel, inside, require, same, statements
-from nodes.rewrites.regions import THREAD
+from nodes.rewrites.regions import BLOCK_DIM, THREAD
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -62,7 +63,8 @@ class Tree:
     """One reduction: the statements it consists of, and the arrays it reduces."""
 
     stores: list[Node]
-    barrier: Node
+    barriers: list[Node]
+    """Beside the loop's own: `block_sum` and its siblings have one that does for them."""
     loop: Node
     arrays: dict[str, str]
     """Array -> sum, max or min."""
@@ -139,7 +141,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
                 handled.append(node)
         indent = code.source.indent(tree.stores[0])
         edits.replace(tree.stores[0], f"\n{indent}".join(lines))
-        for node in [*tree.stores[1:], tree.barrier, tree.loop]:
+        for node in [*tree.stores[1:], *tree.barriers, tree.loop]:
             _remove(edits, code.source, node)
     for access in kernel.accesses:
         if access.base.text in arrays and not access.root and not any(inside(access.node, node) for node in handled):
@@ -202,15 +204,20 @@ def _is_barrier(source: Source, node: Node) -> bool:
 
 def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tree | None:
     source = code.source
-    distance = _distance(code, loop)
+    distance = _distance(code, kernel, loop)
     body = loop.child_by_field_name("body")
     if distance is None or body is None or loop.parent is None:
         return None
     inner = statements(body)
-    if len(inner) != 2 or inner[0].type != "if_statement" or not _is_barrier(source, inner[1]):
+    early = len(inner) == 2 and _is_barrier(source, inner[0])
+    step_node = inner[1 if early else 0] if inner else body
+    if len(inner) != 2 or step_node.type != "if_statement" or not (early or _is_barrier(source, inner[1])):
         return None
-    consequence = inner[0].child_by_field_name("consequence")
-    if consequence is None or inner[0].child_by_field_name("alternative") is not None:
+    consequence, holder = step_node.child_by_field_name("consequence"), step_node.child_by_field_name("condition")
+    condition = holder.child_by_field_name("value") if holder is not None else None
+    if consequence is None or condition is None or step_node.child_by_field_name("alternative") is not None:
+        return None
+    if not _takes_part(code, kernel, condition, distance):
         return None
     arrays: dict[str, str] = {}
     for statement in statements(consequence):
@@ -220,11 +227,14 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
         arrays[step[0]] = step[1]
     siblings = [c for c in loop.parent.named_children if c.type not in {"comment", "preproc_call"}]
     at = next(i for i, c in enumerate(siblings) if same(c, loop))
-    if at < 2 or not _is_barrier(source, siblings[at - 1]):
+    around = [s for s in (siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None) if s]
+    barriers = [s for s in around[: 2 if early else 1] if _is_barrier(source, s)]
+    ready = at - 1 if barriers and same(barriers[0], siblings[at - 1]) else at
+    if not early and ready == at:
         return None
     stores: list[Node] = []
     values: dict[str, str] = {}
-    for statement in reversed(siblings[: at - 1]):
+    for statement in reversed(siblings[:ready]):
         stored = _store(code, statement)
         if stored is None or stored[0] not in arrays or stored[0] in values:
             break
@@ -238,10 +248,51 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
         if stored is not None and stored[0] in arrays:
             end = later.start_byte
             break
-    return Tree(stores, siblings[at - 1], loop, arrays, values, end)
+    return Tree(stores, barriers, loop, arrays, values, end)
 
 
-def _distance(code: Code, loop: Node) -> str | None:
+def _takes_part(code: Code, kernel: Kernel, condition: Node, distance: str) -> bool:
+    """Whether all threads below the distance, or all multiples of twice of it, and no others combine."""
+    source = code.source
+    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+    if condition.type == "parenthesized_expression":
+        return _takes_part(code, kernel, condition.named_children[0], distance)
+    if condition.type != "binary_expression" or left is None or right is None:
+        return False
+    operator, here, there = (
+        source.of(condition.child_by_field_name("operator")),
+        code.polynomial(left),
+        code.polynomial(right),
+    )
+    if operator == "&&":
+        last = right.type == "binary_expression" and source.of(right.child_by_field_name("operator")) == "<"
+        far = code.polynomial(right.child_by_field_name("left")) - Polynomial.symbol(THREAD) if last else Polynomial()
+        end = code.polynomial(right.child_by_field_name("right")) if last else Polynomial()
+        within = {s.text for s in far.symbols} == {distance} and _is_width(code, kernel, end)
+        return within and _takes_part(code, kernel, left, distance)
+    if operator == "<":
+        return here == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in there.terms] == [([distance], 1)]
+    (only, *more) = here.symbols or {None}
+    if operator != "==" or there.value != 0 or more or only is None or only.operator != "%":
+        return False
+    thread, twice = only.operands
+    return thread == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in twice.terms] == [([distance], 2)]
+
+
+def _is_width(code: Code, kernel: Kernel, extent: Polynomial) -> bool:
+    """Whether an extent is the block's width: blockDim.x, or what every launch says."""
+    if extent == Polynomial.symbol(BLOCK_DIM):
+        return True
+    (only, *more) = extent.symbols or {None}
+    named = only.text if only is not None and not more and extent == Polynomial.symbol(only) else str(extent.value)
+    for launch in kernel.launches:
+        passed = dict(zip(kernel.template_names, launch.template_arguments, strict=False))
+        if launch.extents(launch.block)[0] not in {named, passed.get(named, named)}:
+            return False
+    return bool(kernel.launches)
+
+
+def _distance(code: Code, kernel: Kernel, loop: Node) -> str | None:
     """The name of the variable that runs blockDim.x / 2, ..., 1 or 1, 2, ..., blockDim.x / 2."""
     source = code.source
     start, condition, update = (loop.child_by_field_name(f) for f in ("initializer", "condition", "update"))
@@ -259,9 +310,14 @@ def _distance(code: Code, loop: Node) -> str | None:
     halves = change in {f"{variable}>>=1", f"{variable}/=2", f"{variable}={variable}/2", f"{variable}={variable}>>1"}
     doubles = change in {f"{variable}<<=1", f"{variable}*=2", f"{variable}={variable}*2"}
     if halves and bounds in {f"{variable}>0", f"{variable}>=1", variable, f"{variable}!=0"}:
-        return variable if source.of(value).replace(" ", "") not in {"1"} else None
+        first = code.polynomial(value)
+        (only, *_) = first.symbols or {None}
+        half = only is not None and first == Polynomial.symbol(only) and only.operator == "/"
+        width = only.operands[0] if half and only.operands[1].value == 2 else first * Polynomial.constant(2)
+        return variable if _is_width(code, kernel, width) else None
     if doubles and source.of(value) == "1" and bounds.startswith(f"{variable}<"):
-        return variable
+        bound = condition.child_by_field_name("right")
+        return variable if bound is not None and _is_width(code, kernel, code.polynomial(bound)) else None
     return None
 
 

@@ -183,19 +183,21 @@ def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path) -> None
         workloads=(Workload(axes={"n": 5}, dtype="float32"), Workload(axes={"n": 6}, dtype="float32"))
     )
     bench = Bench(tmp_path, Fixed(tests=tests))
-    honest = bench.evaluator.verify
+    honest, asked = bench.evaluator.verify, []
 
-    def verify(build, *, held_out=False):
-        if any(w.axes["n"] == 6 for w in bench.evaluator.added):
+    def verify(build, *, held_out=False, only=None):
+        asked.append(only)
+        if only.axes["n"] == 6:
             return Verdict(
                 candidate=build.candidate, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="too long"
             )
-        return honest(build, held_out=held_out)
+        return honest(build, held_out=held_out, only=only)
 
     bench.evaluator.verify = verify  # type: ignore[method-assign]
     kept = node_tester(bench.state, bench.runtime)["tests"]
     assert [w.axes["n"] for w in kept.workloads] == [5] and bench.evaluator.added == list(kept.workloads)
     assert bench.said == ["not added: the baseline does not pass: too long"]
+    assert asked == list(tests.workloads)  # each by itself: the others are not checked again
 
 
 def test_a_round_begins_with_the_profiler(tmp_path: Path) -> None:
@@ -204,8 +206,9 @@ def test_a_round_begins_with_the_profiler(tmp_path: Path) -> None:
     bench.state["stale_rounds"] = 1
     assert profiler(bench.state, bench.runtime) == {"round": 2, "drafts": []} and not script.asked
     bench.state["stale_rounds"] = 0
-    assert profiler(bench.state, bench.runtime)["finding"].summary == "2 timings"
-    assert script.asked[0][1].probes == {"ptxas": {"unavailable": "made of paper"}}
+    finding = profiler(bench.state, bench.runtime)["finding"]
+    assert finding.summary == "2 timings"
+    assert script.asked[0][1].probes == finding.probes == {"ptxas": {"unavailable": "made of paper"}}
 
 
 # --- context -------------------------------------------------------------------------------------------------------

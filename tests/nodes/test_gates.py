@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.bands import Band, Measure, Split
 from harness.evaluate import Tuned
 from harness.records import Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
-from kernels.spec import Workload
+from harness.store import Store
+from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
 from nodes.roles import Attempt, Plan, Usage
 from nodes.select import select
@@ -174,6 +176,49 @@ def test_the_search_gets_no_more_seconds_than_the_run_has_left(tmp_path: Path) -
     )
     update = tune(state, SimpleNamespace(context=context))  # type: ignore[arg-type]
     assert asked == [3.0] and update["drafts"][0].tuned == {"BLOCK": 64}
+
+
+SOURCE = "#define STEP 1  // tune: 1 2\n" + 'extern "C" void k(float* y, int64_t n) { y[0] = STEP; }\n'
+BY_SIZE = Split(
+    measure=Measure(sizes=("n",)), bands=(Band(below=64, values={"STEP": 2}), Band(below=None, values={"STEP": 1}))
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong", "tuned"),
+    [
+        (SOURCE, (), {"SMALL_BELOW": 64, "STEP_SMALL": 2, "STEP_LARGE": 1}),
+        (SOURCE, ("SMALL_BELOW",), {"STEP": 2}),
+        (SOURCE, ("SMALL_BELOW", "STEP 2"), {}),
+        (SOURCE.replace("y[0]", "return; y[0]").replace("void", "int"), (), {"STEP": 2}),
+    ],
+    ids=["by size", "by size it is wrong", "all that was picked is wrong", "it cannot be written"],
+)
+def test_the_host_chooses_by_size_where_that_source_is_right(
+    tmp_path: Path, source: str, wrong: tuple[str, ...], tuned: dict[str, int]
+) -> None:
+    store = Store(tmp_path)
+    begun = draft("a", verdict(1.0)).model_copy(update={"candidate": store.put(source)})
+    picked = Tuned(candidate=store.put(source.replace("STEP 1", "STEP 2")), values={"STEP": 2}, split=BY_SIZE)
+    spec = Spec(
+        name="k", summary="k", axes=("n",), dtypes=("float32",), workloads=(WORKLOAD,),
+        arguments=(Tensor(name="y", role="output", shape=("n",)), Size(name="n")),
+    )  # fmt: skip
+
+    def judged(candidate: str) -> Verdict:
+        bad = any(mark in store.get(candidate) for mark in wrong)
+        return verdict(1.0).model_copy(
+            update={"candidate": candidate, **({"outcome": Outcome.INCORRECT} if bad else {})}
+        )
+
+    evaluator = SimpleNamespace(
+        store=store, spec=spec, device="cpu", say=lambda text: None, build=lambda candidate: candidate, verify=judged,
+        tune=lambda candidate, seconds: picked,
+    )  # fmt: skip
+    state = State(settings=settings(), spent=Spent(), drafts=[begun])
+    (ended,) = tune(state, SimpleNamespace(context=SimpleNamespace(evaluator=evaluator)))["drafts"]  # type: ignore[arg-type]
+    assert ended.tuned == tuned
+    assert (ended.candidate == begun.candidate) == (not tuned)
 
 
 # --- state ---------------------------------------------------------------------------------------------------------

@@ -77,6 +77,11 @@ def test_a_whole_file(reply: str) -> None:
         ("int main() { return 0; }", "must begin with the JSON header"),
         (EDIT.replace(">>>>>>> REPLACE", ""), "is not finished"),
         (EDIT.replace("BLOCK 128", "BLOCK  128"), "occurs 0 times"),
+        (EDIT.replace("BLOCK 128", "BLOCK  128"), "exact spaces (line 3 is most like its first one)"),
+        (
+            EDIT.replace("#define BLOCK 128  // tune: 64 128 256", "BLOCK", 1),
+            "it stands on lines 3, 6: copy lines around",
+        ),
         (EDIT.replace("#define BLOCK 128  // tune: 64 128 256\n=", "=", 1), "the search text is empty"),
         ('{"format": "edit", "notes": ""}\nno blocks', "no SEARCH/REPLACE block"),
     ],

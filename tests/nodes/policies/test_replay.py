@@ -112,6 +112,22 @@ def test_what_no_longer_fits_is_named(recorded: Path, offline: None) -> None:
     )
 
 
+def test_a_finding_that_nobody_asked_for_then_is_the_measured_figures(tmp_path: Path) -> None:
+    with model_server() as server:
+        server.script = [Says(json.dumps(a)) for a in (FINDING, PLANS, PLANS)]
+        chat = policy(server, tmp_path)
+        chat.profiler(for_profiler(round=1))
+        chat.planner(for_planner(round=1, attempts=()))
+        chat.planner(for_planner(round=2, attempts=()))  # the incumbent had not changed
+    said: list[str] = []
+    replay = ReplayPolicy(tmp_path / "transcript.jsonl", say=lambda kind, text: said.append(f"{kind}: {text}"))
+    assert replay.profiler(for_profiler(round=1)).bound == "memory"
+    found = replay.profiler(for_profiler(round=2, source=OTHER))
+    assert found.summary.startswith("measured figures only") and found.numbers["cold_light_percent"] == 40.0
+    assert said[-1] == "replay: no finding was recorded in round 2; it holds the measured figures only"
+    assert "differs in its round" in _mismatch(lambda: replay.profiler(for_profiler(round=3, source=OTHER)))
+
+
 def test_an_edit_of_another_source_does_not_fit(recorded: Path, offline: None) -> None:
     replay = ReplayPolicy(recorded)
     plan = replay.planner(for_planner())[0]

@@ -168,7 +168,7 @@ def test_keep_row_reads_once() -> None:
     kernel = new[new.index("sums_in_registers") : new.index("extern")]
     assert kernel.count("load_lanes") == 1
     assert "const Lanes<float, VEC>& x_pack = x_row[item];" in kernel
-    assert "switch (row_items(rows, steps))" in new and "default: sums<WIDTH>" in new
+    assert "switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>)))" in new and "default: sums<WIDTH>" in new
 
 
 def test_keep_row_refuses_a_row_that_changes() -> None:
@@ -207,11 +207,37 @@ def test_steps_apply_on_top_of_a_dependent_launch() -> None:
     assert "launch_dependent(scale_rows<WIDTH>, shape.grid, shape.block" in new
 
 
-def test_trim_tail_starts_behind_the_packs() -> None:
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        ("hidden % lanes == 0 && addresses", "addresses"),  # rows of any length
+        ("hidden % lanes == 0 && addresses", "hidden % lanes == 0 || addresses"),
+        ("lanes = 16 / sizeof(T);", "lanes = 8 / sizeof(T);"),
+        ("T lane[16 / sizeof(T)];", "T lane[8 / sizeof(T)];"),
+    ],
+)
+def test_trim_tail_starts_behind_the_packs(old: str, now: str) -> None:
     text = (ROOT / "kernels/silu_and_mul/baseline.production.cu").read_text()
-    new = after(text, "trim_tail")
+    assert old in text
+    new = after(text.replace(old, now), "trim_tail")
     assert "i = packs * (sizeof(Pack<T>) / sizeof(T)) + threadIdx.x; i < hidden" in new
     assert "const int64_t step =" not in new
+
+
+def test_trim_tail_drops_what_the_host_has_ruled_out() -> None:
+    text = (ROOT / "kernels/silu_and_mul/baseline.production.cu").read_text()
+    new = after(text, "trim_tail")
+    assert "tail" not in new and "left behind" not in new and "const int64_t step =" not in new
+    body = new[new.index("void silu_and_mul_vector_kernel") : new.index("// For rows that do not begin")]
+    assert body.count("for (int64_t i") == 1 and body.rstrip().endswith("row[i] = product;\n    }\n}")
+
+
+def test_spread_does_not_unroll_what_is_one_step() -> None:
+    """nvcc unrolls a float loop four times, for which each thread divides 64-bit integers first."""
+    new = after(ROWS, "spread")
+    assert "#pragma unroll 1\n  for (int i = blockIdx.y * blockDim.x + threadIdx.x;" in new
+    chosen = ROWS.replace("  for (int i", "#pragma unroll 4\n  for (int i")
+    assert "#pragma unroll 1" not in after(chosen, "spread")
 
 
 def test_block_size_changes_the_grid_with_the_block() -> None:
@@ -277,17 +303,21 @@ def _bundle(path: Path) -> tuple[tuple[str, ...], str]:
 
 
 EXPECTED = {
+    "add_bias_grid": {"settle_branches", "pack"},
     "bias_scale_residual": {"pack"},
     "gather_rows": {"spread"},
     "gelu_and_mul": {"fast_tanh"},
     "l2_normalize": {"keep_row"},
     "layer_norm": {"warp_reduce", "pack", "keep_row"},
+    "masked_softmax": {"settle_names", "settle_pointers", "settle_loops", "warp_reduce", "pack", "keep_row"},
     "quantize_fp8": {"pack"},
     "quantize_rows": {"warp_reduce", "pack", "keep_row"},
     "relu_squared": {"block_size"},
+    "residual_then_norm": {"fuse_launches", "warp_reduce", "pack", "keep_row"},
     "rotary_embedding": {"pack", "spread"},
     "row_logsumexp": {"warp_reduce", "pack", "keep_row"},
     "row_softmax": {"warp_reduce", "pack", "keep_row"},
+    "scaled_rms_norm": {"settle_defaults", "settle_branches", "settle_pointers", "settle_stores", "pack", "keep_row"},
     "fused_add_rmsnorm": {"keep_row"},
     "merge_attn_states_lse": {"fast_math", "dependent_launch"},
     "silu_and_mul": {"spread"},

@@ -1,5 +1,6 @@
 // CUDA on one CPU thread, for checking what kernels compute: every thread of a block is a fiber, barriers and shuffles
-// switch fibers, blocks run one after another. Slow, deterministic, and it stops where a barrier is not reached by all.
+// switch fibers, blocks run one after another, those of a cluster together. Slow, deterministic, and it stops where a
+// barrier is not reached by all.
 #pragma once
 #include <ucontext.h>
 
@@ -22,7 +23,6 @@ using std::min;
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static
 #define __forceinline__ inline
 #define __noinline__
 #define __restrict__
@@ -44,11 +44,12 @@ namespace emulate {
 
 constexpr size_t kStack = 128 * 1024;
 constexpr size_t kShared = 227 * 1024;
+constexpr unsigned kCluster = 8;
 
 struct Fiber {
   ucontext_t context;
   dim3 thread;
-  unsigned linear = 0, shuffles = 0;
+  unsigned linear = 0, rank = 0, shuffles = 0;
   bool done = false;
   const unsigned* waits_for = nullptr;  // runs on when *waits_for != waits_at
   unsigned waits_at = 0;
@@ -61,17 +62,28 @@ struct Meeting {
 inline Fiber* self = nullptr;
 inline std::vector<Fiber> fibers;
 inline std::vector<char> stacks;
-inline std::vector<Meeting> warps;
-inline Meeting everyone;
+inline unsigned rank = 0, cluster_blocks = 1;  // of the running thread's block in its cluster
+inline std::vector<Meeting> warps[kCluster];
+inline Meeting everyone[kCluster], whole_cluster;
 inline ucontext_t scheduler;
 inline const std::function<void()>* body = nullptr;
-alignas(128) inline unsigned char dynamic_shared[kShared];
-alignas(16) inline unsigned char exchanged[2][32][32][16];  // parity, warp, lane, bytes
+alignas(128) inline unsigned char dynamic_shared[kCluster][kShared];
+alignas(128) inline unsigned char static_shared[kCluster][kShared];
+inline size_t reserved = 0;
+alignas(16) inline unsigned char exchanged[kCluster][2][32][32][16];  // block, parity, warp, lane, bytes
 inline bool backwards = std::getenv("EMULATE_BACKWARDS") != nullptr;
 
 [[noreturn]] inline void fail(const char* what) {
   std::fprintf(stderr, "emulation: %s (block %u %u %u)\n", what, blockIdx.x, blockIdx.y, blockIdx.z);
   std::exit(9);
+}
+
+// A place in every block's shared memory; each declaration asks once.
+inline size_t reserve(size_t bytes) {
+  const size_t at = reserved;
+  reserved += (bytes + 127) / 128 * 128;
+  if (reserved > kShared) fail("more static shared memory than there is");
+  return at;
 }
 
 inline void release(Meeting& meeting) {
@@ -94,24 +106,32 @@ inline void meet(Meeting& meeting) {
 inline void run_fiber() {
   (*body)();
   self->done = true;
-  --everyone.members;
-  --warps[self->linear / 32].members;
-  release(everyone);
-  release(warps[self->linear / 32]);
+  for (Meeting* meeting : {&everyone[rank], &warps[rank][self->linear / 32], &whole_cluster}) {
+    --meeting->members;
+    release(*meeting);
+  }
   swapcontext(&self->context, &scheduler);
 }
 
-inline void run_block(unsigned threads) {
-  everyone = Meeting{0, 0, threads};
-  warps.assign((threads + 31) / 32, Meeting{});
-  for (unsigned t = 0; t < threads; ++t) {
-    Fiber& fiber = fibers[t];
+// The blocks of one cluster, a single one where there are no clusters; blockIdx is the first one's.
+inline void run_cluster(unsigned of_block) {
+  const unsigned threads = of_block * cluster_blocks;
+  const dim3 first = blockIdx;
+  whole_cluster = Meeting{0, 0, threads};
+  for (unsigned block = 0; block < cluster_blocks; ++block) {
+    everyone[block] = Meeting{0, 0, of_block};
+    warps[block].assign((of_block + 31) / 32, Meeting{});
+  }
+  for (unsigned n = 0; n < threads; ++n) {
+    Fiber& fiber = fibers[n];
+    const unsigned t = n % of_block;
     fiber = Fiber{};
     fiber.linear = t;
+    fiber.rank = n / of_block;
     fiber.thread = dim3(t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y);
-    ++warps[t / 32].members;
+    ++warps[fiber.rank][t / 32].members;
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = &stacks[size_t(t) * kStack];
+    fiber.context.uc_stack.ss_sp = &stacks[size_t(n) * kStack];
     fiber.context.uc_stack.ss_size = kStack;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, run_fiber, 0);
@@ -124,6 +144,8 @@ inline void run_block(unsigned threads) {
       fiber.waits_for = nullptr;
       self = &fiber;
       threadIdx = fiber.thread;
+      rank = fiber.rank;
+      blockIdx = dim3(first.x + rank, first.y, first.z);
       swapcontext(&scheduler, &fiber.context);
       moved = true;
       if (fiber.done) --left;
@@ -132,21 +154,27 @@ inline void run_block(unsigned threads) {
   }
 }
 
-inline void launch(dim3 grid_, dim3 block_, size_t shared_bytes, const std::function<void()>& kernel) {
+inline void launch(dim3 grid_, dim3 block_, size_t shared_bytes, const std::function<void()>& kernel, unsigned cluster = 1) {
   const unsigned threads = block_.x * block_.y * block_.z;
   if (threads == 0 || threads > 1024) fail("a block of 0 or more than 1024 threads");
   if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0 || grid_.y > 65535 || grid_.z > 65535) fail("a grid out of limits");
   if (shared_bytes > kShared) fail("more shared memory than there is");
+  if (cluster == 0 || cluster > kCluster || grid_.x % cluster) fail("a grid that clusters do not divide");
   gridDim = grid_;
   blockDim = block_;
-  if (fibers.size() < threads) fibers.resize(1024), stacks.resize(1024 * kStack);
+  cluster_blocks = cluster;
+  const size_t most = std::max<size_t>(1024, threads * cluster);
+  if (fibers.size() < most) fibers.resize(most), stacks.resize(most * kStack);
   body = &kernel;
   for (unsigned z = 0; z < gridDim.z; ++z)
     for (unsigned y = 0; y < gridDim.y; ++y)
-      for (unsigned x = 0; x < gridDim.x; ++x) {
+      for (unsigned x = 0; x < gridDim.x; x += cluster) {
         blockIdx = dim3(x, y, z);
-        std::memset(dynamic_shared, 0xff, sizeof(dynamic_shared));  // NaN where nobody wrote
-        run_block(threads);
+        for (unsigned block = 0; block < cluster; ++block) {  // NaN where nobody wrote
+          std::memset(dynamic_shared[block], 0xff, kShared);
+          std::memset(static_shared[block], 0xff, reserved);
+        }
+        run_cluster(threads);
       }
 }
 
@@ -154,18 +182,18 @@ template <typename V>
 V exchange(V value, unsigned from) {
   static_assert(sizeof(V) <= 16);
   const unsigned warp = self->linear / 32, lane = self->linear % 32, parity = self->shuffles++ % 2;
-  if (warps[warp].members != 32 && warps.size() * 32 > fibers.size()) fail("a shuffle in a warp that is not whole");
-  std::memcpy(exchanged[parity][warp][lane], &value, sizeof(V));
-  meet(warps[warp]);
+  const unsigned mine = rank;
+  std::memcpy(exchanged[mine][parity][warp][lane], &value, sizeof(V));
+  meet(warps[mine][warp]);
   V other;
-  std::memcpy(&other, exchanged[parity][warp][from % 32], sizeof(V));
+  std::memcpy(&other, exchanged[mine][parity][warp][from % 32], sizeof(V));
   return other;
 }
 
 }  // namespace emulate
 
-inline void __syncthreads() { emulate::meet(emulate::everyone); }
-inline void __syncwarp(unsigned = ~0u) { emulate::meet(emulate::warps[emulate::self->linear / 32]); }
+inline void __syncthreads() { emulate::meet(emulate::everyone[emulate::rank]); }
+inline void __syncwarp(unsigned = ~0u) { emulate::meet(emulate::warps[emulate::rank][emulate::self->linear / 32]); }
 template <typename V> V __shfl_xor_sync(unsigned, V v, int mask, int = 32) { return emulate::exchange(v, (emulate::self->linear % 32) ^ mask); }
 template <typename V> V __shfl_sync(unsigned, V v, int lane, int width = 32) {
   const unsigned mine = emulate::self->linear % 32;
@@ -176,12 +204,32 @@ template <typename V> V __shfl_down_sync(unsigned, V v, unsigned delta, int widt
   const V other = emulate::exchange(v, mine + delta < 32 ? mine + delta : mine);
   return mine % width + delta < unsigned(width) ? other : v;
 }
+namespace cooperative_groups {
+struct cluster_group {
+  void sync() const { emulate::meet(emulate::whole_cluster); }
+  unsigned block_rank() const { return emulate::rank; }
+  unsigned num_blocks() const { return emulate::cluster_blocks; }
+  template <typename V> V* map_shared_rank(V* mine, unsigned of) const {
+    if (of >= emulate::cluster_blocks) emulate::fail("a block outside the cluster");
+    auto* bytes = reinterpret_cast<unsigned char*>(mine);
+    return reinterpret_cast<V*>(bytes + (std::ptrdiff_t(of) - std::ptrdiff_t(emulate::rank)) * std::ptrdiff_t(emulate::kShared));
+  }
+};
+inline cluster_group this_cluster() { return {}; }
+}  // namespace cooperative_groups
 inline void cudaGridDependencySynchronize() {}
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
 
 // Launching.
-enum { cudaLaunchAttributeProgrammaticStreamSerialization = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 2 };
-struct cudaLaunchAttribute { int id; struct { int programmaticStreamSerializationAllowed; } val; };
+enum {
+  cudaLaunchAttributeProgrammaticStreamSerialization = 1,
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
+  cudaLaunchAttributeClusterDimension = 4,
+};
+struct cudaLaunchAttribute {
+  int id;
+  struct { int programmaticStreamSerializationAllowed; struct { unsigned x, y, z; } clusterDim; } val;
+};
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes = 0;
@@ -191,7 +239,10 @@ struct cudaLaunchConfig_t {
 };
 template <typename... P, typename... A>
 int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... arguments) {
-  emulate::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] { kernel(arguments...); });
+  unsigned cluster = 1;
+  for (unsigned n = 0; n < config->numAttrs; ++n)
+    if (config->attrs[n].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[n].val.clusterDim.x;
+  emulate::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] { kernel(arguments...); }, cluster);
   return 0;
 }
 template <typename F> int cudaFuncSetAttribute(F, int, int) { return 0; }
@@ -248,6 +299,21 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 inline float2 __half22float2(__half2 v) { return {v.x, v.y}; }
 inline __half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
 inline __half2 __floats2half2_rn(float x, float y) { return {x, y}; }
+struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
+using nv_bfloat162 = __nv_bfloat162;
+inline __half2 __float2half2_rn(float v) { return {v, v}; }
+inline __nv_bfloat162 __float2bfloat162_rn(float v) { return {v, v}; }
+template <typename P, typename F> P of_both(P a, P b, F f) { return {f(float(a.x), float(b.x)), f(float(a.y), float(b.y))}; }
+template <typename P> P __hmul2(P a, P b) { return of_both(a, b, [](float x, float y) { return x * y; }); }
+template <typename P> P __hadd2(P a, P b) { return of_both(a, b, [](float x, float y) { return x + y; }); }
+template <typename P> P __hsub2(P a, P b) { return of_both(a, b, [](float x, float y) { return x - y; }); }
+template <typename P> P __hmax2(P a, P b) { return of_both(a, b, [](float x, float y) { return std::fmax(x, y); }); }
+template <typename P> P __hmin2(P a, P b) { return of_both(a, b, [](float x, float y) { return std::fmin(x, y); }); }
+template <typename P> P __hmax2_nan(P a, P b) { return of_both(a, b, [](float x, float y) { return x != x ? x : y != y ? y : std::fmax(x, y); }); }
+template <typename P> P __hmin2_nan(P a, P b) { return of_both(a, b, [](float x, float y) { return x != x ? x : y != y ? y : std::fmin(x, y); }); }
+template <typename P> P __hneg2(P a) { return {-float(a.x), -float(a.y)}; }
+template <typename P> P __habs2(P a) { return {std::fabs(float(a.x)), std::fabs(float(a.y))}; }
+template <typename P> P __hfma2(P a, P b, P c) { return {std::fma(float(a.x), float(b.x), float(c.x)), std::fma(float(a.y), float(b.y), float(c.y))}; }
 
 // Arithmetic.
 inline float __expf(float x) { return std::exp(x); }

@@ -1,7 +1,8 @@
 """Runs CUDA sources on the CPU, thread by thread, and compares what they compute with the reference.
 
-`python -m tests.nodes.rewrites.emulate.emulation FOLDER SOURCE [OFFSET...]` runs SOURCE on the folder's small workloads,
-with every tensor moved by OFFSET elements from its alignment, and ends with status 1 where a value is wrong, 9 where the emulation itself refuses (a barrier that not all threads reach, ...).
+`python -m tests.nodes.rewrites.emulate.emulation FOLDER SOURCE [OFFSET...] [DTYPE:AXIS=SIZE,...]` runs SOURCE on the
+folder's small workloads, or on those that are named, with every tensor moved by OFFSET elements from its alignment, and ends
+with status 1 where a value is wrong, 9 where the emulation itself refuses (a barrier that not all threads reach, ...).
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import tempfile
 from pathlib import Path
 
 import torch
+from tree_sitter import Node
 
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-from nodes.rewrites.device_code import Code
+from nodes.rewrites.device_code import Code, declared_name
 from nodes.rewrites.source import Edits, Source
 
 HERE = Path(__file__).parent
@@ -28,13 +30,14 @@ HEADERS = (
     "cuda_fp16.h",
     "cuda_bf16.h",
     "cuda_fp8.h",
+    "cooperative_groups.h",
     "device_launch_parameters.h",
     "math_constants.h",
 )
 
 
 def host_source(text: str) -> str:
-    """The file as C++: launches become calls, dynamic shared memory a pointer, CUDA's headers the emulation's."""
+    """The file as C++: launches become calls, shared memory a place in the block's, CUDA's headers the emulation's."""
     source = Source(text, "cuda")
     edits = Edits(source)
     for launch in Code(source).launches:
@@ -47,17 +50,8 @@ def host_source(text: str) -> str:
             f"emulate::launch({of(launch.grid)}, {of(launch.block)}, {launch.shared_text}, [&] {{ {call}; }})",
         ))  # fmt: skip
     for node in source.walk(None, "declaration"):
-        if "__shared__" in source.of(node) and any(source.of(c) == "extern" for c in source.walk(node)):
-            declarator = node.child_by_field_name("declarator")
-            name = declarator.child_by_field_name("declarator") if declarator is not None else None
-            kind = source.of(node.child_by_field_name("type"))
-            edits.changes.append(
-                (
-                    node.start_byte,
-                    node.end_byte,
-                    f"{kind}* {source.of(name)} = reinterpret_cast<{kind}*>(emulate::dynamic_shared);",
-                )
-            )
+        if any(source.of(c) == "__shared__" for c in source.walk(node, "type_qualifier")):
+            edits.changes.append((node.start_byte, node.end_byte, _shared(source, node)))
     for node in source.walk(None, "preproc_include"):
         if any(header in source.of(node) for header in HEADERS):
             edits.changes.append((node.start_byte, node.end_byte, "\n"))
@@ -65,6 +59,22 @@ def host_source(text: str) -> str:
         if source.of(node).lstrip("# ").startswith("pragma unroll"):
             edits.changes.append((node.start_byte, node.end_byte, "\n"))
     return '#include "cuda_emulation.h"\n' + edits.apply()
+
+
+def _shared(source: Source, node: Node) -> str:
+    """A declaration in shared memory as references into the memory of the running thread's block."""
+    declarators = node.children_by_field_name("declarator")
+    names = [source.of(declared_name(d)) for d in declarators]
+    if any(source.of(c) == "extern" for c in source.walk(node)):
+        kind = source.of(node.child_by_field_name("type"))
+        return f"{kind}* {names[0]} = reinterpret_cast<{kind}*>(emulate::dynamic_shared[emulate::rank]);"
+    held = source.of(node).replace("__shared__", "").replace("static", "").strip()
+    place = f"shared_{names[0]}"
+    return (
+        f"struct {place} {{ {held} }}; static const size_t {place}_at = emulate::reserve(sizeof({place}));"
+        f" auto* {place}_here = reinterpret_cast<{place}*>(emulate::static_shared[emulate::rank] + {place}_at);"
+        + "".join(f" auto& {name} = {place}_here->{name};" for name in names)
+    )
 
 
 def library(text: str, folder: Path) -> ctypes.CDLL:
@@ -161,21 +171,29 @@ def _difference(got: torch.Tensor, want: torch.Tensor, exact: bool) -> str:
     return f"{int((~near).sum())} of {near.numel()} values wrong, first {at}: {got[at].item()} for {want[at].item()}"
 
 
-def check(folder: Path, text: str, offsets: list[int]) -> list[str]:
-    """Everything that is wrong with the source on the folder's small workloads."""
+def workload(named: str) -> Workload:
+    """`float16:rows=3,columns=515`"""
+    dtype, _, axes = named.partition(":")
+    sizes = dict(axis.split("=") for axis in axes.split(","))
+    return Workload(axes={name: int(size) for name, size in sizes.items()}, dtype=dtype, devices=("cuda",))
+
+
+def check(folder: Path, text: str, offsets: list[int], workloads: list[Workload] | None = None) -> list[str]:
+    """Everything that is wrong with the source on these workloads, or the folder's small ones."""
     kernel = catalog.load(str(folder))
     with tempfile.TemporaryDirectory() as scratch:
         built = library(text, Path(scratch))
         found = []
-        for workload in small_workloads(kernel.spec):
+        for chosen in workloads or small_workloads(kernel.spec):
             for offset in offsets:
-                wrong = run(kernel.spec, kernel, built, workload, offset)
+                wrong = run(kernel.spec, kernel, built, chosen, offset)
                 if wrong:
-                    found.append(f"{workload.label}, {offset} elements off: {wrong}")
+                    found.append(f"{chosen.label}, {offset} elements off: {wrong}")
     return found
 
 
 if __name__ == "__main__":
-    problems = check(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), [int(a) for a in sys.argv[3:]] or [0])
+    offsets_, named_ = [int(a) for a in sys.argv[3:] if a.isdigit()], [a for a in sys.argv[3:] if not a.isdigit()]
+    problems = check(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), offsets_ or [0], [workload(a) for a in named_])
     print("\n".join(problems) or "right")
     sys.exit(1 if problems else 0)

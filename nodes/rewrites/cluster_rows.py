@@ -1,0 +1,198 @@
+"""One row over several blocks where rows are few and long: a thread-block cluster that reduces through distributed shared
+memory (Hopper and later).
+
+Applies to kernels whose blocks each take one row and reduce it through `block_sum` and its siblings. In a second kernel the
+threads of neighbouring blocks count as one row's threads, and each reduction over the block is followed by one over the
+cluster. The host launches it while rows are too few for every multiprocessor.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nodes.rewrites import Facts
+from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed
+from nodes.rewrites.device_code import Code, insertion_point, require, statements
+from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.roles import Bound
+
+LANGUAGES = frozenset({"cuda"})
+HELPS: frozenset[Bound] = frozenset({"latency", "memory"})
+EXPECTED = "every multiprocessor has a share of a row where there are fewer rows than multiprocessors"
+SPEEDUP = 1.0
+ORDER = 95
+
+TUNABLE = "#define CLUSTER_BLOCKS {blocks}  // tune: {fewer} {blocks} {more}\n"
+BLOCKS = """\
+// How many blocks share a row: as many as make CLUSTER_BLOCKS blocks of all rows, up to the 8 that every cluster may have,
+// while each has a step for every thread of two warps.
+inline unsigned cluster_blocks(int64_t rows, int64_t steps) {
+  unsigned blocks = 1;
+  while (blocks < 8 && rows * blocks * 2 <= CLUSTER_BLOCKS && steps >= blocks * 2 * 64) blocks *= 2;
+  return blocks;
+}
+
+// Launches a kernel whose neighbouring `cluster` blocks take one row together; `overlapping`: see launch_dependent.
+template <typename... Parameters, typename... Arguments>
+inline void launch_cluster(void (*kernel)(Parameters...), unsigned cluster, bool overlapping, dim3 grid, dim3 block,
+                           cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = cluster;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = overlapping ? 2 : 1;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+"""
+SUM = """\
+// The sum over the cluster, for every thread. No block may end, or come here again, before all have read: see the
+// cluster's last sync.
+template <int SITE, typename V>
+__device__ __forceinline__ V cluster_sum(V value) {
+  __shared__ V of_block;
+  const auto cluster = cooperative_groups::this_cluster();
+  value = block_sum<SITE>(value);
+  if (threadIdx.x == 0) of_block = value;
+  cluster.sync();
+  value = *cluster.map_shared_rank(&of_block, 0);
+  for (unsigned rank = 1; rank < cluster.num_blocks(); ++rank) value += *cluster.map_shared_rank(&of_block, rank);
+  return value;
+}
+"""
+EXTREME = (
+    SUM.replace("cluster_sum", "cluster_max")
+    .replace("block_sum", "block_max")
+    .replace("The sum over", "The largest value of")
+    .replace("value += *cluster.map_shared_rank(&of_block, rank)",
+             "value = max(value, *cluster.map_shared_rank(&of_block, rank))")
+)  # fmt: skip
+REDUCTIONS = {"sum": SUM, "max": EXTREME, "min": EXTREME.replace("max", "min").replace("largest", "smallest")}
+
+
+def rewrite(source: Source, facts: Facts) -> str | None:
+    match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
+    if match is None or int(match[1]) < 90 or "launch_cluster" in source.text:
+        return None
+    if not reduces(source):
+        return None
+    code = Code(source)
+    edits, kinds = Edits(source), set()
+    for kernel in code.kernels:
+        attempt = Edits(source)
+        try:
+            found = RowKernel(code, kernel)
+            if any(True for _ in source.walk(kernel.body, "return_statement")):
+                raise Unsupported("blocks that may end before their cluster has met")
+            name = code.fresh(f"{kernel.name}_over_cluster")
+            attempt.insert(kernel.outer.end_byte, "\n\n" + _new_kernel(found, name))
+            for launch in found.launches():
+                _write_launch(attempt, found, launch, name)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+        kinds |= {found.kind(call) for call in found.reductions}
+    if not edits.changes:
+        return None
+    units = facts.device.units
+    try:
+        edits.insert(insertion_point(source), "\n" + TUNABLE.format(fewer=units, blocks=2 * units, more=4 * units))
+        require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
+        headers = ("cooperative_groups.h", "cuda_runtime.h", "type_traits")
+        require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
+        text = edits.apply()
+        for kind in sorted(kinds):
+            text = _behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
+        return text
+    except Unsupported:
+        return None
+
+
+def _behind(source: Source, function: str, text: str) -> str:
+    """The source with a function that builds on another right behind it."""
+    code = Code(source)
+    node = code.functions[function]
+    if text.split("(")[0].split()[-1] in code.functions:
+        raise Unsupported("a reduction over clusters that is somebody else's")
+    outer = node.parent if node.parent is not None and node.parent.type == "template_declaration" else node
+    edits = Edits(source)
+    edits.insert(outer.end_byte, "\n\n" + text.rstrip())
+    return edits.apply()
+
+
+def _new_kernel(found: RowKernel, name: str) -> str:
+    kernel, source, code = found.kernel, found.source, found.code
+    edits = Edits(source)
+    edits.replace(kernel.name_node, name)
+    taken = kernel.identifiers()
+    row, blocks, thread, threads = (
+        n if n not in taken else code.fresh(f"{n}_in_cluster")
+        for n in ("row", "row_blocks", "thread_of_row", "threads_of_row")
+    )
+    for call in found.reductions:
+        function = call.child_by_field_name("function")
+        assert function is not None
+        edits.replace(function, source.of(function).replace("block_", "cluster_"))
+    for barrier in found.barriers:
+        remove_line(edits, source, barrier)
+    for old, new in {"threadIdx.x": thread, "blockDim.x": threads, "blockIdx.x": row}.items():
+        for use in found.uses(old):
+            edits.replace(use, new)
+    for use in found.uses("gridDim.x"):
+        edits.replace(use, f"gridDim.x / {blocks}")
+    first = statements(kernel.body)[0]
+    indent = source.indent(first)
+    lines = [
+        f"const unsigned {blocks} = cooperative_groups::this_cluster().num_blocks(), {row} = blockIdx.x / {blocks};",
+        f"const unsigned {thread} = blockIdx.x % {blocks} * blockDim.x + threadIdx.x, {threads} = {blocks} * blockDim.x;",
+    ]
+    text = "".join(f"{line}\n{indent}" for line in lines)
+    if source.of(first).startswith("cudaGridDependencySynchronize"):
+        first = statements(kernel.body)[1]
+    edits.insert(first.start_byte, text)
+    last = statements(kernel.body)[-1]
+    edits.insert(
+        last.end_byte, f"\n{indent}cooperative_groups::this_cluster().sync();  // the others may still read here"
+    )
+    return found.edited(edits)
+
+
+def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
+    source, code, launch = found.source, found.code, place.launch
+    indent, unit = source.indent(place.statement), source.unit(place.statement)
+    blocks, run = code.fresh("row_cluster"), code.fresh("launch_shared_row")
+    function = renamed(source.of(launch.function), found.kernel.name, name)
+    width = f"row_threads(ceil_div({place.steps}, {blocks}), decltype({place.items})::value)"
+    configured = [
+        blocks,
+        "true" if launch.dependent else "false",
+        f"static_cast<unsigned>({place.rows} * {blocks})",
+        width if place.items else source.of(launch.block),
+        launch.stream_text,
+    ]
+    call = f"launch_cluster({', '.join([function, *configured, *(source.of(a) for a in launch.arguments)])});"
+    original = f"{unit}default: {source.of(place.statement)}" if place.items else f"{unit}{source.of(place.statement)}"
+    lines = [f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"]
+    if place.items:
+        choice = f"row_items({place.rows} * {blocks}, ceil_div({place.steps}, {blocks}), {place.size})"
+        lines += [
+            f"const auto {run} = [&](auto {place.items}) {{",
+            f"{unit}{call}",
+            "};",
+            f"switch ({blocks} > 1 ? {choice} : 0) {{",
+            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4)),
+            original.replace("\n", f"\n{unit}"),
+            "}",
+        ]
+    else:
+        lines += [f"if ({blocks} > 1) {{", f"{unit}{call}", "} else {", original.replace("\n", f"\n{unit}"), "}"]
+        if launch.statement.parent is None or launch.statement.parent.type != "compound_statement":
+            lines = ["{", *(unit + line for line in lines), "}"]
+    edits.replace(place.statement, f"\n{indent}".join(lines))

@@ -1,0 +1,39 @@
+"""A function of the file that has the name of one that rewrites bring along gets another: many files have a `ceil_div`.
+
+Changes nothing by itself, but other steps refuse where their names mean something else.
+"""
+
+from __future__ import annotations
+
+from nodes.rewrites import Facts
+from nodes.rewrites.device_code import Code
+from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.roles import Bound
+
+LANGUAGES = frozenset({"cuda"})
+HELPS: frozenset[Bound] = frozenset({"memory", "latency", "compute", "launch"})
+EXPECTED = "nothing by itself: later steps have their names for themselves"
+SPEEDUP = 1.0001
+ORDER = 1
+
+OURS = {"ceil_div": CEIL_DIV}
+"""Only what several steps share and others' files are likely to have."""
+
+
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code, edits = Code(source), Edits(source)
+    for name, text in OURS.items():
+        defined = code.overloads.get(name, [])
+        # Under an #if, or in the body of a macro, another definition or use may be out of sight.
+        bodies = " ".join(source.of(n) for n in source.walk(None, "preproc_arg"))
+        if not defined or text.strip() in source.text or name in bodies or name in code.macros:
+            continue
+        new = code.fresh(f"{name}_of_file")
+        for node in source.walk(None, "identifier"):
+            if source.of(node) == name:
+                edits.replace(node, new)
+    try:
+        return edits.apply() if edits.changes else None
+    except Unsupported:
+        return None

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+from pydantic import ValidationError
+
+from harness.bands import Band, Measure, Split, confirmed, measures, proposed
+from harness.search import search
+from harness.tunables import Tunable
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SIZES = ((16, 4096), (32, 4096), (64, 8192), (256, 2048), (1024, 8192), (4096, 8192), (8192, 14336))
+
+
+def at(rows: int, length: int, dtype: str = "float16") -> Workload:
+    return Workload(axes={"rows": rows, "length": length}, dtype=dtype)  # type: ignore[arg-type]
+
+
+SPEC = Spec(
+    name="some",
+    summary="a kernel with two sizes",
+    axes=("rows", "length"),
+    dtypes=("float16", "float32"),
+    arguments=(
+        Tensor(name="x", role="input", shape=("rows", "2*length")),
+        Tensor(name="out", role="output", shape=("rows", "length")),
+        Size(name="rows"),
+        Size(name="length"),
+    ),
+    workloads=tuple(at(*size) for size in SIZES),
+)
+THREADS = Tunable(name="THREADS", value=256, choices=(64, 128, 256, 512))
+STEPS = Tunable(name="STEPS", value=1, choices=(1, 2, 4))
+WIDE = tuple(Tunable(name=f"N{i}", value=2, choices=(1, 2, 4, 8)) for i in range(4))
+
+
+def timed(cost, noise: float = 0.003, seed: int = 0):
+    """Measures variants of a source by `cost(values, workload)` with noise; the source came with `THREADS` and so on."""
+    rng = random.Random(seed)
+
+    def measure(evaluator, source, variants, cases, blocks):
+        def ratios(values):
+            if cost(values, cases[0][0]) is None:
+                return None
+            return [
+                [
+                    cost(evaluator.start, workload) / cost(values, workload) * math.exp(rng.gauss(0, noise))
+                    for _ in range(blocks)
+                ]
+                for workload, _ in cases
+            ]
+
+        return [ratios(values) for values in variants]
+
+    return measure
+
+
+def searched(cost, open_=(THREADS, STEPS), noise: float = 0.003, seed: int = 0, device: str = "cuda"):
+    evaluator = SimpleNamespace(
+        spec=SPEC,
+        device=device,
+        suite=lambda: SPEC.workloads,
+        caches=lambda workload: ("cold",),
+        moved=lambda workload: SPEC.read_bytes(workload) + SPEC.write_bytes(workload),
+        say=lambda text: None,
+        start={tunable.name: tunable.value for tunable in open_},
+    )
+    return search(evaluator, "", list(open_), 60.0, timed(cost, noise, seed))  # type: ignore[arg-type]
+
+
+def far(value: int, best: int) -> float:
+    return 1 + 0.1 * abs(math.log2(value / best))
+
+
+def test_one_choice_where_it_suits_all():
+    found = searched(lambda values, workload: far(values["THREADS"], 128) * far(values["STEPS"], 1))
+    assert found.values == {"THREADS": 128, "STEPS": 1} and found.split is None
+
+
+def test_small_and_large_workloads_get_their_own():
+    def cost(values, workload):
+        large = workload.axes["rows"] * workload.axes["length"] > 2**22
+        return far(values["THREADS"], 512 if large else 128) * far(values["STEPS"], 4 if large else 1)
+
+    found = searched(cost)
+    assert found.split is not None and found.split.measure == Measure(sizes=("rows", "length"), tensor="out")
+    assert [band.values for band in found.split.bands] == [{"STEPS": 1, "THREADS": 128}, {"STEPS": 4, "THREADS": 512}]
+    (below,) = [band.below for band in found.split.bands if band.below is not None]
+    assert 2 * 256 * 2048 < below <= 2 * 1024 * 8192
+    # Sizes that nobody measured fall to a side as well, by their bytes rather than their elements.
+    assert found.split.values(SPEC, at(3, 1000)) == {"STEPS": 1, "THREADS": 128}
+    assert found.split.values(SPEC, at(100000, 9999)) == {"STEPS": 4, "THREADS": 512}
+    assert found.split.values(SPEC, at(1, below // 4 + 1, "float32")) == {"STEPS": 4, "THREADS": 512}
+
+
+def test_the_axis_that_decides_is_found():
+    found = searched(lambda values, workload: far(values["THREADS"], 512 if workload.axes["length"] > 4096 else 64))
+    assert found.split is not None and found.split.measure.sizes == ("length",)
+    assert [band.below for band in found.split.bands] == [6144, None]
+    assert [band.values["THREADS"] for band in found.split.bands] == [64, 512]
+
+
+def test_three_bands():
+    best = {16: 64, 32: 64, 64: 64, 256: 256, 1024: 256, 4096: 64, 8192: 64}
+    found = searched(lambda values, workload: far(values["THREADS"], best[workload.axes["rows"]]))
+    assert found.split is not None
+    assert [band.values["THREADS"] for band in found.split.bands] == [64, 256, 64]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_makes_no_bands(seed):
+    found = searched(lambda values, workload: 1.0, noise=0.02, seed=seed)
+    assert found.split is None
+
+
+def test_a_gain_below_the_margin_makes_no_bands():
+    def cost(values, workload):
+        return 1.0 if values["THREADS"] == (512 if workload.axes["rows"] > 500 else 256) else 1.008
+
+    assert searched(cost).split is None
+
+
+def test_a_large_space_is_searched_for_every_size():
+    def cost(values, workload):
+        best = 8 if workload.axes["rows"] > 500 else 1
+        return math.prod(far(values[tunable.name], best) for tunable in WIDE[:2])
+
+    found = searched(cost, WIDE)
+    assert found.split is not None and found.tried == 64
+    small, large = (math.prod(far(band.values[t.name], best) for t in WIDE[:2]) for band, best in
+                    zip(found.split.bands, (1, 8), strict=True))  # fmt: skip
+    assert small < 1.15 and large < 1.15
+
+
+def test_variants_that_fail_are_not_chosen():
+    found = searched(lambda values, workload: None if values["THREADS"] < 256 else far(values["THREADS"], 64))
+    assert found.values == {"THREADS": 256, "STEPS": 1} and found.split is None and found.tried == 11
+
+
+def test_a_band_that_loses_when_it_is_measured_again_falls_to_the_single_choice():
+    workloads = [at(*size) for size in SIZES]
+    proposal = Measure(sizes=("rows",)), [(0, (("N", 1),)), (4, (("N", 2),))]
+    measured = {(("N", 1),): [[1.0] * 9 for _ in workloads], (("N", 2),): [[1.002] * 9 for _ in workloads]}
+    assert confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01) is None
+    measured[("N", 2),] = [[0.5 if rank == 5 else 2.0] * 9 for rank in range(len(workloads))]
+    assert confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01) is None, "one size is slower"
+    measured[("N", 2),] = [[1.2] * 9 for _ in workloads]
+    split = confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
+    assert split is not None and split.bands[0] == Band(below=512, values={"N": 1}, others=(128, 2048))
+
+
+def test_nothing_to_propose_for_a_single_size():
+    measured = {(("N", 1),): [[1.0] * 3], (("N", 2),): [[1.5] * 3]}
+    assert proposed(SPEC, [at(16, 4096)], measured, 0.01) is None
+
+
+def test_measures_are_what_the_entry_point_is_given():
+    assert measures(SPEC) == (
+        Measure(sizes=("rows", "length"), tensor="out"),
+        Measure(sizes=("rows",)),
+        Measure(sizes=("length",)),
+    )
+    assert measures(SPEC.model_copy(update={"arguments": SPEC.arguments[:2]})) == ()
+
+
+def test_bands_that_do_not_ascend_are_refused():
+    open_end = Band(below=None, values={})
+    for bands in ((open_end, open_end), (Band(below=4, values={}), Band(below=8, values={})),
+                  (Band(below=8, values={}), Band(below=4, values={}), open_end)):  # fmt: skip
+        with pytest.raises(ValidationError, match="ascend"):
+            Split(measure=Measure(sizes=("rows",)), bands=bands)

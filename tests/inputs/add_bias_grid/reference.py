@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(**given: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"out": given["in"] + given["bias"] + given["residual"]}

@@ -1,0 +1,215 @@
+"""The host chooses numbers by size: how the source reads, which instance runs, and what is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.bands import Band, Measure, Split
+from harness.evaluate import Evaluator
+from harness.records import DeviceFacts
+from harness.store import Store, digest
+from harness.tunables import tunables
+from kernels import catalog
+from kernels.spec import Size, Spec, Tensor, Workload
+from nodes.policies.rules import RulesPolicy, applied_step
+from nodes.rewrites import Facts
+from nodes.rewrites.dispatch import dispatched
+from nodes.rewrites.source import Unsupported
+from nodes.roles import Attempt, Finding, Plan, PlannerRequest
+
+ROOT = Path(__file__).resolve().parents[3]
+H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
+SPEC = Spec(
+    name="some",
+    summary="an operation with one size",
+    axes=("n",),
+    dtypes=("float32",),
+    arguments=(Tensor(name="out", role="output", shape=("n",)), Size(name="n")),
+    workloads=(Workload(axes={"n": 1}, dtype="float32"),),
+)
+BYTES = Measure(sizes=("n",), tensor="out")
+ENTRY = 'extern "C" void some_float32(float* y, int64_t count)'
+
+
+def split(*bands: tuple[int | None, dict[str, int]], measure: Measure = BYTES) -> Split:
+    return Split(measure=measure, bands=tuple(Band(below=below, values=values) for below, values in bands))
+
+
+TWO = split((64, {"STEP": 1, "BLOCK": 8}), (None, {"STEP": 5, "BLOCK": 8}))
+THREE = split((64, {"STEP": 1, "BLOCK": 8}), (128, {"STEP": 5, "BLOCK": 8}), (None, {"STEP": 3, "BLOCK": 2}))
+HEAD = "#include <cstdint>\n#define STEP 1  // tune: 1 3 5\n#define BLOCK 4  // tune: 2 4 8\n"
+FORMS = {
+    "only a call": "static void run(float* y, int64_t n) { y[0] = STEP * 10 + BLOCK; }\n" + ENTRY + " { run(y, count); }\n",
+    "the entry's own body": ENTRY + " {\n    if (count < 1) return;\n    y[0] = STEP * 10 + BLOCK;\n}\n",
+    "a template, its numbers named": "template <typename T, int N>\nvoid run(T* y) { y[0] = STEP * N + BLOCK; }\n"
+    + ENTRY + " { run<float, 10>(y); }\n",
+    "a constant of the file": "constexpr int kTens = STEP * 10;\nnamespace {\nvoid run(float* y) { y[0] = kTens + BLOCK; }\n}\n"
+    + ENTRY + " { run(y); }\n",
+    "a macro of a macro": "#define SUM (TENS + BLOCK)\n#define TENS (STEP * 10)\nvoid run(float* y) { y[0] = SUM; }\n"
+    + ENTRY + " { run(y); }\n",
+    "declared before it is defined": "static float value(int);\nvoid run(float* y) { y[0] = value(BLOCK); }\n"
+    "static float value(int more) { return STEP * 10 + more; }\n" + ENTRY + " { run(y); }\n",
+    "by its address": "static float tens() { return STEP * 10; }\nusing Call = float (*)();\n"
+    "void run(float* y, Call call) { y[0] = call() + BLOCK; }\n" + ENTRY + " { run(y, tens); }\n",
+    "a pragma": "static void run(float* y, int64_t n) {\n    y[0] = BLOCK;\n#pragma omp parallel for if (n >= STEP)\n"
+    "    for (int64_t i = 0; i < 1; ++i) y[0] += STEP * 10;\n}\n" + ENTRY + " { run(y, count); }\n",
+    "one of two overloads": "static int of(int x) { return x * STEP; }\nstatic int of(long x) { return x; }\n"
+    "void run(float* y) { y[0] = of(10) + of(long(BLOCK)); }\n" + ENTRY + " { run(y); }\n",
+    "a block of C linkage": "static void run(float* y) { y[0] = STEP * 10 + BLOCK; }\nextern \"C\" {\n"
+    + ENTRY.removeprefix('extern "C" ') + " { run(y); y[0] += 0; }\n}\n",
+}  # fmt: skip
+
+
+def call(text: str, folder: Path, *counts: int) -> list[float]:
+    """What a source writes to the first element for so many elements of float."""
+    (folder / "some.cpp").write_text(text)
+    flags = ["-std=c++17", "-O1", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Werror"]
+    subprocess.run(["g++", *flags, "-o", folder / "some.so", folder / "some.cpp"], check=True)
+    entry = ctypes.CDLL(str(folder / "some.so")).some_float32
+    found = []
+    for count in counts:
+        y = (ctypes.c_float * 1)()
+        entry(y, ctypes.c_int64(count))
+        found.append(y[0])
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_size_runs_with_the_numbers_of_its_band(form: str, tmp_path: Path) -> None:
+    new = dispatched(HEAD + FORMS[form], "cpu", SPEC, THREE)
+    assert call(new, tmp_path, 1, 15, 16, 31, 32, 10**9) == [18, 18, 58, 58, 32, 32]
+
+
+def test_how_it_reads() -> None:
+    assert dispatched(HEAD + FORMS["only a call"], "cpu", SPEC, TWO) == (
+        """\
+#include <cstdint>
+// Which numbers are fastest depends on the workload: they were measured for bands of n * sizeof(*out).
+#define SMALL_BELOW 64  // tune: 64
+#define STEP_SMALL 1  // tune: 1 3 5
+#define STEP_LARGE 5  // tune: 1 3 5
+#define BLOCK 8  // tune: 2 4 8
+template <int STEP>
+static void run(float* y, int64_t n) { y[0] = STEP * 10 + BLOCK; }
+extern "C" void some_float32(float* y, int64_t count) {
+  if (count * sizeof(*y) < SMALL_BELOW) {
+    run<STEP_SMALL>(y, count);
+  } else {
+    run<STEP_LARGE>(y, count);
+  }
+}
+"""
+    )
+
+
+def test_thresholds_and_numbers_are_left_open_again() -> None:
+    bands = (
+        Band(below=64, values={"STEP": 1, "BLOCK": 2}, others=(256, 16)),
+        Band(below=None, values={"STEP": 3, "BLOCK": 2}),
+    )
+    new = dispatched(HEAD + FORMS["only a call"], "cpu", SPEC, Split(measure=BYTES, bands=bands))
+    assert {t.name: t.choices for t in tunables(new)} == {
+        "SMALL_BELOW": (16, 64, 256), "STEP_SMALL": (1, 3, 5), "STEP_LARGE": (1, 3, 5), "BLOCK": (2, 4, 8),
+    }  # fmt: skip
+    again = split(
+        (64, {t.name: t.choices[0] for t in tunables(new)}), (None, {t.name: t.choices[-1] for t in tunables(new)})
+    )
+    with pytest.raises(Unsupported):
+        dispatched(new, "cpu", SPEC, again)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#if STEP > 1\nint steps;\n#endif\nvoid run(float* y) { y[0] = STEP; }\n" + ENTRY + " { run(y); }\n",
+        "struct Tile { float at[STEP]; };\nvoid run(float* y) { Tile t; y[0] = t.at[0]; }\n" + ENTRY + " { run(y); }\n",
+        "int steps = STEP;\nvoid run(float* y) { y[0] = steps; }\n" + ENTRY + " { run(y); }\n",
+        'extern "C" float step() { return STEP; }\n' + ENTRY + " { y[0] = step(); }\n",
+        "void run(float* y) { y[0] = STEP; }\n" + ENTRY.replace("void", "int") + " { run(y); return 0; }\n",
+        "void run(float* y) { y[0] = STEP; }\n" + ENTRY.replace("y, int64_t count", ", int64_t") + " { }\n",
+        "void run(float* y) { y[0] = STEP; }\n" + ENTRY + " { y[0] = 1; }\n",
+        "void run(float* y) { y[0] = STEP; }\n" + ENTRY.replace(", int64_t count", "") + " { run(y); }\n",
+    ],
+    ids=["preprocessor", "member", "variable", "C linkage", "returns", "nameless", "unused", "no size"],
+)
+def test_what_it_does_not_understand_is_refused(text: str) -> None:
+    with pytest.raises(Unsupported):
+        dispatched(HEAD + text, "cpu", SPEC, TWO)
+
+
+def test_a_kernel_of_the_catalog_passes_with_numbers_by_size(tmp_path: Path) -> None:
+    kernel = catalog.load("silu_and_mul")
+    sizes = ((3, 129), (8, 512), (64, 1024))
+    workloads = tuple(Workload(axes={"tokens": t, "hidden": h}, dtype="float32") for t, h in sizes)
+    small = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": workloads, "dtypes": ("float32",)}))
+    text = small.baseline("cpu")[1].read_text()
+    loop = "for (int64_t token = 0; token < tokens; ++token)"
+    assert text.count(loop) == 1
+    text = text.replace(loop, f"#pragma omp parallel for if (tokens >= FROM)\n    {loop}")
+    text = text.replace("#include <cstdint>", "#include <cstdint>\n#define FROM 4  // tune: 1 4 999999\n", 1)
+    by = Measure(sizes=("tokens", "hidden"), tensor="out")
+    new = dispatched(text, "cpu", small.spec, split((8192, {"FROM": 999999}), (None, {"FROM": 1}), measure=by))
+    with Evaluator(small, "cpu", Store(tmp_path)) as evaluator:
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(new)))
+        assert verdict.passed, verdict.reason
+
+
+@pytest.mark.slow
+def test_a_cuda_kernel_computes_the_same_in_every_band(tmp_path: Path) -> None:
+    kernel = catalog.load("silu_and_mul")
+    text = kernel.baseline("cuda", "extracted")[1].read_text()
+    facts = Facts(spec=kernel.spec, device=H200)
+    for step in ("restrict", "pack", "spread"):
+        text = applied_step(step, text, facts) or text
+    open_ = tunables(text)
+    assert {t.name for t in open_} == {"PACK_BYTES", "ROW_THREADS", "ROW_BLOCKS"}
+    first, last = ({t.name: t.choices[end] for t in open_} for end in (0, -1))
+    by = Measure(sizes=("tokens", "hidden"), tensor="out")
+    (tmp_path / "candidate.cu").write_text(
+        dispatched(text, "cuda", kernel.spec, split((4096, first), (1 << 16, last), (None, first), measure=by))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "tests.nodes.rewrites.emulate.emulation",
+        kernel.folder,
+        tmp_path / "candidate.cu",
+        "0",
+    ]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+def test_what_came_back_by_size_is_not_planned_again() -> None:
+    """Its source reads otherwise than the plan's, so it is known by the plan."""
+    kernel = catalog.load("silu_and_mul")
+    root = kernel.baseline("cuda", "extracted")[1].read_text()
+    facts = Facts(spec=kernel.spec, device=H200)
+    packed = applied_step("pack", root, facts)
+    assert packed is not None
+    spread = applied_step("spread", packed, facts)
+    assert spread is not None
+    numbers = tunables(spread)
+    first, last = ({t.name: t.choices[end] for t in numbers} for end in (0, -1))
+    by = Measure(sizes=("tokens", "hidden"), tensor="out")
+    by_size = dispatched(spread, "cuda", kernel.spec, split((1 << 16, first), (None, last), measure=by))
+
+    def attempt(steps: tuple[str, ...], candidate: str, speedup: float) -> Attempt:
+        plan = Plan(id="+".join(steps), title="", steps=steps, base=digest(root))
+        return Attempt(round=1, plan=plan, candidate=digest(candidate), outcome="PASSED", speedup=speedup)
+
+    request = PlannerRequest(
+        spec=kernel.spec, device=H200, finding=Finding(bound="latency", summary="slow"), incumbent=digest(packed),
+        source=packed, sources={digest(text): text for text in (root, packed, by_size)}, width=30, round=3,
+        attempts=(attempt(("pack",), packed, 3.0), attempt(("pack", "spread"), by_size, 2.0)),
+    )  # fmt: skip
+    plans = RulesPolicy().planner(request)
+    assert len(plans) == 30
+    assert (digest(packed), ("spread",)) not in {(plan.base, plan.steps) for plan in plans}

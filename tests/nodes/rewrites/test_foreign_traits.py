@@ -1,0 +1,296 @@
+"""What other people's kernels are written like, trait by trait: what rewrites make of it, and what they must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodes.rewrites.device_code import Code
+from nodes.rewrites.source import Source
+from tests.nodes.rewrites.test_cuda_rewrites import ROWS, TREE, after, flat, refused
+
+NAMED = """\
+namespace engine {
+template <typename T, T (*F)(T), bool kFirst>
+__global__ void gate(const T* x, T* y, int n) {
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = F(x[blockIdx.x * n + i]);
+}
+template <typename T> __device__ T twice(T v) { return v + v; }
+}
+extern "C" void run(const float* x, float* y, long rows, long n, cudaStream_t stream) {
+  dim3 grid(rows), block(256);
+  if (n % 32 != 0) block.x = 1024;
+  engine::gate<float, engine::twice<float>, true><<<grid, block, 0, stream>>>(x, y, n);
+}
+"""
+KERNEL = """\
+{head}__global__ void plain({parameters}) {{
+{body}
+}}
+extern "C" void run(const float* x, float* y, long rows, long n, cudaStream_t stream) {{
+  {launch}
+}}
+"""
+
+
+def kernel(
+    body: str,
+    parameters: str = "const float* x, float* y, int n",
+    launch: str = "plain<<<rows, 256, 0, stream>>>(x, y, n);",
+    head: str = "",
+) -> str:
+    return KERNEL.format(head=head, parameters=parameters, body=body, launch=launch)
+
+
+def test_a_launch_in_a_namespace_keeps_its_template_arguments() -> None:
+    """The name of the last template argument was once taken for the kernel's."""
+    new = after(NAMED, "pack")
+    assert "engine::gate<float, engine::twice<float>, true, WIDTH><<<grid, block, 0, stream>>>" in new
+
+
+def test_a_launch_shape_that_is_set_in_two_steps_is_no_constant() -> None:
+    (launch,) = Code(Source(NAMED, "cuda")).launches
+    assert launch.extents(launch.block) == ("block.x", "1", "1")
+    text = ROWS.replace("scale_rows<<<rows, 256,", "dim3 block(256); block.x = n; scale_rows<<<rows, block,")
+    assert refused(text, "block_extent") and refused(text, "block_size")
+    assert refused(TREE.replace("sums<<<rows, 256,", "dim3 b(256); b.x = n; sums<<<rows, b,"), "warp_reduce")
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "#define LAUNCH scale_rows<<<1, 7, 0, stream>>>(x, factor, y, n)\nvoid other() { LAUNCH; }\n",
+        "void other() { void* pointer = (void*)scale_rows; }\n",
+        "__global__ void scale_rows(const int* x) {}\n",
+    ],
+)
+def test_a_launch_out_of_sight_leaves_the_kernel_alone(hidden: str) -> None:
+    text = ROWS.replace('extern "C"', hidden + 'extern "C"')
+    for step in ("pack", "spread", "restrict", "block_extent", "dependent_launch"):
+        assert refused(text, step), step
+    unused = "#define LAUNCH scale_rows<<<1, 7, 0, stream>>>(x, factor, y, n)\n"
+    assert not refused(ROWS.replace('extern "C"', unused + 'extern "C"'), "pack")
+
+
+def test_what_the_compiler_must_know_stays_a_constant() -> None:
+    body = """\
+  if constexpr (W > 32) y[0] = 1;
+  const int warps = W / 32;
+  __shared__ float sums[warps];
+  for (int i = threadIdx.x; i < n; i += W) y[i] = x[i] * (W + warps);"""
+    new = after(
+        kernel(body, launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);", head="template <int W> "), "block_extent"
+    )
+    assert "if constexpr (W > 32)" in new and "warps = W / 32;" in new
+    assert "i += blockDim.x" in new and "(blockDim.x + warps)" in new
+
+
+def test_a_parameter_that_is_passed_the_width() -> None:
+    text = kernel(
+        "  for (int i = threadIdx.x; i < n; i += block_size) y[i] = x[i];",
+        parameters="const float* x, float* y, int n, int block_size",
+        launch="const int block_size = 128;\n  plain<<<rows, block_size, 0, stream>>>(x, y, n, block_size);",
+    )
+    assert "i += blockDim.x" in after(text, "block_extent")
+    assert refused(text.replace("y, n, block_size);", "y, n, 64);"), "block_extent")
+
+
+def test_a_pointer_moves_by_something_of_its_own() -> None:
+    """`x += n * (x != nullptr)` once read the new variable in its own initialiser."""
+    new = after(kernel("  x += blockIdx.x * n * (x != nullptr);\n  y[0] = x[0];"), "settle_pointers")
+    assert "const float* x = x_all + blockIdx.x * n * (x_all != nullptr);" in new
+
+
+def test_a_pointer_that_changes_to_another_buffer_is_two() -> None:
+    body = "  const float* row = x + blockIdx.x * n;\n  y[0] = row[0];\n  row = y + 1;\n  y[2] = row[1];"
+    new = after(kernel(body), "settle_pointers")
+    assert "y[0] = row[0];" in new and "const float* row_y = y + 1;" in new and "y[2] = row_y[1];" in new
+    looped = body.replace("  row = y + 1;", "  for (int k = 0; k < n; ++k) row = y + k;")
+    assert refused(kernel(looped), "settle_pointers")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for (int b = 0; b < n; b += blockDim.x) { const int i = b + tid; if (i >= n) break; y[i] = x[i]; }",
+        "for (int b = 0; b < n; b += blockDim.x) {\n    int i = tid + b;\n    if (i < n) {\n      y[i] = x[i];\n    }\n  }",
+        "int i = tid;\n  while (i < n) {\n    y[i] = x[i];\n    i += blockDim.x;\n  }",
+        "int i;\n  for (i = tid; n > i; i = i + blockDim.x) { y[i] = x[i]; }",
+        "for (int k = 0; k * blockDim.x + tid < n; ++k) { int i = tid + k * blockDim.x; y[i] = x[i]; }",
+    ],
+)
+def test_loops_of_other_forms(loop: str) -> None:
+    new = flat(after(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "settle_loops"))
+    assert "i = tid; i < n; i += blockDim.x) { y[i] = x[i]; }" in new or (
+        "i = threadIdx.x; i < n; i += blockDim.x) { y[i] = x[i]; }" in new
+    )
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for (int b = 0; b < n; b += blockDim.x) { int i = b + tid; if (i >= n) return; y[i] = x[i]; } y[0] = 1;",
+        "for (int b = 0; b < n; b += blockDim.x) { int i = b + tid; if (i >= n) break; y[i] = x[b]; }",
+        "for (int b = 0; b < n; b += blockDim.x) { int i = b + tid; if (i >= n - 1) break; y[i] = x[i]; }",
+        "int i = tid; while (i < n) { y[i] = x[i]; i += blockDim.x; } y[i] = 1;",
+        "int i = tid; while (i < n) { if (x[i] > 0) continue; y[i] = x[i]; i += blockDim.x; }",
+        "int i = tid; while (i < n) { i += blockDim.x; y[i] = x[i]; }",
+        "for (int k = 0; k * blockDim.x + tid < n; ++k) { y[tid + k * blockDim.x] = k; }",
+    ],
+)
+def test_loops_that_only_look_like_it(loop: str) -> None:
+    assert refused(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "settle_loops")
+
+
+def test_a_branch_that_every_launch_decides_alike() -> None:
+    body = """\
+  const int step = W == 0 ? blockDim.x : W;
+  if constexpr (kBias) {
+    y[0] = 1;
+  } else {
+    y[0] = 2;
+  }
+  if (W > 32) y[1] = step;"""
+    head, launch = "template <int W, bool kBias> ", "plain<0, false><<<rows, 256, 0, stream>>>(x, y, n);"
+    new = flat(after(kernel(body, launch=launch, head=head), "settle_branches"))
+    assert "const int step = blockDim.x; y[0] = 2; }" in new
+    both = launch + "\n  plain<64, false><<<rows, 64, 0, stream>>>(x, y, n);"
+    new = flat(after(kernel(body, launch=both, head=head), "settle_branches"))
+    assert "W == 0 ? blockDim.x : W" in new and "if (W > 32)" in new and "kBias) {" not in new
+
+
+def test_defaults_are_written_out() -> None:
+    text = kernel(
+        "  y[0] = kBias ? bias[0] : x[0];",
+        parameters="const float* x, float* y, int n, const float* bias = nullptr",
+        launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);",
+        head="template <int W, bool kBias = false> ",
+    )
+    new = after(text, "settle_defaults")
+    assert "template <int W, bool kBias> " in new and "const float* bias)" in new
+    assert "plain<256, false><<<rows, 256, 0, stream>>>(x, y, n, nullptr);" in new
+    assert refused(text.replace("bool kBias = false", "bool kBias = W == 4"), "settle_defaults")
+
+
+def test_a_function_of_the_files_own_with_our_name() -> None:
+    own = "template <class T> T ceil_div(T a, T b) { return (a + b - 1) / b; }\n"
+    text = own + TREE.replace("sums<<<rows,", "sums<<<ceil_div(rows, 1L),")
+    new = after(text, "settle_names", "warp_reduce", "pack", "keep_row")
+    assert "ceil_div_of_file(rows, 1L)" in new and "inline int64_t ceil_div(int64_t a, int64_t b)" in new
+    assert refused(after(own + TREE, "warp_reduce", "pack"), "keep_row"), "it would call the wrong one"
+
+
+def test_a_tree_whose_barrier_comes_first() -> None:
+    text = TREE.replace("  __syncthreads();\n  for (int s", "  for (int s").replace(
+        "    if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];\n    __syncthreads();\n  }",
+        "    __syncthreads();\n    if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];\n  }\n  __syncthreads();",
+    )
+    assert text != TREE
+    new = after(text, "warp_reduce")
+    body = new[new.index("__global__ void sums") : new.index("extern")]
+    assert "block_sum<0>(sum)" in body and "__syncthreads" not in body
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("int s = blockDim.x / 2;", "int s = 16;"),  # 32 of the block's values
+        ("if (threadIdx.x < s)", "if (threadIdx.x < s && threadIdx.x + s < n)"),  # those below n
+        ("if (threadIdx.x < s)", "if (threadIdx.x < n)"),
+    ],
+)
+def test_a_tree_over_some_of_the_threads_stays(old: str, new: str) -> None:
+    assert old in TREE
+    assert refused(TREE.replace(old, new), "warp_reduce")
+
+
+def test_macros_and_helpers_that_load() -> None:
+    head = "#define LDG(p) __ldg(p)\ntemplate <typename T> __device__ T ldg(const T* p) { return __ldg(p); }\n"
+    body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = LDG(&x[i]) + ldg(y + i);"
+    new = after(kernel(body, head=head), "pack")
+    assert "x_pack.at[k] + ldg(&y_pack.at[k])" in new
+
+
+def test_a_macro_may_store_anything() -> None:
+    head = "#define FLOAT4(v) (reinterpret_cast<float4*>(&(v))[0])\n"
+    body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) { y[i] = x[i]; if (i % 4 == 0) FLOAT4(y[i]) = FLOAT4(x[i]); }"
+    text = kernel(body, head=head)
+    assert refused(text, "pack") or "store_lanes(&y" not in after(text, "pack")
+
+
+@pytest.mark.parametrize("change", ["float& v = y[i]; v = x[i];", "put(y[i], x[i]);"])
+def test_an_element_changes_through_a_reference(change: str) -> None:
+    head = "__device__ void put(float& to, float v) { to = v; }\n"
+    new = after(kernel(f"  for (int i = threadIdx.x; i < n; i += blockDim.x) {{ {change} }}", head=head), "pack")
+    assert "store_lanes(&y[first], y_pack);" in new
+
+
+def test_types_that_are_called_otherwise() -> None:
+    head = "#include <cuda_fp16.h>\nusing half_t = __half;\ntypedef half_t scalar;\n"
+    body = "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i < n) y[i] = x[i];"
+    text = kernel(body, "const scalar* x, scalar* y, int n", "plain<<<(n + 255) / 256, 256, 0, stream>>>(x, y, n);", head)
+    assert "Lanes<scalar, VEC> x_pack" in after(text, "pack")
+    assert refused(text.replace("typedef half_t scalar;", "struct scalar;"), "pack")
+
+
+def test_elements_along_another_dimension_of_the_grid() -> None:
+    body = """\
+  const int c = blockIdx.y * blockDim.x + threadIdx.x;
+  if (c >= n) return;
+  y[blockIdx.x * n + c] = x[blockIdx.x * n + c];"""
+    text = kernel(body, launch="dim3 grid(rows, (n + 255) / 256);\n  plain<<<grid, 256, 0, stream>>>(x, y, n);")
+    assert "<<<dim3(rows, ceil_div(n / WIDTH, 256)), 256, 0, stream>>>" in after(text, "pack")
+
+
+def test_sums_in_the_fields_of_a_variable() -> None:
+    body = """\
+  float2 sums = make_float2(0.0f, 0.0f);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    const float v = x[blockIdx.x * n + i];
+    sums.x += v;
+    sums.y += v * v;
+  }
+  if (threadIdx.x == 0) y[blockIdx.x] = sums.x + sums.y;"""
+    assert "x_pack.at[k]" in after(kernel(body), "pack")
+    assert refused(kernel(body.replace("sums.y += v * v;", "sums.y += sums.x;")), "pack")
+
+
+def test_sizes_in_a_struct() -> None:
+    text = kernel(
+        "  for (int i = threadIdx.x; i < p.n; i += blockDim.x) y[blockIdx.x * p.n + i] = x[blockIdx.x * p.n + i];",
+        parameters="const float* x, float* y, const Sizes p",
+        launch="Sizes sizes = {n};\n  plain<<<rows, 256, 0, stream>>>(x, y, sizes);",
+        head="struct Sizes { long n; };\n",
+    )
+    assert "sizes.n % PACK == 0" in after(text, "pack")
+
+
+def test_no_thread_meets_what_another_now_has() -> None:
+    """A thread that comes back to its own elements needs no barrier, until they are dealt out in packs."""
+    body = """\
+  __shared__ float line[4096];
+  for (int i = threadIdx.x; i < n; i += blockDim.x) line[i] = x[i];
+  for (int i = threadIdx.x; i < n; i += blockDim.x) line[i] = line[i] * line[i];
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = line[i];"""
+    assert refused(kernel(body), "pack")
+    parts = body.split("\n")
+    apart = "\n".join([*parts[:2], "  __syncthreads();", parts[2], "  __syncthreads();", parts[3]])
+    assert not refused(kernel(apart), "pack")
+
+
+def test_all_of_1024_threads_are_counted_on() -> None:
+    body = """\
+  __shared__ float by_warp[32];
+  float v = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
+  for (int m = 16; m > 0; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
+  if (threadIdx.x % 32 == 0) by_warp[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = by_warp[threadIdx.x % 32];
+  for (int m = 16; m > 0; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] - v;"""
+    text = after(kernel(body, launch="plain<<<rows, 1024, 0, stream>>>(x, y, n);"), "pack")
+    assert refused(text, "keep_row")
+    guarded = text.replace(
+        "v = by_warp[threadIdx.x % 32]", "v = threadIdx.x % 32 < blockDim.x / 32 ? by_warp[threadIdx.x % 32] : 0"
+    )
+    assert not refused(guarded, "keep_row")

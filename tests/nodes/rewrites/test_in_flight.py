@@ -1,0 +1,125 @@
+"""Loads of several steps before the work on the first one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.tunables import tunables
+from kernels import catalog as kernels
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts
+from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, refused
+
+STEPS = """\
+#include <cuda_runtime.h>
+
+__global__ void scale(const float* __restrict__ x, const int* __restrict__ from, float* __restrict__ y, int n) {
+  float sum = 0.0f;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    const int at = from[i];
+    const float value = x[at];
+    // The running sum.
+    sum += value;
+    y[i] = sum;
+  }
+}
+
+extern "C" void run(const float* x, const int* from, float* y, long n, cudaStream_t stream) {
+  scale<<<256, 256, 0, stream>>>(x, from, y, n);
+}
+"""
+
+
+def test_loads_come_first_and_steps_keep_their_order() -> None:
+    new = after(STEPS, "in_flight")
+    assert [(t.name, t.value) for t in tunables(new)] == [("IN_FLIGHT", 2)]
+    assert (
+        """\
+  for (int ahead = blockIdx.x * blockDim.x + threadIdx.x; ahead < n; ahead += IN_FLIGHT * (gridDim.x * blockDim.x)) {
+    int at_ahead[IN_FLIGHT];
+    float value_ahead[IN_FLIGHT];
+#pragma unroll
+    for (int step = 0; step < IN_FLIGHT; ++step) {
+      const int i = ahead + step * (gridDim.x * blockDim.x);
+      if (i < n) {
+        at_ahead[step] = from[i];
+        const int& at = at_ahead[step];
+        value_ahead[step] = x[at];
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < IN_FLIGHT; ++step) {
+      const int i = ahead + step * (gridDim.x * blockDim.x);
+      if (i < n) {
+        const int& at = at_ahead[step];
+        const float& value = value_ahead[step];
+        // The running sum.
+        sum += value;
+        y[i] = sum;
+      }
+    }
+  }
+"""
+        in new
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y[i] = sum;", "y[i] = sum; if (sum > 1e9f) break;"),
+        ("sum += value;", "sum += __shfl_down_sync(~0u, value, 1);"),
+        ("x[at];", "x[at] * sum;"),  # what the step before did
+        ("x[at];", "y[at];"),  # an element that another step writes
+        ("const float value = x[at];", "float a = x[at], value = a;"),
+        ("<<<256, 256", "<<<(n + 255) / 256, 256"),  # one step a thread
+    ],
+)
+def test_what_cannot_be_loaded_early_stays(old: str, new: str) -> None:
+    assert old in STEPS
+    assert refused(STEPS.replace(old, new), "in_flight")
+
+
+def test_in_place_elements_are_each_steps_own() -> None:
+    own = STEPS.replace("x[at];", "y[i];")
+    assert "value_ahead[step] = y[i];" in after(own, "in_flight")
+    assert refused(own.replace("= y[i];", "= y[i + 1];"), "in_flight")
+
+
+def test_only_large_grids_are_cut_down() -> None:
+    text = after(kernel_text("extracted"), "restrict", "pack", "spread", "in_flight")
+    assert "ceil_div(steps, along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT))" in text
+    assert {t.name: t.value for t in tunables(text)}["DEEP_BLOCKS"] == 32 * H200.units
+
+
+def test_spread_finds_the_division_that_another_step_brought() -> None:
+    """A kernel whose row was kept and one whose rows are spread: what is used stands below what it uses."""
+    path = ROOT / "tests/inputs/residual_then_norm/baseline.plain.cu"
+    text = path.read_text()
+    for step in ("restrict", "warp_reduce", "pack", "keep_row", "spread"):
+        text = applied_step(step, text, FACTS) or text
+    assert "row_items(" in text and "row_shape(" in text
+    assert text.count("inline int64_t ceil_div(") == 1
+    assert text.index("inline int64_t ceil_div(") < text.index("inline RowShape row_shape(")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("baseline", ["extracted", "production"])
+def test_deep_grids_compute_the_same(baseline: str, tmp_path: Path) -> None:
+    text, facts = kernel_text(baseline), Facts(spec=kernels.load("silu_and_mul").spec, device=H200)
+    for step in ("trim_tail", "restrict", "pack", "spread", "in_flight"):
+        text = applied_step(step, text, facts) or text
+    assert f"DEEP_BLOCKS {32 * H200.units}" in text
+    (tmp_path / "candidate.cu").write_text(text.replace(f"DEEP_BLOCKS {32 * H200.units}", "DEEP_BLOCKS 0"))
+    folder = kernels.load("silu_and_mul").folder
+    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", folder, tmp_path / "candidate.cu", "0"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def kernel_text(baseline: str) -> str:
+    return kernels.load("silu_and_mul").baseline("cuda", baseline)[1].read_text()

@@ -1,0 +1,454 @@
+"""Rewrites of row reductions: short rows, long rows, rows over a cluster, one pass instead of two, one launch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.records import DeviceFacts
+from harness.tunables import bake
+from kernels.spec import Spec, Tensor, Workload
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts
+
+ROOT = Path(__file__).resolve().parents[3]
+FACTS = Facts(
+    spec=Spec(
+        name="anything",
+        summary="any operation",
+        axes=("n",),
+        dtypes=("float32",),
+        arguments=(Tensor(name="out", role="output", shape=("n",)),),
+        workloads=(Workload(axes={"n": 1}, dtype="float32"),),
+    ),
+    device=DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20),
+)
+TREE = """\
+  partial[threadIdx.x] = v;
+  __syncthreads();
+  for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+    if (threadIdx.x < s) partial[threadIdx.x] OP;
+    __syncthreads();
+  }
+"""
+SUM = TREE.replace("OP", "+= partial[threadIdx.x + s]")
+MAX = TREE.replace("OP", "= fmaxf(partial[threadIdx.x], partial[threadIdx.x + s])")
+NORMALISE = f"""\
+__global__ void normalise_rows(const float* x, float* y, int n) {{
+  __shared__ float partial[256];
+  float v = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
+{SUM}  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] / partial[0];
+}}
+
+extern "C" void normalise(const float* x, float* y, long rows, long n, cudaStream_t stream) {{
+  normalise_rows<<<rows, 256, 0, stream>>>(x, y, n);
+}}
+"""
+SOFTMAX = f"""\
+__global__ void soft_rows(const float* x, float* y, int n) {{
+  __shared__ float partial[256];
+  float v = -INFINITY;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) v = fmaxf(v, x[blockIdx.x * n + i]);
+{MAX}  const float top = partial[0];
+  __syncthreads();
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(x[blockIdx.x * n + i] - top);
+{SUM.replace("= v;", "= sum;")}  const float total = partial[0];
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = expf(x[blockIdx.x * n + i] - top) / total;
+}}
+
+extern "C" void soft(const float* x, float* y, long rows, long n, cudaStream_t stream) {{
+  soft_rows<<<rows, 256, 0, stream>>>(x, y, n);
+}}
+"""
+MOMENTS = f"""\
+__global__ void spread_of_rows(const float* x, float* y, int n) {{
+  __shared__ float partial[256];
+  float v = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
+{SUM}  const float mean = partial[0] / n;
+  __syncthreads();
+  float squares = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {{
+    const float d = x[blockIdx.x * n + i] - mean;
+    squares += d * d;
+  }}
+{SUM.replace("= v;", "= squares;")}  if (threadIdx.x == 0) y[blockIdx.x] = partial[0] / n;
+}}
+
+extern "C" void spread(const float* x, float* y, long rows, long n, cudaStream_t stream) {{
+  spread_of_rows<<<rows, 256, 0, stream>>>(x, y, n);
+}}
+"""
+TWO = """\
+__global__ void twice_kernel(const float* in, float* out, int n) {
+  const int row = blockIdx.x;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) out[row * n + i] = 2 * in[row * n + i];
+}
+
+__global__ void first_off_kernel(const float* in, float* out, int n) {
+  const int row = blockIdx.x;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) out[row * n + i] = in[row * n + i] - in[row * n];
+}
+
+extern "C" void both(const float* x, float* t, float* y, long rows, long n, cudaStream_t stream) {
+  twice_kernel<<<rows, 256, 0, stream>>>(x, t, n);
+  first_off_kernel<<<rows, 256, 0, stream>>>(t, y, n);
+}
+"""
+FLAT = """\
+__global__ void twice_kernel(const float* in, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  out[i] = 2 * in[i];
+}
+
+__global__ void plus_kernel(const float* a, const float* b, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  out[i] = a[i] + b[i];
+}
+
+extern "C" void both(const float* x, float* t, float* y, long n, cudaStream_t stream) {
+  twice_kernel<<<(n + 255) / 256, 256, 0, stream>>>(x, t, n);
+  plus_kernel<<<(n + 255) / 256, 256, 0, stream>>>(t, x, y, n);
+}
+"""
+
+
+def after(text: str, *steps: str) -> str:
+    for step in steps:
+        changed = applied_step(step, text, FACTS)
+        assert changed is not None, f"{step} does not apply"
+        text = changed
+    return text
+
+
+def refused(text: str, step: str) -> bool:
+    return applied_step(step, text, FACTS) is None
+
+
+def body(text: str, name: str) -> str:
+    """A kernel's text in one line."""
+    start = text.index(f"{name}(")
+    return " ".join(text[start : text.index("\n}", start)].split())
+
+
+# Rows that stay in registers.
+
+
+def test_packs_of_halves_are_held_in_whole_registers() -> None:
+    halves = NORMALISE.replace("const float* x", "const __half* x").replace(
+        "x[blockIdx.x * n + i]", "(float)x[blockIdx.x * n + i]"
+    )
+    halves = "#include <cuda_fp16.h>\n" + halves
+    new = after(halves, "warp_reduce", "pack", "keep_row")
+    assert "hold_packed(x_row[item]); const Lanes<__half, VEC>& x_pack = x_row[item];" in body(new, "_in_registers")
+    plain = after(NORMALISE.replace("x[blockIdx.x * n + i]", "x[blockIdx.x * n + 2 * i]"), "warp_reduce")
+    assert refused(plain, "keep_row") or "hold_packed" not in after(plain, "keep_row")
+
+
+def test_long_rows_take_more_items_and_as_many_threads_as_registers_allow() -> None:
+    new = after(NORMALISE, "warp_reduce", "pack", "keep_row")
+    assert "__launch_bounds__(row_width(ITEMS, sizeof(Lanes<float, VEC>)))" in new
+    assert "case 8: launch_kept(std::integral_constant<int, 8>{}); break;" in new
+    production = after((ROOT / "kernels/fused_add_rmsnorm/baseline.production.cu").read_text(), "keep_row")
+    assert "row_width(ITEMS, 3 * sizeof(Pack<T>) + ((16 / sizeof(T)) / 4) * sizeof(Pack<float>))" in production
+
+
+# Several short rows a block.
+
+
+def test_short_rows_share_a_block_and_wait_for_nobody() -> None:
+    new = after(NORMALISE, "warp_reduce", "short_rows")
+    kernel = body(new, "normalise_rows_short_rows")
+    assert kernel.startswith("normalise_rows_short_rows(const float* x, float* y, int n, const unsigned rows) {")
+    assert "const unsigned row = blockIdx.x * blockDim.y + threadIdx.y; if (row >= rows) return;" in kernel
+    assert "const float partial_sum = row_sum(v);" in kernel and "__syncthreads" not in kernel
+    assert "x[row * n + i]" in kernel and "blockIdx.x * n" not in kernel
+    assert "if (const int short_items = short_row_items(rows, n)) {" in new
+    assert "ceil_div(rows, SHORT_ROW_THREADS / short_threads)" in new
+    assert refused(new, "short_rows")
+
+
+def test_short_rows_go_before_the_steps_that_keep_row_chooses() -> None:
+    new = after(NORMALISE, "warp_reduce", "pack", "keep_row", "dependent_launch", "short_rows")
+    host = " ".join(new[new.index('extern "C"') :].split())
+    assert "switch (short_row_items(rows, steps)) {" in host
+    assert "default: switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>))) {" in host
+    assert "launch_dependent(normalise_rows_in_registers_short_rows<WIDTH, decltype(items)::value>" in host
+    kernel = body(new, "normalise_rows_in_registers_short_rows")
+    assert (
+        kernel.index("cudaGridDependencySynchronize")
+        < kernel.index("cudaTrigger")
+        < kernel.index("const unsigned row =")
+    )
+
+
+ROW_TRAPS = [
+    ("v += x", "__syncwarp(); v += x"),  # threads that talk in another way
+    ("float v = 0.0f;", "float v = 0.0f; __shared__ float mine; mine = 1.0f;"),
+    ("float v = 0.0f;", "float v = 0.0f; if (threadIdx.x % 32 == 0) v = 1.0f;"),  # who is who in a warp
+    ("float v = 0.0f;", "float v = y[blockIdx.x * n];"),  # what another thread writes
+    ("y[blockIdx.x * n + i] =", "y[(blockIdx.x + gridDim.x) * n + i] ="),
+    ("x[blockIdx.x * n + i] /", "y[blockIdx.x * n + n - 1 - i] /"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), ROW_TRAPS)
+@pytest.mark.parametrize("step", ["short_rows", "cluster_rows"])
+def test_rows_that_need_their_own_block_keep_it(step: str, old: str, new: str) -> None:
+    assert old in NORMALISE
+    assert refused(after(NORMALISE.replace(old, new, 1), "warp_reduce"), step)
+
+
+# One row over a cluster.
+
+
+def test_few_long_rows_are_shared_by_a_cluster() -> None:
+    new = after(NORMALISE, "warp_reduce", "pack", "keep_row", "dependent_launch", "cluster_rows")
+    kernel = body(new, "normalise_rows_in_registers_over_cluster")
+    assert "row = blockIdx.x / row_blocks;" in kernel and "cluster_sum<0>(v)" in kernel
+    assert "pack = thread_of_row + item * threads_of_row;" in kernel
+    assert kernel.endswith("cooperative_groups::this_cluster().sync(); // the others may still read here")
+    assert kernel.index("cudaGridDependencySynchronize") < kernel.index("this_cluster().num_blocks()")
+    assert new.index("V block_sum(V value)") < new.index("V cluster_sum(V value)")
+    host = " ".join(new[new.index('extern "C"') :].split())
+    assert (
+        "launch_cluster(normalise_rows_in_registers_over_cluster<WIDTH, decltype(items)::value>, row_cluster, true,"
+        in host
+    )
+    assert "switch (row_cluster > 1 ? row_items(rows * row_cluster, ceil_div(steps, row_cluster)," in host
+    assert refused(new, "cluster_rows")
+
+
+def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:
+    text = after(NORMALISE, "warp_reduce")
+    ampere = FACTS.model_copy(update={"device": FACTS.device.model_copy(update={"architecture": "sm_80"})})
+    assert applied_step("cluster_rows", text, ampere) is None and not refused(text, "cluster_rows")
+    assert refused(text.replace("float v = 0.0f;", "float v = 0.0f; if (n == 0) return;"), "cluster_rows")
+
+
+# One pass.
+
+
+def test_a_maximum_and_its_exponentials_are_one_pass() -> None:
+    new = body(after(SOFTMAX, "warp_reduce", "one_pass"), "void soft_rows")
+    assert new.count("for (int i") == 2
+    assert "const float v_before = v; v = fmaxf(v, x[blockIdx.x * n + i]);" in new
+    assert "const float top_in_thread = v > -INFINITY ? v : 0.0f; sum *= expf(v_before - top_in_thread);" in new
+    assert "sum += expf(x[blockIdx.x * n + i] - top_in_thread);" in new
+    assert new.index("float sum = 0.0f;") < new.index("for (int i")
+    assert "block_sum<1>(sum * expf(v - top))" in new
+
+
+def test_a_mean_and_its_squares_are_one_pass() -> None:
+    new = body(after(MOMENTS, "warp_reduce", "one_pass"), "void spread_of_rows")
+    assert new.count("for (int i") == 1
+    assert "v_of_step += x[blockIdx.x * n + i]; v += v_of_step;" in new
+    assert "const float d = x[blockIdx.x * n + i] - mean_of_step; squares += d * d;" in new
+    assert "block_sum<1>(squares + mean_count * (mean_in_thread - mean) * (mean_in_thread - mean))" in new
+    packed = body(after(MOMENTS, "warp_reduce", "pack", "one_pass"), "void spread_of_rows")
+    assert "mean_of_step = v_of_step / static_cast<float>(VEC)" in packed and packed.count("load_lanes") == 1
+
+
+def test_rows_in_registers_keep_their_passes() -> None:
+    new = after(SOFTMAX, "warp_reduce", "pack", "keep_row", "one_pass")
+    assert "_in_thread" in body(new, "void soft_rows") and "_in_thread" not in body(new, "soft_rows_in_registers")
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (SOFTMAX, "sum += expf(x[blockIdx.x * n + i] - top)", "sum += expf(y[blockIdx.x * n + i] - top)"),
+        (SOFTMAX, "sum += expf(x[blockIdx.x * n + i] - top)", "sum += expf(x[blockIdx.x * n + i] - 2 * top)"),
+        (SOFTMAX, "sum += expf(x[blockIdx.x * n + i] - top)", "sum += top * expf(x[blockIdx.x * n + i] - top)"),
+        (SOFTMAX, "const float top = partial[0];", "const float top = partial[0] + 1.0f;"),
+        (SOFTMAX, "float sum = 0.0f;", "float sum = 1.0f;"),
+        (SOFTMAX, "float sum = 0.0f;", "float sum = 0.0f; y[blockIdx.x] = top;"),
+        (SOFTMAX, "v = fmaxf(v, x[blockIdx.x * n + i]);", "{ v = fmaxf(v, x[blockIdx.x * n + i]); y[i] = v; }"),
+        (SOFTMAX, "v = fmaxf(v, x[blockIdx.x * n + i]);", "if (i > 3) v = fmaxf(v, x[blockIdx.x * n + i]);"),
+        (SOFTMAX, "i = threadIdx.x; i < n; i += blockDim.x) sum", "i = threadIdx.x; i < n - 1; i += blockDim.x) sum"),
+        (MOMENTS, "squares += d * d;", "squares += d * d * mean;"),
+        (MOMENTS, "squares += d * d;", "squares += d * x[blockIdx.x * n + i];"),
+        (MOMENTS, "squares += d * d;", "if (d > 0) squares += d * d;"),
+        (MOMENTS, "[blockIdx.x * n + i] - mean", "[blockIdx.x * n + i] - mean * mean"),
+    ],
+)
+def test_passes_that_wait_for_more_stay_two(text: str, old: str, new: str) -> None:
+    assert old in text
+    assert refused(after(text.replace(old, new, 1), "warp_reduce"), "one_pass")
+
+
+# One launch.
+
+
+def test_two_launches_on_the_same_rows_become_one() -> None:
+    new = after(TWO, "fuse_launches")
+    kernel = body(new, "void twice_then_first_off_kernel")
+    assert kernel.startswith("void twice_then_first_off_kernel(const float* in, float* out, int n, float* y) {")
+    assert kernel.count("const int row = blockIdx.x;") == 1
+    assert kernel.index("out[row * n + i] = 2 *") < kernel.index("__syncthreads();") < kernel.index("y[row * n + i] =")
+    assert kernel.endswith("y[row * n + i] = out[row * n + i] - out[row * n];")
+    host = " ".join(new[new.index('extern "C"') :].split())
+    assert host.endswith("{ twice_then_first_off_kernel<<<rows, 256, 0, stream>>>(x, t, n, y); }")
+
+
+def test_elements_of_the_threads_own_need_no_barrier() -> None:
+    new = after(FLAT, "fuse_launches")
+    kernel = body(new, "void twice_then_plus_kernel")
+    assert kernel.startswith("void twice_then_plus_kernel(const float* in, float* out, int n, float* y) {")
+    assert kernel.count("return;") == 1 and "__syncthreads" not in kernel
+    assert kernel.endswith("out[i] = 2 * in[i]; y[i] = out[i] + in[i];")
+    assert "twice_then_plus_kernel<<<(n + 255) / 256, 256, 0, stream>>>(x, t, n, y);" in new
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (TWO, "- in[row * n]", "- in[0]"),  # of another block
+        (TWO, "- in[row * n]", "- in[row * n + n]"),
+        (TWO, "first_off_kernel<<<rows, 256", "first_off_kernel<<<rows, 128"),
+        (TWO, "first_off_kernel<<<rows,", "first_off_kernel<<<rows - 1,"),
+        (TWO, "(t, y, n);", "(t + n, y, n);"),
+        (TWO, "(t, y, n);", "(t, x, n);\n  twice_kernel<<<rows, 256, 0, stream>>>(y, t, n);"),
+        (TWO, "  first_off_kernel<<<", "  cudaMemsetAsync(t, 0, n, stream);\n  first_off_kernel<<<"),
+        (TWO, "(x, t, n);", "(x, t, n + 1);"),  # rows of another length
+        (TWO, "= in[row * n + i] - in", "= __ldg(&in[row * n + i]) - in"),
+        (TWO, "const int row = blockIdx.x;", "const int row = blockIdx.x; if (threadIdx.x > 200) return;"),
+        (TWO, "const int row = blockIdx.x;", "const int row = (blockIdx.x + 1) % gridDim.x;"),
+        (FLAT, "out[i] = a[i]", "out[i] = a[i + 1]"),
+        (FLAT, "int n) {\n  const int i", "int n) {\n  n -= 1;\n  const int i"),
+        (FLAT, "(t, x, y, n)", "(t, x, y, n - 1)"),
+    ],
+)
+def test_launches_that_wait_for_all_blocks_stay_two(text: str, old: str, new: str) -> None:
+    assert old in text
+    assert refused(text.replace(old, new, 1), "fuse_launches")
+
+
+# What all of them compute.
+
+PREPARE = ("fuse_launches", "block_extent", "warp_reduce", "pack")
+LONG = {"SHORT_ROWS_FROM": 10**6}
+"""No row is short, so that what else the steps made is run."""
+
+
+@pytest.mark.parametrize(
+    ("folder", "steps", "numbers", "workloads"),
+    [
+        ("tests/inputs/row_softmax/plain", ("keep_row", "one_pass", "short_rows"), {"SHORT_ROWS_FROM": 1},
+         ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"]),
+        pytest.param("tests/inputs/layer_norm/plain", ("keep_row", "dependent_launch", "short_rows"), {"SHORT_ROWS_FROM": 1},
+         ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], marks=pytest.mark.slow),
+        pytest.param("tests/inputs/residual_then_norm/plain", ("keep_row", "short_rows"), {"SHORT_ROWS_FROM": 4},
+         ["float16:rows=9,columns=520", "float32:rows=3,columns=515", "float32:rows=21,columns=24"], marks=pytest.mark.slow),
+        ("kernels/fused_add_rmsnorm/extracted", ("keep_row", "short_rows"), LONG,
+         ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"]),
+        ("kernels/fused_add_rmsnorm/extracted", ("keep_row", "dependent_launch", "cluster_rows"), {},
+         ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"]),
+        pytest.param("tests/inputs/row_softmax/plain", ("one_pass", "cluster_rows"), {},
+         ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], marks=pytest.mark.slow),
+        ("tests/inputs/row_logsumexp/plain", ("one_pass", "short_rows"), {"SHORT_ROWS_FROM": 4},
+         ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"]),
+    ],
+    ids=lambda value: value.split("/")[-2] if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_they_compute_what_the_reference_says(
+    folder: str, steps: tuple[str, ...], numbers: dict[str, int], workloads: list[str], tmp_path: Path
+) -> None:
+    where, _, name = folder.rpartition("/")
+    text = (ROOT / where / f"baseline.{name}.cu").read_text()
+    for step in PREPARE:
+        text = applied_step(step, text, FACTS) or text
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(bake(after(text, *steps), numbers))
+    assert emulated(ROOT / where, candidate, "0", "1", *workloads) == "right"
+
+
+def emulated(folder: Path, candidate: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", str(folder), str(candidate), *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    return ended.stdout.strip() or ended.stderr
+
+
+@pytest.mark.slow  # two builds, run thread by thread
+def test_one_pass_loses_nothing_where_the_mean_is_large(tmp_path: Path) -> None:
+    """Values about a thousand that differ by four; the difference of the sums of squares would be off by percents."""
+    folder, candidate = tmp_path / "large_mean", tmp_path / "candidate.cu"
+    shutil.copytree(ROOT / "tests/inputs/layer_norm", folder)
+    spec = (folder / "spec.py").read_text()
+    (folder / "spec.py").write_text(spec.replace('values=("ordinary", "outliers")', 'values=("range:1000:1004",)'))
+    at = ("0", "1", "float16:rows=2,columns=515", "float16:rows=3,columns=4096")
+    text = after((folder / "baseline.plain.cu").read_text(), "warp_reduce", "pack", "one_pass")
+    candidate.write_text(text)
+    assert emulated(folder, candidate, *at) == "right"
+    naive = text.replace("- mean_of_step;", "- 0.0f;").replace(
+        "+ mean_count * (mean_in_thread - mean) * (mean_in_thread - mean)", "- mean * mean * columns"
+    )
+    naive = naive.replace("squares += mean_difference", "squares += 0.0f * mean_difference")
+    candidate.write_text(naive)
+    assert "values wrong" in emulated(folder, candidate, *at)
+
+
+MASKED = """\
+import ctypes, sys, tempfile, torch
+from pathlib import Path
+from tests.nodes.rewrites.emulate import emulation
+
+x = torch.randn(4, 300, generator=torch.Generator().manual_seed(1)) * 20
+x[0, :299], x[1, ::2], x[2, :], x[3, 5] = -torch.inf, -torch.inf, -torch.inf, torch.inf
+y = torch.zeros_like(x)
+with tempfile.TemporaryDirectory() as folder:
+    soft = emulation.library(Path(sys.argv[1]).read_text(), Path(folder)).soft
+    soft(*(ctypes.c_void_p(t.data_ptr()) for t in (x, y)), ctypes.c_long(4), ctypes.c_long(300), None)
+print(torch.allclose(y, torch.softmax(x, -1), rtol=1e-5, atol=1e-7, equal_nan=True))
+"""
+
+
+def test_one_pass_takes_what_is_masked(tmp_path: Path) -> None:
+    """Rows of minus infinity but for one element, in every other place, and altogether; a row with an infinity."""
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text("#include <math.h>\n" + after(SOFTMAX, "warp_reduce", "one_pass"))
+    command = [sys.executable, "-c", MASKED, str(candidate)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert ended.stdout.strip() == "True", ended.stdout + ended.stderr
+
+
+COMPILED = {
+    "short rows": ("kernels/fused_add_rmsnorm/baseline.extracted.cu", ("keep_row", "dependent_launch", "short_rows")),
+    "clusters": ("tests/inputs/row_softmax/baseline.plain.cu", ("keep_row", "dependent_launch", "cluster_rows")),
+    "one pass": ("tests/inputs/layer_norm/baseline.plain.cu", ("one_pass", "short_rows")),
+    "one launch": ("tests/inputs/residual_then_norm/baseline.plain.cu", ("keep_row", "dependent_launch")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("name", COMPILED)
+def test_nvcc_takes_them(name: str, tmp_path: Path) -> None:
+    path, steps = COMPILED[name]
+    text = (ROOT / path).read_text()
+    for step in PREPARE:
+        text = applied_step(step, text, FACTS) or text
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(after(text, *steps))
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O3",
+        "-arch=sm_90",
+        "-Werror",
+        "all-warnings",
+        "-cubin",
+        "-o",
+        str(tmp_path / "a.cubin"),
+        str(candidate),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
