@@ -64,7 +64,9 @@ def run(kernel: str, agents: str, options: argparse.Namespace) -> Result | None:
     if kept.parent.exists():
         command = ["resume", name, *where]
     else:
-        command = ["--kernel", kernel, "--agents", agents, "--rounds", str(options.rounds), "--run-id", name, *where, *options.rest]
+        command = [
+            "--kernel", kernel, "--agents", agents, "--rounds", str(options.rounds), "--run-id", name, *where, *options.rest
+        ]  # fmt: skip
     done = subprocess.run([sys.executable, str(ROOT / "run.py"), *command], stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 3):
         print(f"{name} ended with code {done.returncode}; call this again to go on", file=sys.stderr)

@@ -386,7 +386,10 @@ class Bench:
             if tensor.role == "input":
                 # By bytes: NaN is not equal to itself, and -0.0 equals 0.0.
                 then = inputs[tensor.name].contiguous().view(-1).view(torch.uint8)
-                if not bool((self.layout.bytes_view(self.arena, tensor)[slot] == then).all()):
+                now = self.layout.bytes_view(self.arena, tensor)[slot]
+                eights = len(then) // 8 * 8  # eight at once, which takes a tenth of the time
+                same = torch.equal(now[:eights].view(torch.int64), then[:eights].view(torch.int64))
+                if not same or not torch.equal(now[eights:], then[eights:]):
                     return Check(workload=label, name=name, passed=False, message=f"changed its input {tensor.name}")
         return Check(workload=label, name=name, passed=True)
 
@@ -414,10 +417,12 @@ def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:
     import torch
 
     value, out = right.value, got.to(torch.float64)
-    error = (out - value).abs_()
-    if bool((error <= right.tolerance).all()):  # NaN is never <=; the rare cases below cost four more passes
-        return float(error.div_(right.tolerance.clamp_min(1e-300)).max()), ""
-    error.div_(right.tolerance.clamp_min(1e-300))
+    # Only integers may have no tolerance at all.
+    tolerance = right.tolerance if dtype in UNIT_ROUNDOFF else right.tolerance.clamp_min(1e-300)
+    error = (out - value).abs_().div_(tolerance)
+    worst = float(error.max())
+    if worst <= 1.0:  # NaN never is; the rare cases below cost four more passes
+        return worst, ""
     # Equal infinities differ by NaN; exact integers have tolerance 0 and difference 0.
     error.masked_fill_(out == value, 0.0)
     error.masked_fill_(out.isnan() & value.isnan(), 0.0)

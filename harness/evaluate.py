@@ -17,7 +17,7 @@ from types import ModuleType
 
 from pydantic import Field
 
-from harness import backends, comparison, device, light, probes, sandbox, timing
+from harness import backends, comparison, device, light, probes, sandbox, sanitizer, timing
 from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
 from harness.device import Arena, generator
@@ -42,7 +42,7 @@ from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "2"
+VERSION = "3"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 WARM_WORKERS = 4
@@ -51,6 +51,8 @@ COMPILE_S = 300.0
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 ALONE_TRIES = 3
+ALONE_BLOCKS = 5
+"""Whether it is slowed by a tenth shows in as few."""
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
 JUDGING_FACTOR = 24
@@ -222,7 +224,10 @@ class Evaluator:
         artefact = Path(build.artefact)
         worker: Worker
         if is_python_side(backends.get(build.backend)):
-            if self._zygote is None or not self._zygote.alive:
+            if self._zygote is not None and not self._zygote.alive:
+                self._zygote.close()
+                self._zygote = None
+            if self._zygote is None:
                 self._zygote = Zygote(self.device)
             worker = PythonWorker(
                 self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes
@@ -264,9 +269,15 @@ class Evaluator:
 
     # --- verify --------------------------------------------------------------------------------------------------
 
-    def verify(self, build: Build, *, held_out: bool = False) -> Verdict:
-        """Correctness on the suite: PASSED with checks and no timings, or the candidate's failure."""
-        key = self._key("verify", build.candidate, build.backend, str(held_out))
+    def verify(self, build: Build, *, held_out: bool = False, only: Workload | None = None) -> Verdict:
+        """Correctness on the suite: PASSED with checks and no timings, or the candidate's failure.
+
+        `only` one workload of the visible suite: raises ValueError where it is not in it.
+        """
+        workloads = tuple(w for w in self.suite(held_out=held_out) if only in (None, w))
+        if not workloads:
+            raise ValueError(f"{only.label if only else self.spec.name}: in the suite already, or too large for this device")
+        key = self._key("verify", build.candidate, build.backend, str(held_out), *([only.label] if only else []))
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
         start = time.perf_counter()
@@ -277,8 +288,8 @@ class Evaluator:
             if not build.ok:
                 raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
             worker = self._worker(build)
-            self._entries(worker, held_out)
-            for workload in self.suite(held_out=held_out):
+            self._entries(worker, workloads)
+            for workload in workloads:
                 self.say(f"checking {workload.label}")
                 for check in self.checks(worker, workload):
                     checks.append(check)
@@ -286,7 +297,7 @@ class Evaluator:
                         raise WorkerFailure(*failure(check))
             warnings = tuple(worker.warnings)
             if self.device == "cuda" and is_python_side(backends.get(build.backend)):
-                self._refuse_library_kernels(build, self.suite(held_out=held_out)[0])
+                self._refuse_library_kernels(build, workloads[0])
         except WorkerFailure as fault:
             outcome, reason = fault.outcome, fault.reason
             self._drop(build.candidate)
@@ -327,8 +338,8 @@ class Evaluator:
             if fault.outcome is Outcome.CHEATED:
                 raise
 
-    def _entries(self, worker: Worker, held_out: bool) -> None:
-        for dtype in {w.dtype for w in self.suite(held_out=held_out)}:
+    def _entries(self, worker: Worker, workloads: tuple[Workload, ...]) -> None:
+        for dtype in {w.dtype for w in workloads}:
             if dtype not in worker.found:
                 wanted = " or ".join(self.spec.entry_names(dtype))
                 raise WorkerFailure(Outcome.MISSING_ENTRY, f'the source exports no extern "C" {wanted}')
@@ -401,11 +412,13 @@ class Evaluator:
         checks = list(verdict.checks)
         warnings: list[str] = list(verdict.warnings)
         self._pinned = set(rivals.values())
+        order = self.suite(held_out=held_out)
         try:
-            for workload in self.suite(held_out=held_out):
+            for workload in order:
                 if not workload.timed:
                     continue
-                for cache in self.caches(workload):
+                # Hot first: who bides its time by counting calls has begun then, and a cold sample shows each one skipped.
+                for cache in reversed(self.caches(workload)):
                     self.say(f"timing {workload.label}, {cache}")
                     timed, found = self._time(verdict, rivals, workload, cache, itself, ratios)
                     timings.append(timed)
@@ -425,7 +438,7 @@ class Evaluator:
             return failed
         measured = verdict.model_copy(
             update={
-                "timings": tuple(timings),
+                "timings": tuple(sorted(timings, key=lambda t: (order.index(t.workload), CACHES.index(t.cache)))),
                 "checks": tuple(checks),
                 "suite": suite,
                 "suite_incumbent": self._suite(ratios["incumbent"], timings),
@@ -458,7 +471,8 @@ class Evaluator:
         slowest_us = 0.0
         for _ in range(ALONE_TRIES):
             side = Side("baseline", self._worker(self.build(baseline)))
-            slowest_us = max(slowest_us, timing.run(contest, [side]).median_us["baseline"])
+            alone = timing.run(contest, [side], blocks=(ALONE_BLOCKS, ALONE_BLOCKS))
+            slowest_us = max(slowest_us, alone.median_us["baseline"])
             if timed.baseline_us <= SLOWED * slowest_us:
                 return
             self._drop(baseline)  # some kernels have two speeds, and which one it is depends on the process
@@ -564,8 +578,41 @@ class Evaluator:
         return best
 
     def probes(self, build: Build) -> dict[str, dict[str, str]]:
-        """What the cheap sources know of a build: probe's name -> readings, or {"unavailable": why}."""
-        return probes.read_all(build, self.facts)
+        """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same."""
+        timed = [workload for workload in self.suite() if workload.timed]
+        ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
+        found: dict[str, dict[str, str]] = {}
+        for name in probes.names():
+            key = self._key("probe", name, build.candidate, build.backend)
+            kept = self.store.kept("probe", key, Readings)
+            found[name] = dict(kept.values) if kept else probes.read(name, build, self.facts, self.spec, ends)
+            if kept is None and "unavailable" not in found[name]:
+                self.store.keep("probe", key, Readings(values=found[name]))
+        return found
+
+    def sanitize(self, verdict: Verdict) -> Verdict:
+        """The PASSED verdict once compute-sanitizer has watched the candidate: INCORRECT where it finds an error.
+
+        On a CPU the verdict as it is. Where a tool cannot be run the verdict stays, with a warning that says why.
+        """
+        if self.device != "cuda" or not verdict.passed or verdict.build is None:
+            return verdict
+        key = self._key("sanitizer", verdict.candidate, verdict.build.backend)
+        kept = self.store.kept("sanitizer", key, Sanitized)
+        if kept is None:
+            self._drop(verdict.candidate)
+            found = sanitizer.watch(self.spec, verdict.build, self._sanitized(), self.device, self.say)
+            kept = Sanitized(reports=found)
+            if all(report.errors is not None for report in found):
+                self.store.keep("sanitizer", key, kept)
+        self.measured["compute-sanitizer"] = sanitizer.describe(kept.reports)
+        return sanitizer.judge(verdict, kept.reports)
+
+    def _sanitized(self) -> list[Workload]:
+        """What compute-sanitizer sees: the small workloads of both suites, and of each dtype at least one."""
+        everything = sorted((*self.suite(), *self.suite(held_out=True)), key=self.moved)
+        first = {workload.dtype: workload for workload in reversed(everything)}
+        return [w for w in everything if self.moved(w) <= SMALL_BYTES or w is first[w.dtype]]
 
     # --- tune ----------------------------------------------------------------------------------------------------
 
@@ -607,6 +654,18 @@ class Evaluator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Readings(Frozen):
+    """What a probe read of one build."""
+
+    values: dict[str, str]
+
+
+class Sanitized(Frozen):
+    """What compute-sanitizer said of one build."""
+
+    reports: tuple[sanitizer.Report, ...]
 
 
 class Light(Frozen):

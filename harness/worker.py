@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
-GRAPHS_KEPT = 64  # one for each workload and cache state of a suite; older ones are freed
 
 
 class CudaError(Exception):
@@ -96,7 +95,8 @@ class Worker:
         self.cuda: Cuda | None = None
         self.arenas: dict[int, tuple[int, Any]] = {}
         self.symbols: dict[str, Any] = {}
-        self.plans: dict[int, tuple[Any, list[list[Any]], Any]] = {}
+        self.planned: tuple[Any, list[Any], Any] | None = None
+        """The function, the argument lists, and on a GPU their graph."""
 
     # Requests. Each takes the message and returns the answer; an exception becomes {"error": ...}.
 
@@ -131,8 +131,8 @@ class Worker:
         return {}
 
     def unmap(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Forget an arena and every plan, since plans hold addresses."""
-        self.forget({}, [])
+        """Forget an arena, and the plan, since it holds addresses."""
+        self.forget()
         address, view = self.arenas.pop(message["id"], (0, None))
         if address and view is None:
             assert self.cuda is not None
@@ -153,7 +153,8 @@ class Worker:
         return {}
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Prepare a sequence of calls to be timed: argument lists, and on a GPU their graph."""
+        """Prepare a sequence of calls to be timed, in place of the one before: argument lists, and on a GPU their graph."""
+        self.forget()
         function = self.symbols[message["dtype"]]
         calls = [self.arguments(arguments) for arguments in message["calls"]]
         graph = None
@@ -163,15 +164,17 @@ class Worker:
             self.cuda.settle("the kernel")
             graph = self.cuda.capture(lambda stream: [function(*prepared, stream) for prepared in calls])
             self.cuda.settle("the captured kernel")
-        while len(self.plans) >= GRAPHS_KEPT:
-            self.drop(next(iter(self.plans)))
-        self.drop(message["plan"])
-        self.plans[message["plan"]] = (function, calls, graph)
+        self.planned = (function, calls, graph)
         return {"graph": graph is not None or self.cuda is None}
 
     def time(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Run a plan `repeat` times; answers the seconds that it took by this side's clock."""
-        function, calls, graph = self.plans[message["plan"]]
+        """Make `count` of the planned calls from the `first` on, `repeat` times; the first follows the last.
+
+        A graph is always run as a whole. Answers the seconds that it took by this side's clock.
+        """
+        assert self.planned is not None
+        function, calls, graph = self.planned
+        calls = (calls + calls)[message["first"] : message["first"] + message["count"]]
         repeat = message["repeat"]
         if self.cuda is None:
             clock = time.perf_counter_ns
@@ -194,17 +197,13 @@ class Worker:
         self.cuda.check(code, "cudaEventElapsedTime")
         return {"seconds": elapsed.value * 1e-3}
 
-    def forget(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        for name in list(self.plans):
-            self.drop(name)
-        return {}
-
     # The rest is plumbing.
 
-    def drop(self, name: int) -> None:
-        _, _, graph = self.plans.pop(name, (None, None, None))
-        if graph is not None and self.cuda:
-            self.cuda.rt.cudaGraphExecDestroy(graph)
+    def forget(self) -> None:
+        """Let go of the plan. Nothing of it is running: every request settles what it has started."""
+        planned, self.planned = self.planned, None
+        if planned is not None and planned[2] is not None and self.cuda:
+            self.cuda.rt.cudaGraphExecDestroy(planned[2])
 
     def arguments(self, encoded: list[list[Any]]) -> list[Any]:
         """["p", arena, offset] | ["i", integer] | ["f", float] | ["d", float] -> ctypes values."""
@@ -214,8 +213,8 @@ class Worker:
         ]
 
     def serve(self) -> None:
-        requests = {name: getattr(self, name) for name in
-                    ("enter", "load", "map", "unmap", "call", "plan", "time", "forget")}  # fmt: skip
+        names = ("enter", "load", "map", "unmap", "call", "plan", "time")
+        requests = {name: getattr(self, name) for name in names}
         while True:
             message, fds = receive(self.channel)
             if message is None:

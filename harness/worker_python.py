@@ -370,6 +370,7 @@ class PythonWorker(native.Worker):
         self.last = [weakref.ref(value) for value in now]
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        self.forget()
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
         graph = None
         with self.stream(0):
@@ -378,9 +379,7 @@ class PythonWorker(native.Worker):
         if self.gpu:
             graph = self.captured(calls)
             self.settle("the captured kernel")
-        while len(self.plans) >= native.GRAPHS_KEPT:
-            self.plans.pop(next(iter(self.plans)))
-        self.plans[message["plan"]] = (self.form.launch, calls, graph)
+        self.planned = (self.form.launch, calls, graph)
         return {"graph": graph is not None or not self.gpu}
 
     def captured(self, calls: list[Any]) -> Any:
@@ -396,7 +395,8 @@ class PythonWorker(native.Worker):
         return graph
 
     def time(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        launch, calls, graph = self.plans[message["plan"]]
+        launch, calls, graph = self.planned
+        calls = (calls + calls)[message["first"] : message["first"] + message["count"]]
         repeat = message["repeat"]
         if not self.gpu:
             clock = time.perf_counter_ns
@@ -420,8 +420,8 @@ class PythonWorker(native.Worker):
         self.cuda.check(code, "cudaEventElapsedTime")
         return {"seconds": elapsed.value * 1e-3}
 
-    def drop(self, name: int) -> None:
-        self.plans.pop(name, None)
+    def forget(self) -> None:
+        self.planned = None  # torch frees a graph with its last reference, and must not while it captures another
 
     def settle(self, what: str) -> None:
         if self.gpu:
@@ -466,7 +466,7 @@ class PythonWorker(native.Worker):
             return {"error": described(error, self.folder if hasattr(self, "folder") else "")}
 
     def serve(self) -> None:
-        names = ("enter", "load", "map", "unmap", "call", "plan", "time", "forget")
+        names = ("enter", "load", "map", "unmap", "call", "plan", "time")
         requests = {name: getattr(self, name) for name in names}
         while True:
             message, fds = native.receive(self.channel)
@@ -614,12 +614,18 @@ def use_site(site: str) -> None:
 def warm() -> None:
     """What every worker needs, once. Nothing here may start a thread or touch CUDA."""
     global OFF
+    import torch
+
+    # At its import cpp_extension asks whether CUDA can be used, to warn where it cannot. The answer initialises the
+    # driver, and torch refuses CUDA to every fork after that.
+    asked, torch.cuda.is_available = torch.cuda.is_available, lambda: True
     for name in ("numpy", "torch.utils.cpp_extension"):
         if importlib.util.find_spec(name) is not None:
             try:
                 importlib.import_module(name)
             except ImportError:  # cpp_extension without setuptools: only a candidate that needs it fails
                 continue
+    torch.cuda.is_available = asked
     warnings.simplefilter("ignore")  # torch warns that kernels are replaced
     OFF = switch_off()
 

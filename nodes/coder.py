@@ -28,6 +28,9 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
 def _write(draft: Draft, state: State, context: Context) -> Draft:
     began = time.monotonic()
     before = draft.candidate or draft.plan.base
+    if draft.candidate and draft.verdict is not None:
+        words = (draft.verdict.reason.strip() or "no reason").splitlines()[0]
+        context.say("repair", f"{draft.plan.title}: {draft.verdict.outcome}: {words}")
     answer = context.policies["coder"].coder(
         CoderRequest(
             spec=context.visible_spec(state),
@@ -62,5 +65,5 @@ def _failure(draft: Draft) -> str:
     said = [draft.verdict.reason]
     if draft.build is not None and not draft.build.ok and draft.build.log not in draft.verdict.reason:
         said.append(draft.build.log)
-    said += [f"{c.name} on {c.workload}: {c.message}" for c in draft.verdict.checks if not c.passed and c.message]
+    said += [f"{c.name} at {c.workload}: {c.message}" for c in draft.verdict.checks if not c.passed and c.message]
     return "\n".join(dict.fromkeys(said))[:FAILURE_CHARACTERS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from kernels.spec import Workload
 from nodes.context import Context
 from nodes.roles import TesterAnswer, TesterRequest
 from nodes.state import State
@@ -25,21 +26,25 @@ def tester(state: State, runtime: Runtime[Context]) -> dict:
         if settings.dtypes and added.dtype not in settings.dtypes:
             context.say("tester", f"not added: {added.label}: this run is restricted to {', '.join(settings.dtypes)}")
         else:
-            kept = _with(
-                kept, kept.model_copy(update={"workloads": (*kept.workloads, added)}), settings.source, context
-            )
+            more = kept.model_copy(update={"workloads": (*kept.workloads, added)})
+            kept = _with(kept, more, settings.source, context, only=added)
     for name, distributions in answer.values.items():
         more = kept.model_copy(update={"values": {**kept.values, name: distributions}})
         kept = _with(kept, more, settings.source, context)
     return {"tests": kept, "device": context.evaluator.facts}
 
 
-def _with(kept: TesterAnswer, more: TesterAnswer, source: str, context: Context) -> TesterAnswer:
-    """`more` where the spec allows it and the baseline passes on it, else `kept`; the evaluator is left with that."""
+def _with(
+    kept: TesterAnswer, more: TesterAnswer, source: str, context: Context, *, only: Workload | None = None
+) -> TesterAnswer:
+    """`more` where the spec allows it and the baseline passes on it, else `kept`; the evaluator is left with that.
+
+    `only`: all that is new is this workload, so the baseline need not pass on the others once more.
+    """
     evaluator = context.evaluator
     try:
         evaluator.extend(more.workloads, more.values)
-        verdict = evaluator.verify(evaluator.build(source))
+        verdict = evaluator.verify(evaluator.build(source), only=only)
         if verdict.passed:
             return more
         refused = f"the baseline does not pass: {verdict.reason}"

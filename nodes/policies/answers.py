@@ -128,7 +128,8 @@ def tests(reply: str, request: TesterRequest) -> TesterAnswer:
     for proposed in draft.workloads[:MOST_WORKLOADS]:
         sizes = {one.axis: one.size for one in proposed.axes}
         if set(sizes) != set(spec.axes):
-            raise Unfit(f"workloads: the axes must be exactly {', '.join(spec.axes)}")
+            given = ", ".join(str(one.axis)[:40] for one in proposed.axes[:8]) or "none"
+            raise Unfit(f"workloads: the axes must be exactly {', '.join(spec.axes)}; one has {given}")
         try:
             workload = Workload.model_validate(
                 {

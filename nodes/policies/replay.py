@@ -7,6 +7,9 @@ Which recorded answer fits a question, best first:
    earlier outcomes) is equal, and only timings or a compiler's wording differ, as they do between any two runs;
 3. the same place: the next answer not yet used of that role, for the same kernel, device kind, step, plan and round.
 
+A finding is asked for when the incumbent has changed. Where it changed in a round in which it did not when the run was recorded,
+the finding is the measured figures alone, and that is said.
+
 An answer found by 2 or 3 is read like a fresh one: against its schema, and an edit against the source that it should
 change. Where nothing fits, or what fits by place cannot be used, the run pauses with one sentence: the role, the round,
 and what differs.
@@ -19,9 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nodes.policies.answers import measured_finding
 from nodes.policies.chat import ModelPolicy, silent
 from nodes.policies.transcript import Exchange, Question, Reply, Transcript, TranscriptDamaged
-from nodes.roles import PolicyPaused, Role, Usage
+from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Role, Usage
 
 PLACE = ("kernel", "device", "step", "plan", "round", "turn")
 """Facts that must agree wherever both sides have them, however the answer was found."""
@@ -61,6 +65,19 @@ class ReplayPolicy(ModelPolicy):
         self._used = {exchange.replayed_from for exchange in done}
         self._taking = threading.Lock()
 
+    def profiler(self, request: ProfilerRequest) -> Finding:
+        """Where the recorded run had another incumbent then, it asked for no finding, and its plan does without one."""
+        try:
+            return super().profiler(request)
+        except ReplayMismatch:
+            here = (request.spec.name, request.device.device, str(request.round))
+            planned = [e.question.facts for e in self._recorded if e.question.role == "planner"]
+            found = [e.question.facts for e in self._candidates_of("profiler")]
+            if here in map(_moment, found) or here not in map(_moment, planned):
+                raise
+            self._say("replay", f"no finding was recorded in round {request.round}; it holds the measured figures only")
+            return measured_finding(request)
+
     def usage(self) -> dict[Role, Usage]:
         """Nothing: what is played back was paid by the run that recorded it."""
         return {}
@@ -89,8 +106,11 @@ class ReplayPolicy(ModelPolicy):
                 self._answered[name] = copy
             return self._answered[name].reply
 
+    def _candidates_of(self, role: Role) -> list[Exchange]:
+        return [e for e in self._recorded if e.question.role == role]
+
     def _candidates(self, question: Question) -> list[Exchange]:
-        return [e for e in self._recorded if e.question.role == question.role and e.question.ask == question.ask]
+        return [e for e in self._candidates_of(question.role) if e.question.ask == question.ask]
 
     def _fitting(self, question: Question) -> Exchange | None:
         candidates = self._candidates(question)
@@ -133,6 +153,10 @@ def _apart(one: dict[str, str], other: dict[str, str], names: tuple[str, ...] = 
     if names:
         return [name for name in names if one.get(name) and other.get(name) and one[name] != other[name]]
     return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+
+
+def _moment(facts: dict[str, str]) -> tuple[str, str, str]:
+    return facts.get("kernel", ""), facts.get("device", ""), facts.get("round", "")
 
 
 def _place(question: Question) -> str:

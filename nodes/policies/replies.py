@@ -6,6 +6,7 @@ path, a command or a format string.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from typing import Annotated, Literal, TypeVar
@@ -146,6 +147,27 @@ def edits_of(text: str) -> list[tuple[str, str]]:
     return found
 
 
+MOST_PLACES = 4
+ALIKE = 0.6
+COMPARED_CHARS, COMPARED_LINES = 160, 4000
+"""Of a source, whatever its size: comparing takes the product of two lengths."""
+
+
+def _where(source: str, search: str) -> str:
+    """What helps to say it right: the lines that it stands on, or the line that is most like its first one."""
+    if search in source:
+        found: list[str] = []
+        at = source.find(search)
+        while at >= 0 and len(found) < MOST_PLACES:
+            found.append(str(source.count("\n", 0, at) + 1))
+            at = source.find(search, at + 1)
+        return f" (it stands on lines {', '.join(found)}: copy lines around the one that you mean, too)"
+    lines = [line[:COMPARED_CHARS] for line in source.split("\n")[:COMPARED_LINES]]
+    # By its number: text of a source belongs between marks, and there are none in an error.
+    near = difflib.get_close_matches(search.strip("\n").split("\n")[0][:COMPARED_CHARS], lines, n=1, cutoff=ALIKE)
+    return f" (line {lines.index(near[0]) + 1} is most like its first one)" if near else ""
+
+
 def edited(source: str, edits: list[tuple[str, str]]) -> str:
     """The source after the edits, one after another; each search text must occur exactly once at its turn."""
     for number, (search, replacement) in enumerate(edits, start=1):
@@ -156,7 +178,7 @@ def edited(source: str, edits: list[tuple[str, str]]) -> str:
             first = search.strip().splitlines()[0][:80]
             raise Unfit(
                 f"edit {number}: the search text (it begins {first!r}) occurs {count} times in the source; "
-                "it must occur exactly once, copied with its exact spaces"
+                f"it must occur exactly once, copied with its exact spaces{_where(source, search)}"
             )
         whole_lines = not replacement and f"\n{search}\n" in source
         source = source.replace(f"{search}\n" if whole_lines else search, replacement)

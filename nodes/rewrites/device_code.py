@@ -251,9 +251,6 @@ class Kernel:
         self.parameters = [self._parameter(p) for p in parameters.named_children if p.type in kinds]
         self.has_defaults = any(p.type == "optional_parameter_declaration" for p in parameters.named_children)
         """Whether a launch may leave arguments out, and no parameter can come behind the last one."""
-        self.launches = code.launches_of(self.name)
-        if any(len(launch.arguments) != len(self.parameters) for launch in self.launches):
-            self.launches = []
 
     def _parameter(self, node: Node) -> Parameter:
         text = self.source.of
@@ -268,6 +265,12 @@ class Kernel:
             name=text(name), node=node, element=text(node.child_by_field_name("type")), pointer=pointer,
             const="const" in qualifiers, restrict="__restrict__" in head or "__restrict" in head,
         )  # fmt: skip
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """Every launch; none where there may be others, see `Code.launches_of`, or where one leaves arguments out."""
+        found = self.code.launches_of(self.name)
+        return found if all(len(launch.arguments) == len(self.parameters) for launch in found) else []
 
     @property
     def outer(self) -> Node:
@@ -616,8 +619,8 @@ class Code:
         if name in self._words_of_macros:
             return []
         mine = [launch for launch in self.launches if launch.kernel_name == name]
-        for node in self.source.walk(None, "identifier"):
-            if self.source.of(node) == name and not any(inside(node, launch.function) for launch in mine):
+        for node in self._mentions.get(name, []):
+            if not any(inside(node, launch.function) for launch in mine):
                 around = node.parent
                 while around is not None and around.type in {"template_function", "qualified_identifier"}:
                     around = around.parent
@@ -629,6 +632,14 @@ class Code:
         return mine
 
     @cached_property
+    def _mentions(self) -> dict[str, list[Node]]:
+        """Identifiers, also of types, by their text."""
+        found: dict[str, list[Node]] = {}
+        for node in self.source.walk(None, "identifier", "type_identifier"):
+            found.setdefault(self.source.of(node), []).append(node)
+        return found
+
+    @cached_property
     def _words_of_macros(self) -> set[str]:
         """Every word of the bodies of macros that the file uses."""
         bodies = {
@@ -637,8 +648,8 @@ class Code:
         }
         definitions = list(self.macros.values())
         used = {
-            self.source.of(n) for n in self.source.walk(None, "identifier", "type_identifier")
-            if not any(inside(n, d) for d in definitions)
+            name for name in bodies
+            if any(not any(inside(n, d) for d in definitions) for n in self._mentions.get(name, []))
         }  # fmt: skip
         while more := {name for name in set(bodies) - used if any(name in bodies[m] for m in used & set(bodies))}:
             used |= more

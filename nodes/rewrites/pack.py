@@ -379,7 +379,9 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed
     if explicit and any(len(launch.template_arguments) != len(kernel.template_names) for launch in kernel.launches):
         raise Unsupported("a launch that names some template arguments only")
     if kernel.template is None:
-        first = kernel.node.children[0]  # replaced, since in a file without includes helpers are inserted at the same place
+        first = kernel.node.children[
+            0
+        ]  # replaced, since in a file without includes helpers are inserted at the same place
         edits.replace(first, f"template <int {width}>\n{code.source.of(first)}")
     else:
         listed = kernel.template.child_by_field_name("parameters")

@@ -8,7 +8,7 @@ from typing import Literal
 from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.device_code import Access, Code, Kernel, Loop, inside, same, statements
+from nodes.rewrites.device_code import Access, Code, Kernel, Loop, declared_name, inside, same, statements
 from nodes.rewrites.source import Unsupported
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
@@ -145,13 +145,34 @@ def _guarded(kernel: Kernel) -> Region | None:
                 return None
             bound = comparison.child_by_field_name("right")
             assert bound is not None
-            between = tuple(body[at + 1 : later])
+            between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
+            if between is None:
+                return None
             rest = tuple(body[later + 1 :]) if returns else tuple(inner)
             return Region(
                 "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
                 between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
             )  # fmt: skip
     return None
+
+
+def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: str) -> tuple[Node, ...] | None:
+    """Statements between index and guard, less those that the guard needs; None where these need the index themselves."""
+    source = kernel.source
+    needed = {source.of(n) for n in source.walk(condition, "identifier")} - {index}
+    rest: list[Node] = []
+    for statement in reversed(between):
+        declared = {
+            source.of(name) for d in statement.children_by_field_name("declarator") if (name := declared_name(d)) is not None
+        }  # fmt: skip
+        if not declared & needed:
+            rest.insert(0, statement)
+            continue
+        used = {source.of(n) for n in source.walk(statement, "identifier")} - declared
+        if index in used:
+            return None
+        needed |= used
+    return tuple(rest)
 
 
 def _comparison(code: Code, condition: Node, name: str, operator: str, joint: str) -> Node | None:

@@ -271,12 +271,16 @@ def _takes_part(code: Code, kernel: Kernel, condition: Node, distance: str) -> b
         within = {s.text for s in far.symbols} == {distance} and _is_width(code, kernel, end)
         return within and _takes_part(code, kernel, left, distance)
     if operator == "<":
-        return here == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in there.terms] == [([distance], 1)]
+        return here == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in there.terms] == [
+            ([distance], 1)
+        ]
     (only, *more) = here.symbols or {None}
     if operator != "==" or there.value != 0 or more or only is None or only.operator != "%":
         return False
     thread, twice = only.operands
-    return thread == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in twice.terms] == [([distance], 2)]
+    return thread == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in twice.terms] == [
+        ([distance], 2)
+    ]
 
 
 def _is_width(code: Code, kernel: Kernel, extent: Polynomial) -> bool:

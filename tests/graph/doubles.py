@@ -112,10 +112,9 @@ class PaperEvaluator:
             self.store.keep("paper-build", candidate, kept)
         return kept
 
-    def verify(self, build: Build, *, held_out: bool = False) -> Verdict:
-        return self._kept(
-            "verify-held-out" if held_out else "verify", build.candidate, lambda: self._verify(build, held_out)
-        )
+    def verify(self, build: Build, *, held_out: bool = False, only: Workload | None = None) -> Verdict:
+        what = "verify-held-out" if held_out else f"verify-{only.label.replace(' ', '-')}" if only else "verify"
+        return self._kept(what, build.candidate, lambda: self._verify(build, held_out))
 
     def _verify(self, build: Build, held_out: bool) -> Verdict:
         said = self._read(build.candidate)
@@ -178,6 +177,14 @@ class PaperEvaluator:
             kept = make()
             self.store.keep(f"paper-{what}", candidate, kept)
         return kept
+
+    def sanitize(self, verdict: Verdict) -> Verdict:
+        """A source that says `sanitizer <words>` is found out by it."""
+        words = self._read(verdict.candidate).get("sanitizer")
+        if words is None:
+            return verdict
+        update = {"outcome": Outcome.INCORRECT, "reason": f"compute-sanitizer memcheck: {words}"}
+        return verdict.model_copy(update=update | {"timings": (), "suite": None, "suite_incumbent": None})
 
     def probes(self, build: Build) -> dict[str, dict[str, str]]:
         return {"ptxas": {"unavailable": "made of paper"}}

@@ -160,6 +160,7 @@ def test_the_winner_meets_the_held_out_workloads(tmp_path: Path) -> None:
     [
         ("fails", "on held-out workloads: INCORRECT: 9 times the tolerance"),
         ("0.8", "slower than the baseline on held-out"),
+        ("1.2\nsanitizer Invalid __global__ read", "INCORRECT: compute-sanitizer memcheck: Invalid __global__ read"),
     ],
 )
 def test_a_winner_that_does_not_hold_there_is_no_improvement(tmp_path: Path, held_out: str, reason: str) -> None:

@@ -89,7 +89,11 @@ def test_answers_are_kept(small, source, tmp_path, monkeypatch):
     [
         (lambda s: s + "\nint broken( {\n", Outcome.COMPILE_ERROR, "error"),
         (lambda s: s.replace("silu_and_mul_float32", "renamed"), Outcome.MISSING_ENTRY, "silu_and_mul"),
-        (lambda s: s.replace("silu_and_mul_float32(", "silu_and_mul_float32(", 1) + CRASH, Outcome.RUNTIME_ERROR, "SIG"),
+        (
+            lambda s: s.replace("silu_and_mul_float32(", "silu_and_mul_float32(", 1) + CRASH,
+            Outcome.RUNTIME_ERROR,
+            "SIG",
+        ),
     ],
     ids=["syntax", "entry", "crash"],
 )
@@ -124,6 +128,20 @@ def test_the_tester_can_add_and_not_remove(evaluator):
         evaluator.extend((), {"out": ("uniform",)})
     with pytest.raises(ValueError, match="dtype"):
         evaluator.extend((Workload(axes={"tokens": 2, "hidden": 64}, dtype="float16"),), {})
+
+
+def test_an_added_workload_is_checked_alone(evaluator, source):
+    """Also where it is where a candidate fails, and the whole suite afterwards says the same."""
+    added = Workload(axes={"tokens": 2, "hidden": 64}, dtype="float32", timed=False)
+    build = evaluator.build(evaluator.store.put(source.replace("token < tokens", "token < tokens - (hidden == 64)")))
+    with pytest.raises(ValueError, match="in the suite already"):
+        evaluator.verify(build, only=added)
+    assert evaluator.verify(build).passed
+    evaluator.extend((added,), {})
+    alone = evaluator.verify(build, only=added)
+    assert alone.outcome is Outcome.INCORRECT and {check.workload for check in alone.checks} == {added.label}
+    assert evaluator.verify(build).reason.partition(":")[0] == alone.reason.partition(":")[0]
+    assert evaluator.verify(build, only=evaluator.suite()[-1]).passed
 
 
 def test_a_workload_that_the_reference_does_not_take_is_not_added(small, tmp_path, monkeypatch):

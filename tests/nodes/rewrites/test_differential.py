@@ -20,7 +20,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, catalog
 from tests.nodes.rewrites.emulate import emulation
 
-pytestmark = pytest.mark.slow  # 24 kernels, each rewritten in every way and run thread by thread
+pytestmark = pytest.mark.slow  # 32 kernels, each rewritten in every way and run thread by thread
 
 FACTS = Facts(
     spec=Spec(
@@ -207,6 +207,74 @@ TRAPS: dict[str, tuple[str, str]] = {
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
     seen[i % 4] += x[blockIdx.x * n + i];
     y[blockIdx.x * n + i] = seen[i % 4];
+  }
+}"""),
+    "all slots are read": ("trap_kernel<<<rows, 1024, 0, stream>>>(x, y, n);", """{
+  __shared__ float of_warp[32];
+  float v = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = of_warp[threadIdx.x % 32];
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] - v;
+}"""),
+    "own elements, no barrier": (ROWS, """{
+  __shared__ float line[4096];
+  for (int i = threadIdx.x; i < n; i += blockDim.x) line[i] = x[blockIdx.x * n + i] * 3;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) line[i] = line[i] * line[i];
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = line[i] + x[i];
+}"""),
+    "own elements of y, no barrier": (ROWS, """{
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] * 3;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    if (x[blockIdx.x * n + i] > 0) y[blockIdx.x * n + i] += 1;
+  }
+}"""),
+    "a reference": (ROWS, """{
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    float& here = y[blockIdx.x * n + i];
+    here = here * 2 + x[blockIdx.x * n + i];
+  }
+}"""),
+    "two fields": (ROWS, """{
+  float2 sums = {0, 0};
+  for (int i = threadIdx.x; i < n; i += blockDim.x) { sums.x += x[blockIdx.x * n + i]; sums.y += sums.x; }
+  y[blockIdx.x * n + threadIdx.x % n] = sums.y;
+}"""),
+    "a tree with the barrier first": (ROWS, """{
+  __shared__ float partial[128];
+  float v = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
+  partial[threadIdx.x] = v;
+  for (int s = blockDim.x / 2; s >= 1; s /= 2) {
+    __syncthreads();
+    if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];
+  }
+  __syncthreads();
+  const float total = partial[0];
+  float* row = y + blockIdx.x * n;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) row[i] = x[blockIdx.x * n + i] + total;
+  row = y;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) row[blockIdx.x * n + i] *= 2;
+}"""),
+    "a pointer that moves by itself": (ROWS, """{
+  y += blockIdx.x * n * (y != nullptr);
+  x = x + blockIdx.x * n;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] * 5;
+}"""),
+    "rounds": (ROWS, """{
+  for (int k = 0; threadIdx.x + k * blockDim.x < n; k++) y[blockIdx.x * n + threadIdx.x + k * blockDim.x] = x[blockIdx.x * n + (k * blockDim.x + threadIdx.x)];
+  for (int base = 0; base < n; base += blockDim.x) {
+    int i = base + threadIdx.x;
+    if (i >= n) break;
+    y[blockIdx.x * n + i] += 1;
+  }
+  int j = threadIdx.x;
+  while (j < n) {
+    y[blockIdx.x * n + j] *= 2;
+    j += blockDim.x;
   }
 }"""),
 }  # fmt: skip

@@ -227,9 +227,27 @@ def test_an_element_changes_through_a_reference(change: str) -> None:
 def test_types_that_are_called_otherwise() -> None:
     head = "#include <cuda_fp16.h>\nusing half_t = __half;\ntypedef half_t scalar;\n"
     body = "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i < n) y[i] = x[i];"
-    text = kernel(body, "const scalar* x, scalar* y, int n", "plain<<<(n + 255) / 256, 256, 0, stream>>>(x, y, n);", head)
+    text = kernel(
+        body, "const scalar* x, scalar* y, int n", "plain<<<(n + 255) / 256, 256, 0, stream>>>(x, y, n);", head
+    )
     assert "Lanes<scalar, VEC> x_pack" in after(text, "pack")
     assert refused(text.replace("typedef half_t scalar;", "struct scalar;"), "pack")
+
+
+def test_what_the_guard_needs_stays_in_front_of_it() -> None:
+    """The declaration of the bound once went with the body."""
+    body = """\
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  int all = n * 2;
+  float f = 3.0f;
+  if (i < all) {
+    y[i] = x[i] * f;
+  }"""
+    launch = "plain<<<(2 * n + 255) / 256, 256, 0, stream>>>(x, y, n);"
+    new = flat(after(kernel(body, launch=launch), "pack"))
+    assert "int all = n * 2;" in new and new.index("int all") < new.index("if (pack < all / VEC)")
+    moved = body.replace("int all = n * 2;", "int all = n * 2 - i % 2;")
+    assert refused(kernel(moved, launch=launch), "pack")
 
 
 def test_elements_along_another_dimension_of_the_grid() -> None:
@@ -252,6 +270,12 @@ def test_sums_in_the_fields_of_a_variable() -> None:
   if (threadIdx.x == 0) y[blockIdx.x] = sums.x + sums.y;"""
     assert "x_pack.at[k]" in after(kernel(body), "pack")
     assert refused(kernel(body.replace("sums.y += v * v;", "sums.y += sums.x;")), "pack")
+
+
+def test_a_tangent_by_itself_keeps_small_numbers() -> None:
+    body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = {};"
+    assert "near" in after(kernel(body.format("30.0f * tanhf(x[i])")), "fast_tanh")
+    assert "near" not in after(kernel(body.format("0.5f * x[i] * (1.0f + tanhf(x[i]))")), "fast_tanh")
 
 
 def test_sizes_in_a_struct() -> None:

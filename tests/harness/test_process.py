@@ -1,0 +1,127 @@
+"""What is left of a candidate that failed: nothing, so that the next one's verdict is what it would have been."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import backends
+from harness.engines.process import ADDR_NO_RANDOMIZE, Worker
+from harness.evaluate import Evaluator
+from harness.records import Build, Outcome
+from harness.store import Store
+from kernels import catalog
+from kernels.spec import Workload
+
+pytestmark = pytest.mark.xdist_group("evaluate")
+
+HOW = {
+    "crash": ("*static_cast<volatile int*>(nullptr) = 1;", Outcome.RUNTIME_ERROR),
+    "exit": ("_exit(3);", Outcome.RUNTIME_ERROR),
+    "threads": ("for (int i = 0; i < 8; ++i) std::thread([] { pause(); }).detach(); kill(getpid(), SIGKILL);", Outcome.RUNTIME_ERROR),
+    "hang": ("for (;;) pause();", Outcome.TIMEOUT),
+}  # fmt: skip
+SOURCE = """
+#include <csignal>
+#include <cstdint>
+#include <thread>
+#include <unistd.h>
+extern "C" void silu_and_mul_float32(const float*, float*, int64_t, int64_t) {{ {body} }}
+"""
+
+
+@pytest.fixture
+def evaluator(tmp_path: Path):
+    if reason := backends.get("cpu").why_unavailable():
+        pytest.skip(reason)
+    kernel = catalog.load("silu_and_mul")
+    workloads = (Workload(axes={"tokens": 3, "hidden": 129}, dtype="float32"),)
+    kernel = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": workloads, "dtypes": ("float32",)}))
+    with Evaluator(kernel, "cpu", Store(tmp_path)) as made:
+        yield made
+
+
+def held() -> dict[str, Any]:
+    """Open files, children (the dead ones that nobody has waited for too), watching threads, scratch folders."""
+    gc.collect()
+    me, children = os.getpid(), 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children += int(stat.read_text().rpartition(")")[2].split()[1]) == me
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return {
+        "files": len(os.listdir("/proc/self/fd")),
+        "children": children,
+        "watchdogs": sum(thread.name.startswith("watchdog-") for thread in threading.enumerate()),
+        "folders": len(list(Path(tempfile.gettempdir()).glob("astrolabe-worker-*"))),
+    }
+
+
+def test_nothing_is_left_of_candidates_that_fail(
+    evaluator: Evaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    builds = {how: evaluator.build(evaluator.store.put(SOURCE.format(body=body))) for how, (body, _) in HOW.items()}
+    patient = Worker.request
+
+    def request(self: Worker, message: dict[str, Any], **how: Any) -> dict[str, Any]:
+        if message["op"] == "call" and getattr(self, "hangs", False):
+            how["timeout_s"] = 0.3
+        return patient(self, message, **how)
+
+    start = evaluator.start
+
+    def started(build: Build) -> Worker:
+        worker = start(build)
+        worker.hangs = build.candidate.startswith("hang")  # type: ignore[attr-defined]
+        return worker
+
+    monkeypatch.setattr(Worker, "request", request)
+    monkeypatch.setattr(evaluator, "start", started)
+
+    def judge_all(turn: int) -> None:
+        for how, build in builds.items():
+            verdict = evaluator.verify(build.model_copy(update={"candidate": f"{how} {turn}"}))
+            assert verdict.outcome is HOW[how][1], verdict.reason
+
+    judge_all(0)  # brings the arena and the thread that starts workers
+    before = held()
+    for turn in range(1, 4):
+        judge_all(turn)
+    assert held() == before and before["folders"] == before["watchdogs"] == 0
+
+
+def test_the_same_binary_has_the_same_addresses_in_every_worker(evaluator: Evaluator) -> None:
+    build = evaluator.build(evaluator.store.put(SOURCE.format(body="")))
+    workers = [evaluator.start(build), evaluator.start(build)]
+    try:
+        if not int(Path(f"/proc/{workers[0].process.pid}/personality").read_text(), 16) & ADDR_NO_RANDOMIZE:
+            pytest.skip("this machine refuses it")
+        maps = [Path(f"/proc/{worker.process.pid}/maps").read_text().splitlines() for worker in workers]
+    except PermissionError:
+        pytest.skip("a boxed process is not to be looked at by this user")
+    finally:
+        for worker in workers:
+            worker.close()
+    libraries = [[line.split()[0] for line in lines if "libc.so" in line or "libm.so" in line] for lines in maps]
+    assert libraries[0] and libraries[0] == libraries[1]
+
+
+def test_nothing_is_left_of_a_worker_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: Worker, _theirs: Any) -> Any:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Worker, "_start", refuse)
+    before = held()
+    with pytest.raises(BlockingIOError):
+        Worker(device="cpu", artefact=tmp_path / "none.so", symbols={})
+    assert held() == before
