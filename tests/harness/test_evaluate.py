@@ -9,6 +9,7 @@ import pytest
 from harness.evaluate import Evaluator
 from harness.records import Comparison, Outcome
 from harness.store import Store
+from harness.timing import SideFailure
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -177,3 +178,24 @@ def test_numbers_left_open_are_searched(evaluator, source):
 def test_sandbox_layers_are_said(evaluator, source):
     judged(evaluator, source)
     assert "limits" in evaluator.layers
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(1, False), (99, True)])
+def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, source, monkeypatch, failures, ends):
+    """It has passed before: a busy machine may have accused it, and a run must not end for that."""
+    baseline = judged(evaluator, source)
+    other = judged(evaluator, source + "\n// another\n")
+    timed, left = evaluator._time, [failures]
+
+    def fails_first(*arguments):
+        if left[0]:
+            left[0] -= 1
+            raise SideFailure("baseline", Outcome.CHEATED, "its clock disagrees")
+        return timed(*arguments)
+
+    monkeypatch.setattr(evaluator, "_time", fails_first)
+    if ends:
+        with pytest.raises(RuntimeError, match="the baseline failed while it was timed: its clock disagrees"):
+            evaluator.measure(other, baseline=baseline.candidate)
+    else:
+        assert evaluator.measure(other, baseline=baseline.candidate).passed

@@ -11,7 +11,7 @@ import pytest
 from harness import backends
 from harness.device import Arena, facts
 from harness.engines.process import Worker
-from harness.records import Outcome
+from harness.records import Check, Outcome
 from harness.timing import PROTOCOLS, Contest, Side, SideFailure, _confirm, _doubt
 from kernels import catalog
 from kernels.spec import Workload
@@ -185,3 +185,37 @@ def test_calls_that_are_cheap_without_a_pause_are_accused() -> None:
     answers[:] = [8e-4] * 7 + [1e-5]
     with pytest.raises(Exception, match="after a pause and 1.25 us without one"):
         one.require_equal_calls(honest)
+
+
+def test_calls_that_rightly_change_nothing_are_not_accused() -> None:
+    """fused_add_rmsnorm of what is all zeros leaves it so; of anything else it does not."""
+    kernel = catalog.load("fused_add_rmsnorm")
+    axes = {"tokens": 4, "hidden": 64}
+    one = Contest(kernel, Workload(axes=axes, dtype="float32"), "cold", "cpu", CACHE_BYTES)
+    arena = Arena("cpu", one.layout.size)
+    one.open(arena)
+    one.disturb()
+    assert one.changed_share() == 0.0  # nobody called anything
+    for tensor in kernel.spec.inputs:
+        one.layout.view(arena, tensor).zero_()
+    one.before = [(view, at, view[at].clone()) for view, at, _ in one.before]
+    assert one.changed_share() == 1.0
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong_looks", "accused"), [((), False), ((1,), False), ((0, 4), True), ((0, 1, 2, 3, 4), True)]
+)
+def test_a_hot_look_that_goes_wrong_once_is_an_accident(
+    wrong_looks: tuple[int, ...], accused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = contest("hot")
+    one.pristine = {}
+    looks = iter(range(100))
+
+    def look(*_: Any) -> Check:
+        passed = next(looks) not in wrong_looks
+        return Check(workload="w", name="unannounced", passed=passed, message="" if passed else "not written")
+
+    monkeypatch.setattr(one, "_look", look)
+    assert one.check(side("a", [1e-3], [PIPE_S])).passed is not accused
