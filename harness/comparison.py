@@ -43,12 +43,12 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def compare(interval: Interval, margin: float) -> Comparison:
-    """What an interval of (baseline time / candidate time) says."""
+    """What an interval of (baseline time / candidate time) says. SAME is a finding of its own: all of it within the margin."""
     if interval.low > 1 + margin:
         return Comparison.FASTER
     if interval.high < 1 - margin:
         return Comparison.SLOWER
-    if interval.low > 1 - 2 * margin and interval.high < 1 + 2 * margin:
+    if interval.low >= 1 - margin and interval.high <= 1 + margin:
         return Comparison.SAME
     return Comparison.UNCLEAR
 

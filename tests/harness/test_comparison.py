@@ -19,6 +19,7 @@ from harness.records import Comparison, Interval
         (0.95, 0.98, Comparison.SLOWER),
         (0.95, 0.995, Comparison.UNCLEAR),
         (0.99, 1.01, Comparison.SAME),
+        (0.985, 1.005, Comparison.UNCLEAR),
         (0.97, 1.01, Comparison.UNCLEAR),
         (0.5, 2.0, Comparison.UNCLEAR),
     ],
