@@ -1,0 +1,74 @@
+"""compute-sanitizer and Nsight Compute on a real GPU, in their box: what is wrong is found, what is right passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import sanitizer
+from harness.backends import cuda
+from harness.device import facts
+from harness.probes import ncu
+from harness.records import Build
+from kernels.spec import Size, Spec, Tensor, Workload
+
+pytestmark = pytest.mark.gpu
+
+SPEC = Spec(
+    name="twice",
+    summary="out = 2 * input",
+    axes=("n",),
+    dtypes=("float32",),
+    arguments=(
+        Tensor(name="input", role="input", shape=("n",)),
+        Tensor(name="out", role="output", shape=("n",)),
+        Size(name="n"),
+    ),
+    workloads=tuple(Workload(axes={"n": n}, dtype="float32") for n in (1000, 4096)),
+)
+SOURCE = """
+#include <cstdint>
+__global__ void twice(const float* in, float* out, int64_t n) {
+  __shared__ float shared[256];
+  const int64_t i = blockIdx.x * 256 + threadIdx.x;
+  BODY
+}
+extern "C" void twice_float32(const float* input, float* out, int64_t n, cudaStream_t stream) {
+  twice<<<(n + 255) / 256, 256, 0, stream>>>(input, out, n);
+}
+"""
+EXCHANGE = "shared[threadIdx.x] = i < n ? in[i] : 0.f; BARRIER const float other = shared[255 - threadIdx.x];"
+WITH_OTHER = "if (i < n) out[i] = 2 * in[i] + 1e-30f * other;"
+
+
+def built(body: str, folder: Path) -> Build:
+    (folder / "candidate.cu").write_text(SOURCE.replace("BODY", body))
+    done = cuda.compile(folder / "candidate.cu", folder / "candidate.so", facts("cuda"), 60)
+    assert done.ok, done.log
+    return Build(candidate="0" * 64, backend="cuda", ok=True, artefact=str(folder / "candidate.so"))
+
+
+@pytest.mark.parametrize(
+    ("body", "finder"),
+    [
+        ("if (i < n) out[i] = 2 * in[i];", ""),
+        (EXCHANGE.replace("BARRIER", "__syncthreads();") + WITH_OTHER, ""),
+        ("if (i < n) out[i] = 2 * in[i] + 1e-30f * in[i + 1];", "memcheck"),
+        (EXCHANGE.replace("BARRIER", "") + WITH_OTHER, "racecheck"),
+        ("if (i < n) out[i] = 2 * in[i] + 1e-30f * out[i];", "initcheck"),
+    ],
+    ids=["right", "right with a barrier", "reads one too far", "races", "reads what nobody wrote"],
+)
+def test_compute_sanitizer_finds_what_is_wrong(body: str, finder: str, tmp_path: Path) -> None:
+    reports = sanitizer.watch(SPEC, built(body, tmp_path), SPEC.workloads, "cuda")
+    assert next((report.tool for report in reports if report.errors), "") == finder, sanitizer.describe(reports)
+    if not finder:
+        assert all(report.errors is not None for report in reports), sanitizer.describe(reports)
+
+
+def test_nsight_compute_reads_its_counters(tmp_path: Path) -> None:
+    build = built("if (i < n) out[i] = 2 * in[i];", tmp_path)
+    readings = ncu.read(build, facts("cuda"), SPEC, SPEC.workloads[:1])
+    assert "unavailable" not in readings, readings["unavailable"]
+    assert [metric for metric in ncu.METRICS if not any(name.endswith(metric) for name in readings)] == []
