@@ -217,13 +217,7 @@ def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     workload = next(large_enough, sizes[0])
     if spec.read_bytes(workload) > DEPENDENCE_BYTES:
         workload = sizes[0]
-    rng, inputs = generator("cpu"), {}
-    for tensor in spec.inputs:
-        inputs[tensor.name] = torch.empty(
-            spec.shape(tensor, workload.axes), dtype=getattr(torch, spec.dtype(tensor, workload))
-        )
-        draw(inputs[tensor.name], tensor.values[0], workload, rng)
-    inputs = _upcast(inputs, torch.float64)
+    inputs = _upcast(_drawn(spec, workload, "", {}, "cpu"), torch.float64)
     exact = _run_reference(kernel, workload, inputs)
 
     def changed(name: str, dim: int, entry: int) -> list[torch.Tensor]:
@@ -304,18 +298,25 @@ def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
     return result
 
 
-def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str) -> Case:
-    """Fresh inputs: every input that knows the distribution `values` draws from it, the others from their first."""
+def _drawn(
+    spec: Spec, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str
+) -> dict[str, torch.Tensor]:
+    """Every input that knows the distribution `values` drawn from it, the others from their first."""
     import torch
 
-    spec, rng = kernel.spec, generator(device)
-    inputs = {}
+    rng, inputs = generator(device), {}
     for tensor in spec.inputs:
         known = (*tensor.values, *extra.get(tensor.name, ()))
         dtype = getattr(torch, spec.dtype(tensor, workload))
         view = torch.empty(spec.shape(tensor, workload.axes), dtype=dtype, device=device)
         draw(view, values if values in known else tensor.values[0], workload, rng)
         inputs[tensor.name] = view
+    return inputs
+
+
+def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str) -> Case:
+    """Fresh inputs and what is right for them; `values` as in `_drawn`."""
+    inputs = _drawn(kernel.spec, workload, values, extra, device)
     right = expected(kernel, workload, inputs)
     held = [*inputs.values(), *(t for e in right.values() for t in (e.value, e.tolerance))]
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))

@@ -517,16 +517,17 @@ class Evaluator:
         itself: bool,
         ratios: dict[str, list[list[float]]],
     ) -> tuple[Timing, list[Check]]:
-        """`_time`, and once more where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
-        for _ in range(RIVAL_TRIES - 1):
+        """`_time`, and again where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
+        tries = 1
+        while True:
             try:
                 return self._time(verdict, rivals, workload, cache, itself, ratios)
             except SideFailure as fault:
-                if fault.side not in rivals:
+                if fault.side not in rivals or tries == RIVAL_TRIES:
                     raise
+                tries += 1
                 self.say(f"timing {workload.label}, {cache} again: {fault.side}: {fault.reason}")
                 self._drop(rivals[fault.side])
-        return self._time(verdict, rivals, workload, cache, itself, ratios)
 
     def _time(
         self,

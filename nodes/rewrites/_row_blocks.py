@@ -7,6 +7,7 @@ Such a kernel strides over a row by `blockDim.x`, or keeps steps of it in regist
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -276,6 +277,29 @@ class RowKernel:
         data, outer = self.source.data, self.kernel.outer
         changed = edits.apply().encode()
         return changed[outer.start_byte : len(changed) - (len(data) - outer.end_byte)].decode()
+
+
+def with_second_form(
+    code: Code,
+    suffix: str,
+    new_kernel: Callable[[RowKernel, str], str],
+    write_launch: Callable[[Edits, RowKernel, RowLaunch, str], None],
+) -> tuple[Edits, set[str]]:
+    """A kernel of the other form behind each one that has it, launched as `write_launch` says; the kinds they reduce by."""
+    edits, kinds = Edits(code.source), set()
+    for kernel in code.kernels:
+        attempt = Edits(code.source)
+        try:
+            found = RowKernel(code, kernel)
+            name = code.fresh(f"{kernel.name}_{suffix}")
+            attempt.insert(kernel.outer.end_byte, "\n\n" + new_kernel(found, name))
+            for launch in found.launches():
+                write_launch(attempt, found, launch, name)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+        kinds |= {found.kind(call) for call in found.reductions}
+    return edits, kinds
 
 
 def _plain(count: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from nodes.rewrites import Facts
-from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed
+from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
 from nodes.rewrites.device_code import Code, insertion_point, require, statements
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -84,21 +84,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not reduces(source):
         return None
     code = Code(source)
-    edits, kinds = Edits(source), set()
-    for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            found = RowKernel(code, kernel)
-            if any(True for _ in source.walk(kernel.body, "return_statement")):
-                raise Unsupported("blocks that may end before their cluster has met")
-            name = code.fresh(f"{kernel.name}_over_cluster")
-            attempt.insert(kernel.outer.end_byte, "\n\n" + _new_kernel(found, name))
-            for launch in found.launches():
-                _write_launch(attempt, found, launch, name)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-        kinds |= {found.kind(call) for call in found.reductions}
+    edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
     if not edits.changes:
         return None
     units = facts.device.units
@@ -129,6 +115,8 @@ def _behind(source: Source, function: str, text: str) -> str:
 
 def _new_kernel(found: RowKernel, name: str) -> str:
     kernel, source, code = found.kernel, found.source, found.code
+    if any(True for _ in source.walk(kernel.body, "return_statement")):
+        raise Unsupported("blocks that may end before their cluster has met")
     edits = Edits(source)
     edits.replace(kernel.name_node, name)
     taken = kernel.identifiers()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -1225,3 +1225,14 @@ def _unused(source: Source, names: set[str]) -> Node | None:
         if uses == 1 and not impure:
             return node
     return None
+
+
+def one_after_another(source: Source, change: Callable[[Code], str | None], most: int) -> str | None:
+    """The text after up to `most` changes, each made to what the one before left; None where there was none."""
+    text = source.text
+    for _ in range(most):
+        changed = change(Code(source.reparsed(text)))
+        if changed is None:
+            break
+        text = changed
+    return text if text != source.text else None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, Launch, statements
+from nodes.rewrites.device_code import Code, Kernel, Launch, one_after_another, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -30,13 +30,7 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text = source.text
-    for _ in range(64):  # one at a time: they nest
-        changed = _next(Code(source.reparsed(text)))
-        if changed is None:
-            break
-        text = changed
-    return text if text != source.text else None
+    return one_after_another(source, _next, 64)  # one at a time: they nest
 
 
 def _next(code: Code) -> str | None:

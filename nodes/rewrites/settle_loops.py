@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.device_code import Code, Definition, Kernel, inside, same, statements
+from nodes.rewrites.device_code import Code, Definition, Kernel, inside, one_after_another, same, statements
 from nodes.rewrites.regions import THREAD
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -28,13 +28,7 @@ ORDER = 4
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text = source.text
-    for _ in range(32):
-        changed = _next(Code(source.reparsed(text)))
-        if changed is None:
-            break
-        text = changed
-    return text if text != source.text else None
+    return one_after_another(source, _next, 32)
 
 
 def _next(code: Code) -> str | None:

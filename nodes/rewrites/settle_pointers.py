@@ -10,7 +10,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Definition, Kernel, statements
+from nodes.rewrites.device_code import Code, Definition, Kernel, one_after_another, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -22,13 +22,7 @@ ORDER = 3
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text = source.text
-    for _ in range(32):  # one pointer at a time: the next one may be set from it
-        changed = _next(Code(source.reparsed(text)))
-        if changed is None:
-            break
-        text = changed
-    return text if text != source.text else None
+    return one_after_another(source, _next, 32)  # one pointer at a time: the next one may be set from it
 
 
 def _next(code: Code) -> str | None:

@@ -8,7 +8,7 @@ where a row fits (up to 8 steps a thread, as many as keep_row keeps) and where t
 from __future__ import annotations
 
 from nodes.rewrites import Facts
-from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed
+from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
 from nodes.rewrites.device_code import Code, insertion_point, require, statements
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -81,20 +81,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if "short_row_items" in source.text or not reduces(source):
         return None
     code = Code(source)
-    edits, kinds = Edits(source), set()
-    for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            found = RowKernel(code, kernel)
-            launches = found.launches()
-            name = code.fresh(f"{kernel.name}_short_rows")
-            attempt.insert(kernel.outer.end_byte, "\n\n" + _new_kernel(found, name))
-            for launch in launches:
-                _write_launch(attempt, found, launch, name)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-        kinds |= {found.kind(call) for call in found.reductions}
+    edits, kinds = with_second_form(code, "short_rows", _new_kernel, _write_launch)
     if not edits.changes:
         return None
     units = facts.device.units

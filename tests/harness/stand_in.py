@@ -9,8 +9,22 @@ import pytest
 
 from harness import staging
 from harness.records import Build
+from kernels.spec import Size, Spec, Tensor, Workload
 
 RUNTIME = Path(__file__).with_name("runtime_stand_in.c")
+
+
+def twice(*workloads: Workload) -> Spec:
+    """out = 2 * input, float32 [n]."""
+    tensors = (Tensor(name="input", role="input", shape=("n",)), Tensor(name="out", role="output", shape=("n",)))
+    return Spec(
+        name="twice",
+        summary="out = 2 * input",
+        axes=("n",),
+        dtypes=("float32",),
+        arguments=(*tensors, Size(name="n")),
+        workloads=workloads,
+    )
 
 
 def compiled(source: Path, target: Path) -> Path:

@@ -14,7 +14,7 @@ from harness.records import Build, DeviceFacts
 from harness.store import Store
 from harness.toolbox import Ran
 from kernels import catalog
-from kernels.spec import Size, Spec, Tensor, Workload
+from kernels.spec import Spec, Workload
 from tests.harness import stand_in
 
 needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -122,18 +122,7 @@ def test_no_counters_is_a_reason(text: str, ran: Ran, why: str) -> None:
 
 # --- the whole way, with a stand-in for the tool and for the GPU -------------------------------------------------------
 
-SPEC = Spec(
-    name="twice",
-    summary="out = 2 * input",
-    axes=("n",),
-    dtypes=("float32",),
-    arguments=(
-        Tensor(name="input", role="input", shape=("n",)),
-        Tensor(name="out", role="output", shape=("n",)),
-        Size(name="n"),
-    ),
-    workloads=(WORKLOAD, Workload(axes={"n": 64}, dtype="float32")),
-)
+SPEC = stand_in.twice(WORKLOAD, Workload(axes={"n": 64}, dtype="float32"))
 CANDIDATE = '#include <stdio.h>\nvoid twice_float32(void *i, void *o, long n, void *s) { printf("n=%ld\\n", n); fflush(stdout); }\n'
 # Takes ncu's options as ncu does, then answers by its own file of the size that the candidate was called with.
 TOOL = """#!/bin/sh

@@ -14,7 +14,7 @@ from harness.sanitizer import Report
 from harness.store import Store
 from harness.toolbox import Ran
 from kernels import catalog
-from kernels.spec import Size, Spec, Tensor, Workload
+from kernels.spec import Spec, Workload
 from tests.harness import stand_in
 
 needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -218,18 +218,7 @@ def test_a_verdict_that_was_judged_before_is_not_marked_twice() -> None:
 
 # --- the whole way, with a stand-in for the tool and for the GPU -------------------------------------------------------
 
-SPEC = Spec(
-    name="twice",
-    summary="out = 2 * input",
-    axes=("n",),
-    dtypes=("float32",),
-    arguments=(
-        Tensor(name="input", role="input", shape=("n",)),
-        Tensor(name="out", role="output", shape=("n",)),
-        Size(name="n"),
-    ),
-    workloads=(WORKLOAD,),
-)
+SPEC = stand_in.twice(WORKLOAD)
 CANDIDATE = """
 #include <stdint.h>
 #include <stdio.h>

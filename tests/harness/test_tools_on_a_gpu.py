@@ -11,22 +11,12 @@ from harness.backends import cuda
 from harness.device import facts
 from harness.probes import ncu
 from harness.records import Build
-from kernels.spec import Size, Spec, Tensor, Workload
+from kernels.spec import Workload
+from tests.harness import stand_in
 
 pytestmark = pytest.mark.gpu
 
-SPEC = Spec(
-    name="twice",
-    summary="out = 2 * input",
-    axes=("n",),
-    dtypes=("float32",),
-    arguments=(
-        Tensor(name="input", role="input", shape=("n",)),
-        Tensor(name="out", role="output", shape=("n",)),
-        Size(name="n"),
-    ),
-    workloads=tuple(Workload(axes={"n": n}, dtype="float32") for n in (1000, 4096)),
-)
+SPEC = stand_in.twice(*(Workload(axes={"n": n}, dtype="float32") for n in (1000, 4096)))
 SOURCE = """
 #include <cstdint>
 __global__ void twice(const float* in, float* out, int64_t n) {
