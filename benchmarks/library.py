@@ -66,7 +66,9 @@ def main() -> None:
             )  # fmt: skip
     console = Console(width=150)
     console.print(table)
-    console.print(f"geometric mean {math.exp(statistics.fmean(logs)):.2f}x beside the faster library, least {math.exp(min(logs)):.2f}x")
+    console.print(
+        f"geometric mean {math.exp(statistics.fmean(logs)):.2f}x beside the faster library, least {math.exp(min(logs)):.2f}x"
+    )
 
 
 def functions(kernel: Kernel) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -84,7 +86,7 @@ def seconds(call: Callable[..., object], contest: Contest) -> float:
     """Median seconds of one call over the contest's argument sets."""
     spec = contest.kernel.spec
     views = {t.name: contest.layout.view(contest.arena, t) for t in spec.inputs}
-    sets = [{name: view[slot] for name, view in views.items()} | spec.scalars for slot in contest.calls_slots]
+    sets = [{name: view[slot] for name, view in views.items()} | spec.scalars for slot in contest.sets]
     many = sets * max(1, 200 // len(sets)) if contest.cache == "hot" and contest.device == "cuda" else sets
     with torch.no_grad():
         for arguments in sets[:3]:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.parts [--kernel silu_and_mul] [--device auto|cuda|cpu] [--verdicts 3] [--candidate FILE]
 
-Times the kernel's own baseline, and FILE, or on a GPU the `production` baseline against the `extracted` one, as a
-candidate that is faster and so is confirmed.
+Times the kernel's default baseline against itself, and FILE against it; without FILE, on a GPU, the `production` baseline
+against the `extracted` one, as a candidate that is faster and so is confirmed.
 """
 
 from __future__ import annotations
@@ -86,20 +86,21 @@ def main() -> None:
     options = parser.parse_args()
     on, _ = device.choose(options.device)
     kernel = catalog.load(options.kernel)
-    first = kernel.baseline(on, "extracted") if on == "cuda" else kernel.baseline(on)
-    contests = {"the baseline itself": first[1]}
+    name, default = kernel.baseline(on)
+    contests = [(f"{name} itself", default, default)]
     if options.candidate:
-        contests["the candidate"] = options.candidate
+        contests.append((f"{options.candidate.name} against {name}", options.candidate, default))
     elif on == "cuda":
-        contests["production against extracted"] = kernel.baseline(on, "production")[1]
+        pair = kernel.baseline(on, "production")[1], kernel.baseline(on, "extracted")[1]
+        contests.append(("production against extracted", *pair))
     console, clock = Console(width=110), Clock()
     for owner, names in PARTS.items():
         for name in names:
             clock.wrap(owner, name)
     with tempfile.TemporaryDirectory() as folder, Evaluator(kernel, on, Store(Path(folder))) as evaluator:
-        baseline = evaluator.store.put(first[1].read_text())
-        evaluator.measure(evaluator.verify(evaluator.build(baseline)), baseline=baseline)  # inputs, speed of light
-        for title, path in contests.items():
+        for title, path, against in contests:
+            baseline = evaluator.store.put(against.read_text())
+            evaluator.measure(evaluator.verify(evaluator.build(baseline)), baseline=baseline)  # inputs, speed of light
             sources = [f"{path.read_text()}\n// {title} {index}\n" for index in range(options.verdicts)]
             builds = [evaluator.build(evaluator.store.put(source)) for source in sources]
             clock.clear()

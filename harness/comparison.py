@@ -59,9 +59,7 @@ def geometric_mean(ratios: Sequence[Sequence[float]], confidence: float = CONFID
         raise ValueError("no cases")
     rng = np.random.default_rng(0)  # resampling only: the same samples give the same interval
     logs = [np.log(np.asarray(samples)) for samples in ratios]
-    draws = np.mean(
-        [np.median(rng.choice(samples, size=(1000, len(samples))), axis=1) for samples in logs], axis=0
-    )
+    draws = np.mean([np.median(rng.choice(samples, size=(1000, len(samples))), axis=1) for samples in logs], axis=0)
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     middle = float(np.mean([np.median(samples) for samples in logs]))

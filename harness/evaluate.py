@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +21,7 @@ from pydantic import Field
 from harness import backends, comparison, device, light, probes, sandbox, sanitizer, timing
 from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
-from harness.device import Arena, generator
+from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import (
     Build,
@@ -60,6 +61,8 @@ SLOWED = 1.1
 JUDGING_FACTOR = 24
 """A workload is left out where the device has not so many times the bytes that it moves: its reference in fp64, that
 one's intermediate results and the tolerance are up to twenty times as large."""
+MEMORY_SHARE = 0.5
+"""Of the GPU memory that was free before its process started a candidate may take so much."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
@@ -114,6 +117,8 @@ class Evaluator:
         self._arena: Arena | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self._available: dict[str, int] = {}
+        """Candidate -> what `_memory_available` said before its process started."""
         self._pinned: set[str] = set()
         self._zygote: Zygote | None = None
         self._locks: dict[str, threading.Lock] = {}
@@ -213,6 +218,7 @@ class Evaluator:
         kept = 0 if self._short_of_memory() else WARM_WORKERS - 1
         for name in loose[: max(0, len(loose) - kept)]:
             self._drop(name)
+        self._available[build.candidate] = self._memory_available()
         worker = self.start(build)
         self._workers[build.candidate] = worker
         return worker
@@ -225,6 +231,41 @@ class Evaluator:
 
         free, total = torch.cuda.mem_get_info()
         return free < total / 4
+
+    def _memory_available(self) -> int:
+        """Bytes of the GPU that are free or our own; what is missing of it others have taken."""
+        if self.device != "cuda":
+            return 0
+        import torch
+
+        arena = self._arena.size if self._arena is not None else 0
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena
+
+    @contextmanager
+    def _guarding_memory(self, candidate: str) -> Iterator[None]:
+        """Raises SideFailure where that candidate has taken the GPU's memory, whatever failed of it or nothing did.
+
+        No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail.
+        """
+        try:
+            yield
+        except (RuntimeError, DeviceError, WorkerFailure) as fault:
+            if taken := self._memory_taken(candidate):
+                raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from fault
+            raise
+        if taken := self._memory_taken(candidate):
+            raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken)
+
+    def _memory_taken(self, candidate: str) -> str:
+        """What is wrong with the memory that the candidate's process has taken, or ""."""
+        worker = self._workers.get(candidate)
+        if self.device != "cuda" or worker is None or not worker.alive:
+            return ""
+        before = self._available[candidate]
+        taken = before - self._memory_available()
+        if taken <= before * MEMORY_SHARE:
+            return ""
+        return f"its process took {taken / 2**30:.0f} GiB of the {before / 2**30:.0f} GiB of GPU memory that were free"
 
     def start(self, build: Build) -> Worker:
         """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
@@ -298,12 +339,13 @@ class Evaluator:
                 raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
             worker = self._worker(build)
             self._entries(worker, workloads)
-            for workload in workloads:
-                self.say(f"checking {workload.label}")
-                for check in self.checks(worker, workload):
-                    checks.append(check)
-                    if not check.passed:
-                        raise WorkerFailure(*failure(check))
+            with self._guarding_memory(build.candidate):
+                for workload in workloads:
+                    self.say(f"checking {workload.label}")
+                    for check in self.checks(worker, workload):
+                        checks.append(check)
+                        if not check.passed:
+                            raise WorkerFailure(*failure(check))
             warnings = tuple(worker.warnings)
             if self.device == "cuda" and is_python_side(backends.get(build.backend)):
                 self._refuse_library_kernels(build, workloads[0])
@@ -521,7 +563,8 @@ class Evaluator:
         tries = 1
         while True:
             try:
-                return self._time(verdict, rivals, workload, cache, itself, ratios)
+                with self._guarding_memory(verdict.candidate):
+                    return self._time(verdict, rivals, workload, cache, itself, ratios)
             except SideFailure as fault:
                 if fault.side not in rivals or tries == RIVAL_TRIES:
                     raise
@@ -540,11 +583,11 @@ class Evaluator:
     ) -> tuple[Timing, list[Check]]:
         contest = Contest(self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes)
         contest.open(self.memory(contest.layout.size))
-        sides = [Side(name, self._worker(self.build(rival))) for name, rival in rivals.items()]
+        sides = [self._side(name, self.build(rival)) for name, rival in rivals.items()]
         mine = "baseline" if itself else "candidate"
         if not itself:
             assert verdict.build is not None
-            sides.append(Side("candidate", self._worker(verdict.build)))
+            sides.append(self._side("candidate", verdict.build))
         result = timing.run(contest, sides, check=(mine,))
         speedups = result.ratios[mine]
         ratios["baseline"].append(speedups)
@@ -577,6 +620,13 @@ class Evaluator:
             ),
             result.checks[mine],
         )
+
+    def _side(self, name: str, build: Build) -> Side:
+        """Raises SideFailure where its process cannot load."""
+        try:
+            return Side(name, self._worker(build))
+        except WorkerFailure as fault:
+            raise SideFailure(name, fault.outcome, fault.reason) from None
 
     def light_us(self, workload: Workload, cache: Cache, *, again: bool = False) -> float:
         """The measured bound of this workload on this device in that cache state; `again` measures it once more."""

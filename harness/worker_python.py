@@ -339,6 +339,8 @@ class PythonWorker(native.Worker):
             self.on_stream, self.graph_of, self.graph = torch.cuda.stream, torch.cuda.graph, torch.cuda.CUDAGraph
             torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
         self.watch = Watch(OFF)
+        # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
+        self.ours = frozenset(foreign_libraries(self.site, self.folder))
         signature = Signature(message["arguments"], message["entry"])
         torch.set_grad_enabled(False)
         if message["backend"] == "torch_extension":
@@ -358,7 +360,7 @@ class PythonWorker(native.Worker):
             self.settle("the kernel")
 
         self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
-        if foreign := foreign_libraries(self.site, self.folder):
+        if foreign := [name for name in foreign_libraries(self.site, self.folder) if name not in self.ours]:
             raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
         return {"static": self.static}
 

@@ -1,10 +1,14 @@
-"""Skips what this machine cannot run, with the reason."""
+"""Skips what this machine cannot run, with the reason; what runs on a GPU has it for itself."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 # Eight test processes with two OpenMP threads each would wait for one another more than they compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -19,3 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Two tests that time on one GPU would accuse each other's candidates, and one of them fills its memory."""
+    if not item.get_closest_marker("gpu"):
+        return (yield)
+    with FileLock(Path(tempfile.gettempdir()) / f"astrolabe-gpu-{os.getuid()}.lock"):
+        return (yield)

@@ -58,7 +58,9 @@ def for_source(text: str, device: str) -> ModuleType:
 
 
 _PYTHON_LINE = re.compile(r"^(import \w|from [\w.]+ import |def \w+\(|class \w+.*:|@\w)", re.MULTILINE)
-_NATIVE_LINE = re.compile(r"^[ \t]*(#[ \t]*(include|define|pragma)\b|extern\b|template\b|namespace\b|__global__|.*;$)", re.MULTILINE)
+_NATIVE_LINE = re.compile(
+    r"^[ \t]*(#[ \t]*(include|define|pragma)\b|extern\b|template\b|namespace\b|__global__|.*;$)", re.MULTILINE
+)
 
 
 def is_python(text: str) -> bool:

@@ -1,5 +1,5 @@
-// Takes all memory of the device, so that the next candidate finds none.
-// Must end in: PASSED, OUT_OF_RESOURCES, RUNTIME_ERROR
+// Takes all memory of the device, so that the checker, the baseline and the next candidate find none.
+// Must end in: OUT_OF_RESOURCES
 #include "honest.cuh"
 
 template <typename T>
