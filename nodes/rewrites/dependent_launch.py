@@ -1,15 +1,19 @@
 """Programmatic dependent launch (Hopper and later): a grid is set up while the one before it on the stream drains.
 
 Every kernel of the file waits for its predecessors (`cudaGridDependencySynchronize`) before it touches memory, so nothing
-is read early; what overlaps is the launch itself, about half a microsecond where kernels follow each other in a graph.
+is read early; what overlaps is the launch itself, about half a microsecond where kernels follow each other in a graph, and
+the arithmetic of indices and addresses that stands in front of the first access: 2 to 5 % of a short kernel on an H200.
 """
 
 from __future__ import annotations
 
 import re
 
+from tree_sitter import Node
+
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, Launch, require
+from nodes.rewrites._row_blocks import own_comment, remove_line
+from nodes.rewrites.device_code import Code, Kernel, Launch, require, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -53,14 +57,103 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     edits = Edits(source)
     try:
         for kernel in kernels:
-            indent = source.indent(kernel.node) + source.unit(kernel.body)
-            edits.insert(kernel.body.start_byte + 1, f"\n{indent}{WAIT}\n{indent}{TRIGGER}")
+            _wait(edits, kernel)
             for launch in kernel.launches:
                 edits.replace(launch.node, launch.rendered(function=named(kernel, launch), dependent=True))
         require(edits, code, LAUNCH, "launch_dependent", includes=("cuda_runtime.h",))
         return edits.apply()
     except Unsupported:
         return None
+
+
+def _wait(edits: Edits, kernel: Kernel) -> None:
+    """Let a kernel wait behind the declarations at its top that touch no memory.
+
+    Every thread waits, also one that has nothing to do and returns: a grid of which none did would be over before the one
+    in front of it, and what waits for this grid alone would start too early. So such returns move behind the wait.
+    """
+    source = kernel.source
+    indent = source.indent(kernel.node) + source.unit(kernel.body)
+    at, moved, guards = kernel.body.start_byte + 1, list[Node](), list[Node]()
+    for statement in statements(kernel.body):
+        if _is_return(statement):
+            guards.append(statement)
+        elif statement.type in _DECLARATIONS and _is_idle(kernel.code, statement, kernel):
+            at, moved = _line_end(source, statement), list(guards)
+        else:
+            break
+    lines = [WAIT, TRIGGER]
+    for guard in moved:
+        lines += [source.of(part) for part in (own_comment(source, guard), guard) if part is not None]
+        remove_line(edits, source, guard)
+    edits.insert(at, "".join(f"\n{indent}{line}" for line in lines))
+
+
+_DECLARATIONS = frozenset({"declaration", "alias_declaration", "using_declaration", "static_assert_declaration"})
+_ARITHMETIC = frozenset(
+    "binary_expression unary_expression parenthesized_expression conditional_expression cast_expression identifier "  # noqa: SIM905
+    "number_literal true false null sizeof_expression init_declarator".split()
+)
+_COORDINATES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
+_CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast"})
+
+
+def _is_return(statement: Node) -> bool:
+    """`if (condition) return;`"""
+    if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+        return False
+    consequence = statement.child_by_field_name("consequence")
+    inner = statements(consequence) if consequence is not None else []
+    return [child.type for child in inner] == ["return_statement"]
+
+
+def _is_idle(code: Code, node: Node, kernel: Kernel) -> bool:
+    """Whether a declaration computes from indices, parameters and constants alone, nothing that lies in memory."""
+    if node.type != "declaration":
+        return True
+    values = [d.child_by_field_name("value") for d in node.children_by_field_name("declarator")]
+    return all(value is None or _is_arithmetic(code, value) for value in values)
+
+
+def _is_arithmetic(code: Code, node: Node) -> bool:
+    text = code.source.of
+    if node.type == "field_expression":
+        return text(node.child_by_field_name("argument")) in _COORDINATES
+    if node.type == "call_expression":
+        function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+        if function is None or arguments is None or text(function).split("<")[0] not in _CASTS:
+            return False
+        return all(_is_arithmetic(code, child) for child in arguments.named_children)
+    if node.type == "pointer_expression":  # &x[i] is an address, *x a load
+        inner = node.child_by_field_name("argument")
+        if node.children[0].type != "&" or inner is None or inner.type != "subscript_expression":
+            return False
+        return all(_is_arithmetic(code, part) for child in inner.named_children for part in _index_parts(child))
+    if node.type == "identifier":
+        return _is_value(code, node)
+    if node.type not in _ARITHMETIC:
+        return False
+    if node.type == "sizeof_expression":
+        return True
+    return all(_is_arithmetic(code, c) for c in node.named_children if c.type not in {"type_descriptor", "comment"})
+
+
+def _index_parts(node: Node) -> list[Node]:
+    return list(node.named_children) if node.type == "subscript_argument_list" else [node]
+
+
+def _is_value(code: Code, identifier: Node) -> bool:
+    """Whether the name is a parameter, a local, or a constant, not a variable in the device's memory."""
+    definition = code.definition(identifier)
+    if definition is None:
+        return False
+    return definition.kind != "global" or "constexpr" in code.source.of(definition.declaration).split()
+
+
+def _line_end(source: Source, node: Node) -> int:
+    """Of the line that the node ends on: a comment may follow it."""
+    line = source.data.find(b"\n", node.end_byte)
+    return node.end_byte if line < 0 else line
 
 
 def named(kernel: Kernel, launch: Launch) -> str:

@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import Access, Code, Kernel, Loop, declared_name, inside, same, statements
-from nodes.rewrites.source import Unsupported
+from nodes.rewrites.source import Edits, Unsupported
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
@@ -130,7 +130,7 @@ def _guarded(kernel: Kernel) -> Region | None:
         symbol = Symbol(name, declarators[0].start_byte, node=name_node)
         for later in range(at + 1, len(body)):
             guard = body[later]
-            if guard.type == "declaration" or source.of(guard).startswith("cudaGridDependencySynchronize"):
+            if guard.type == "declaration" or source.of(guard).startswith(("cudaGridDependency", "cudaTrigger")):
                 continue
             if guard.type != "if_statement" or guard.child_by_field_name("alternative") is not None:
                 return None
@@ -337,3 +337,21 @@ def _in_fold(kernel: Kernel, identifier: Node) -> bool:
         operands = [source.of(c) for c in listed.named_children] if listed is not None else []
         return source.of(right.child_by_field_name("function")) in _FOLDS and uses == 1 and name in operands
     return False
+
+
+def begin_row(edits: Edits, kernel: Kernel, row: str, total: str) -> None:
+    """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return.
+
+    Where the kernel waits for the grid before it they return after that: each thread waits, see dependent_launch.py.
+    """
+    source = kernel.source
+    first = statements(kernel.body)[0]
+    indent, at = source.indent(first), first.start_byte
+    declared, guard = f"const unsigned {row} = blockIdx.x * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
+    waits = [s for s in statements(kernel.body) if source.of(s).startswith(("cudaGridDependency", "cudaTrigger"))]
+    if not waits:
+        edits.insert(at, f"{declared}\n{indent}{guard}\n{indent}")
+        return
+    edits.insert(at, f"{declared}\n{indent}")
+    line = source.data.find(b"\n", waits[-1].end_byte)
+    edits.insert(waits[-1].end_byte if line < 0 else line, f"\n{indent}{guard}")  # behind a comment on its line

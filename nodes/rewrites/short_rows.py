@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
-from nodes.rewrites.device_code import Code, insertion_point, require, statements
+from nodes.rewrites.device_code import Code, insertion_point, require
 from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.regions import begin_row
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -129,14 +130,7 @@ def _new_kernel(found: RowKernel, name: str) -> str:
         edits.replace(use, row)
     total = _total(found)
     edits.insert(kernel.parameter_list.end_byte - 1, f", const unsigned {total}")
-    first, at = statements(kernel.body)[0], 0
-    indent = source.indent(first)
-    for statement in statements(kernel.body):
-        if source.of(statement).startswith(("cudaGridDependencySynchronize", "cudaTrigger")):
-            line = source.data.find(b"\n", statement.end_byte)
-            at = statement.end_byte if line < 0 else line  # behind a comment on its line
-    text = f"const unsigned {row} = blockIdx.x * blockDim.y + threadIdx.y;\n{indent}if ({row} >= {total}) return;"
-    edits.insert(at or first.start_byte, f"\n{indent}{text}" if at else f"{text}\n{indent}")
+    begin_row(edits, kernel, row, total)
     return found.edited(edits)
 
 

@@ -26,7 +26,7 @@ from nodes.rewrites.device_code import (
     without_unused,
 )
 from nodes.rewrites.pack import CEIL_DIV
-from nodes.rewrites.regions import BLOCK_DIM, THREAD, carries_state, row_loop, thread_loops
+from nodes.rewrites.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -139,13 +139,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
         total = "rows" if "rows" not in kernel.identifiers() else code.fresh("row_count")
         for use in _uses(kernel, "blockIdx.x"):
             edits.replace(use, row)
-        first = statements(kernel.body)[0]
-        at, indent = first.start_byte, source.indent(first)
-        for statement in statements(kernel.body):
-            if "cudaGridDependencySynchronize" in source.of(statement) or "cudaTrigger" in source.of(statement):
-                at = statement.end_byte
-        text = f"const unsigned {row} = blockIdx.x * blockDim.y + threadIdx.y;\n{indent}if ({row} >= {total}) return;"
-        edits.insert(at, f"{text}\n{indent}" if at == first.start_byte else f"\n{indent}{text}")
+        begin_row(edits, kernel, row, total)
         listed = kernel.parameter_list
         edits.insert(listed.end_byte - 1, f", const unsigned {total}")
     for loop in outer:

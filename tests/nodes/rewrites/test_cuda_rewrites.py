@@ -168,7 +168,7 @@ def test_keep_row_reads_once() -> None:
     kernel = new[new.index("sums_in_registers") : new.index("extern")]
     assert kernel.count("load_lanes") == 1
     assert "const Lanes<float, VEC>& x_pack = x_row[item];" in kernel
-    assert "switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>)))" in new and "default: sums<WIDTH>" in new
+    assert "switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>), registers))" in new and "default: sums<WIDTH>" in new
 
 
 def test_keep_row_refuses_a_row_that_changes() -> None:
@@ -188,12 +188,53 @@ def test_fast_math_makes_no_half_of_a_double() -> None:
     assert refused(text, "fast_math")
 
 
-def test_dependent_launch_waits_before_anything_else() -> None:
+def test_dependent_launch_waits_before_the_first_access() -> None:
     new = after(ROWS, "dependent_launch")
     body = new[new.index("int n) {") :]
-    assert body.index("cudaGridDependencySynchronize()") < body.index("blockIdx.x")
+    assert body.index("blockIdx.x") < body.index("cudaGridDependencySynchronize()") < body.index("x[row")
     assert "launch_dependent(scale_rows, rows, 256, 0, stream, x, factor, y, n);" in new
     assert refused(new, "dependent_launch")
+
+
+WAITS = """\
+__constant__ int offset;
+constexpr int kStep = 4;
+
+__global__ void copy(const int* x, int* y, int n) {
+  __shared__ int shared[32];
+  const int i = (blockIdx.x * blockDim.x + threadIdx.x) * kStep;
+  // Threads behind the end.
+  if (i >= n) return;
+  const int* from = x + i;
+  int* to = &y[i];  // 16 bytes
+  FIRST
+  to[0] = from[0];
+}
+
+extern "C" void run(const int* x, int* y, long n, cudaStream_t stream) { copy<<<n / 1024 + 1, 256, 0, stream>>>(x, y, n); }
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "const int one = from[1];",
+        "const int one = *from;",
+        "const int one = offset;",
+        "const int one = __ldg(from);",
+        "shared[threadIdx.x % 32] = 0;",
+        "if (n > 4) to[1] = 0;",
+    ],
+)
+def test_dependent_launch_waits_behind_the_address_arithmetic(first: str) -> None:
+    """A load, a call and a variable in memory wait; a return of idle threads comes behind the wait with its comment."""
+    new = after(WAITS.replace("FIRST", first), "dependent_launch")
+    lines = [line.strip() for line in new[new.index("void copy(") :].splitlines()]
+    wait = next(n for n, line in enumerate(lines) if line.startswith("cudaGridDependencySynchronize();"))
+    assert lines[wait - 1] == "int* to = &y[i];  // 16 bytes"
+    assert lines[wait + 1] == "cudaTriggerProgrammaticLaunchCompletion();"
+    assert lines[wait + 2 : wait + 5] == ["// Threads behind the end.", "if (i >= n) return;", first]
+    assert sum("return;" in line for line in lines) == 1
 
 
 def test_dependent_launch_needs_hopper_and_every_kernel_in_sight() -> None:
