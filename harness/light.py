@@ -14,7 +14,15 @@ from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 
 FOLDER = Path(__file__).parent / "probes"
 VARIANTS = {
-    "cuda": ("light_1", "light_2", "light_4", "light_8", "light_chained_1", "light_chained_4"),
+    "cuda": (
+        "light_1",
+        "light_4",
+        "light_8",
+        "light_chained_small",
+        "light_chained_1",
+        "light_chained_2",
+        "light_chained_4",
+    ),
     "cpu": ("light_cached", "light_around", "light_serial"),
 }
 PACK_BYTES = 16

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
-from harness.records import Verdict
+from harness.records import Cache, Verdict
 from nodes.state import State, Stop
 
 
 def light_fraction(verdict: Verdict) -> float | None:
-    """Geometric mean over the timed workloads of speed of light / time; None where no bound is known.
+    """Geometric mean over the timed workloads of speed of light / time, of the cache state where it is smaller.
 
-    Cold timings where there are any: with a hot last-level cache the bound is another one, and a kernel at the limit of
-    memory would look far beyond it.
+    None where no bound is known. A kernel at the limit of memory may have half of its time left to gain with a hot
+    last-level cache, and one whose cold timings drown in latency may be at the limit with a hot one.
     """
-    timings = [t for t in verdict.timings if t.cache == "cold"] or list(verdict.timings)
-    shares = [t.light_fraction for t in timings if t.light_fraction]
-    return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else None
+    means = []
+    for cache in get_args(Cache):
+        shares = [t.light_fraction for t in verdict.timings if t.cache == cache and t.light_fraction]
+        if shares:
+            means.append(math.exp(sum(map(math.log, shares)) / len(shares)))
+    return min(means, default=None)
 
 
 def budget_stop(state: State) -> Stop | None:

@@ -1,6 +1,6 @@
 """Runs that were answered by hand through the real client (docs/results.md), played back through the real graph.
 
-Sources are compiled and checked for real on the CPU; only the stopwatch is made of paper, so that which candidate becomes the
+Sources are compiled and checked for real, on the device of the recording; only the stopwatch is made of paper, so that which candidate becomes the
 incumbent is as it was recorded, whatever else the machine does. The messages were taken out of the recordings: what an
 answer is found by is its facts, and prompts may change.
 """
@@ -21,6 +21,7 @@ from harness.evaluate import Evaluator, Tuned
 from harness.records import Comparison, Interval, Suite, Timing, Verdict
 from harness.store import digest
 from kernels import catalog
+from kernels.spec import Device
 from nodes.context import Context
 from nodes.roles import ROLES
 from nodes.state import Settings
@@ -56,12 +57,21 @@ RUNS = {
         (4, "PASSED", 0, False),
         (5, "PASSED", 0, False),
     ],
-}
+    "silu_and_mul.cuda": [(1, "PASSED", 0, True), (2, "PASSED", 0, True), (3, "PASSED", 0, False),
+                          (4, "PASSED", 0, True), (5, "PASSED", 0, False)],
+    "fused_add_rmsnorm.cuda": [(1, "PASSED", 0, True), (2, "PASSED", 0, True), (3, "PASSED", 0, True),
+                               (4, "PASSED", 0, False), (5, "PASSED", 0, False)],
+    "merge_attn_states_lse.cuda": [(1, "PASSED", 0, True), (2, "PASSED", 0, True), (3, "PASSED", 0, True),
+                                   (4, "PASSED", 0, False), (5, "PASSED", 0, False)],
+}  # fmt: skip
 KEPT = {
     "silu_and_mul": {"faecc051665a"},
     "silu_and_mul.single": {"0a1381345861"},
     "fused_add_rmsnorm": {"963a1a7a9b0b"},
     "merge_attn_states_lse": {"d28a3de9f0b0"},
+    "silu_and_mul.cuda": {"de58daceaa9b", "c85070e51cea", "e6471c528df8"},
+    "fused_add_rmsnorm.cuda": {"d7ac8601c732", "60a51ba897a8", "53ac448161e7"},
+    "merge_attn_states_lse.cuda": {"02ad14c5d71b", "bcea1c2f839d", "a8f0b79a0695"},
 }
 
 
@@ -93,10 +103,11 @@ class PaperClock(Evaluator):
 
 def replayed(tmp_path: Path, name: str, rounds: int, dtypes: tuple[str, ...]) -> tuple[Ending, Silent]:
     kernel = catalog.load(name.partition(".")[0])
-    baseline, path = kernel.baseline("cpu")
+    on: Device = "cuda" if name.endswith(".cuda") else "cpu"
+    baseline, path = kernel.baseline(on)
     source = path.read_text()
     made = Settings(
-        run_id="played", kernel=kernel.spec.name, device="cpu", policy=dict.fromkeys(ROLES, "replay"), baseline=baseline,
+        run_id="played", kernel=kernel.spec.name, device=on, policy=dict.fromkeys(ROLES, "replay"), baseline=baseline,
         source=digest(source), dtypes=dtypes, rounds=rounds, patience=9, light_fraction=1.5,
         transcript=str(RECORDED / f"{name}.jsonl"),
     )  # fmt: skip
@@ -108,7 +119,7 @@ def replayed(tmp_path: Path, name: str, rounds: int, dtypes: tuple[str, ...]) ->
     @contextmanager
     def open_context(run, record, state, say) -> Iterator[Context]:
         policies, before = answering(record.settings, run.folder / "transcript.jsonl", state, say)
-        evaluator = PaperClock(kernel, "cpu", run.store, dtypes=dtypes)
+        evaluator = PaperClock(kernel, on, run.store, dtypes=dtypes)
         evaluator.kept = KEPT[name]
         with evaluator:
             yield Context(
@@ -156,6 +167,13 @@ def test_the_beginning_of_a_recorded_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(RUNS))
+@pytest.mark.parametrize("name", [name for name in sorted(RUNS) if not name.endswith(".cuda")])
 def test_a_whole_recorded_run(tmp_path: Path, name: str) -> None:
+    check(tmp_path, name, rounds=len(RUNS[name]))
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in sorted(RUNS) if name.endswith(".cuda")])
+def test_a_whole_run_recorded_on_a_gpu(tmp_path: Path, name: str) -> None:
     check(tmp_path, name, rounds=len(RUNS[name]))

@@ -152,12 +152,12 @@ def test_the_end_of_a_run_has_a_name(state: State, stop: Stop | None) -> None:
     assert next_stop(state) is stop
 
 
-def test_the_share_of_light_is_taken_from_cold_timings() -> None:
-    cold, hot = verdict(1.0, light=50).timings[0], verdict(1.0, light=99).timings[0].model_copy(update={"cache": "hot"})
-    both = verdict(1.0).model_copy(update={"timings": (cold, hot)})
-    assert light_fraction(both) == pytest.approx(0.5)
-    assert light_fraction(both.model_copy(update={"timings": (hot,)})) == pytest.approx(0.99)
-    assert light_fraction(both.model_copy(update={"timings": (cold.model_copy(update={"light_us": None}),)})) is None
+@pytest.mark.parametrize(("cold", "hot", "share"), [(50, 99, 0.5), (99, 50, 0.5), (None, 99, 0.99), (None, None, None)])
+def test_the_limit_is_reached_in_both_cache_states_or_not(cold: int | None, hot: int | None, share: float | None) -> None:
+    timed = {"cold": cold, "hot": hot}
+    timings = tuple(verdict(1.0, light=us).timings[0].model_copy(update={"cache": c}) for c, us in timed.items())
+    found = light_fraction(verdict(1.0).model_copy(update={"timings": timings}))
+    assert found == (None if share is None else pytest.approx(share))
 
 
 # --- tune ----------------------------------------------------------------------------------------------------------
