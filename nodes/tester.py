@@ -29,9 +29,16 @@ def tester(state: State, runtime: Runtime[Context]) -> dict:
             more = kept.model_copy(update={"workloads": (*kept.workloads, added)})
             kept = _with(kept, more, settings.source, context, only=added)
     for name, distributions in answer.values.items():
-        more = kept.model_copy(update={"values": {**kept.values, name: distributions}})
-        kept = _with(kept, more, settings.source, context)
+        before, kept = kept, _with(kept, _more_values(kept, name, distributions), settings.source, context)
+        if kept is before and len(distributions) > 1:  # one of them is not for this kernel, the others may be
+            for distribution in distributions:
+                kept = _with(kept, _more_values(kept, name, (distribution,)), settings.source, context)
     return {"tests": kept, "device": context.evaluator.facts}
+
+
+def _more_values(kept: TesterAnswer, name: str, distributions: tuple[str, ...]) -> TesterAnswer:
+    values = {**kept.values, name: (*kept.values.get(name, ()), *distributions)}
+    return kept.model_copy(update={"values": values})
 
 
 def _with(

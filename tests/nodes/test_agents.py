@@ -200,6 +200,20 @@ def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path) -> None
     assert asked == list(tests.workloads)  # each by itself: the others are not checked again
 
 
+def test_one_distribution_that_is_refused_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Fixed(tests=roles.TesterAnswer(values={"input": ("zeros", "infinities", "tiny")})))
+    allowed = bench.evaluator.extend
+
+    def extend(workloads, values):
+        if "infinities" in values.get("input", ()):
+            raise ValueError("no infinities here")
+        allowed(workloads, values)
+
+    bench.evaluator.extend = extend  # type: ignore[method-assign]
+    assert node_tester(bench.state, bench.runtime)["tests"].values == {"input": ("zeros", "tiny")}
+    assert set(bench.said) == {"not added: no infinities here"}
+
+
 def test_a_round_begins_with_the_profiler(tmp_path: Path) -> None:
     script = Script({})
     bench = Bench(tmp_path, script)
