@@ -123,6 +123,8 @@ class PlannerRequest(Frozen):
     """Hash of the incumbent's source."""
     source: str
     attempts: tuple[Attempt, ...]
+    timings: tuple[Timing, ...] = ()
+    """The incumbent's, over the visible suite."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Hash -> source of every candidate that PASSED, so that a plan may start from another than the incumbent."""
     width: int = 1

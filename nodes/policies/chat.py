@@ -427,6 +427,7 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
     ]
     return {
         "finding": request.finding,
+        "timings": request.timings,
         "incumbent": request.incumbent,
         "source": request.source,
         "attempts": request.attempts[-MOST_ATTEMPTS:],

@@ -84,6 +84,7 @@ def for_planner(**changes: object) -> PlannerRequest:
     facts = {
         "spec": SPEC, "device": GPU, "finding": FINDING, "incumbent": digest(SOURCE), "source": SOURCE,
         "attempts": ATTEMPTS, "sources": {digest(SOURCE): SOURCE, digest(OTHER): OTHER}, "width": 2, "round": 3,
+        "timings": (timing(), timing(3.2, "hot")),
     }  # fmt: skip
     return PlannerRequest(**{**facts, **changes})
 

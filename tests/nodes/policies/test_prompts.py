@@ -118,6 +118,11 @@ def test_planner_reads_the_finding_the_attempts_and_their_effects() -> None:
         assert words in user
 
 
+def test_planner_reads_where_the_time_goes_workload_by_workload() -> None:
+    _, user = prompt("planner", for_planner())
+    assert f"{SPEC.workloads[0].label} | hot | 3.20 | 1.60 | 50 % | 1.250 [1.219, 1.281] | SAME" in user
+
+
 def test_planner_reads_the_last_attempts_only() -> None:
     many = tuple(Attempt(round=n, plan=PLAN, outcome="NO_CANDIDATE", reason="x" * 5000) for n in range(1, 101))
     _, user = prompt("planner", for_planner(attempts=many))
