@@ -13,7 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Dtype = Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8"]
+Dtype = Literal[
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8"
+]
 DTYPE_BYTES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
@@ -24,7 +26,9 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 # What a generator may put into a float input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
 Values = Annotated[
     str,
-    Field(pattern=r"^(ordinary|large|tiny|zeros|outliers|infinities|uniform|index:[a-z_0-9]+|range:-?[0-9.]+:-?[0-9.]+)$"),
+    Field(
+        pattern=r"^(ordinary|large|tiny|zeros|outliers|infinities|uniform|index:[a-z_0-9]+|range:-?[0-9.]+:-?[0-9.]+)$"
+    ),
 ]
 ORDINARY_VALUES: tuple[str, ...] = ("ordinary", "large", "tiny", "zeros", "outliers")
 
@@ -172,7 +176,9 @@ class Spec(Frozen):
     def tensor_bytes(self, tensor: Tensor, workload: Workload) -> int:
         """Bytes that one call must move for this tensor, in one direction."""
         count = (
-            expression(tensor.touched, workload.axes) if tensor.touched else math.prod(self.shape(tensor, workload.axes))
+            expression(tensor.touched, workload.axes)
+            if tensor.touched
+            else math.prod(self.shape(tensor, workload.axes))
         )
         return count * DTYPE_BYTES[self.dtype(tensor, workload)]
 

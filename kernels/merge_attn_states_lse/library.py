@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 
-def eager(
-    prefix_output: Tensor, prefix_lse: Tensor, suffix_output: Tensor, suffix_lse: Tensor
-) -> tuple[Tensor, ...]:
+def eager(prefix_output: Tensor, prefix_lse: Tensor, suffix_output: Tensor, suffix_lse: Tensor) -> tuple[Tensor, ...]:
     prefix_lse = torch.where(prefix_lse == torch.inf, -torch.inf, prefix_lse)
     suffix_lse = torch.where(suffix_lse == torch.inf, -torch.inf, suffix_lse)
     output_lse = torch.logaddexp(prefix_lse, suffix_lse)

@@ -314,19 +314,13 @@ def renamed(function: str, old: str, new: str) -> str:
     return head.replace(old, new) + bracket + rest
 
 
-def own_comment(source: Source, node: Node) -> Node | None:
-    """The comment that has the line above a statement for itself."""
-    before = node.prev_named_sibling
-    if before is None or before.type != "comment" or before.end_point[0] != node.start_point[0] - 1:
-        return None
-    in_front = source.data[source.data.rfind(b"\n", 0, before.start_byte) + 1 : before.start_byte]
-    return None if in_front.strip() else before
-
-
 def remove_line(edits: Edits, source: Source, node: Node) -> None:
     """Deletes a statement with its line, and a comment of its own above it."""
-    comment = own_comment(source, node)
-    start = node.start_byte if comment is None else comment.start_byte
+    before = node.prev_named_sibling
+    start = node.start_byte
+    if before is not None and before.type == "comment" and before.end_point[0] == node.start_point[0] - 1:
+        own = not source.data[source.data.rfind(b"\n", 0, before.start_byte) + 1 : before.start_byte].strip()
+        start = before.start_byte if own else start
     line = source.data.rfind(b"\n", 0, start) + 1
     end = node.end_byte
     if not source.data[line:start].strip() and source.data[end : end + 1] == b"\n":

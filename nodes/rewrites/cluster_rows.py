@@ -169,8 +169,13 @@ def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -
     original = f"{unit}default: {source.of(place.statement)}" if place.items else f"{unit}{source.of(place.statement)}"
     lines = [f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"]
     if place.items:
-        choice = f"row_items({place.rows} * {blocks}, ceil_div({place.steps}, {blocks}), {place.size})"
+        ask = code.fresh("ask_shared_row")
+        sizes = f"{place.rows} * {blocks}, ceil_div({place.steps}, {blocks}), {place.size}"
+        choice = f"row_items({sizes}, {ask})"
         lines += [
+            f"const auto {ask} = [](auto {place.items}, cudaFuncAttributes* of) {{",
+            f"{unit}cudaFuncGetAttributes(of, {function});",
+            "};",
             f"const auto {run} = [&](auto {place.items}) {{",
             f"{unit}{call}",
             "};",

@@ -12,8 +12,8 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites._row_blocks import own_comment, remove_line
 from nodes.rewrites.device_code import Code, Kernel, Launch, require, statements
+from nodes.rewrites.regions import is_return, waiting_return
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -67,26 +67,23 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 
 def _wait(edits: Edits, kernel: Kernel) -> None:
-    """Let a kernel wait behind the declarations at its top that touch no memory.
+    """Let a kernel wait behind the declarations at its top that touch no memory, and the returns of idle threads.
 
-    Every thread waits, also one that has nothing to do and returns: a grid of which none did would be over before the one
-    in front of it, and what waits for this grid alone would start too early. So such returns move behind the wait.
+    Every thread waits, also one that returns: a grid of which none did would be over before the one in front of it, and
+    what waits for this grid alone would start too early. That one waits where it returns: behind a wait in front of it
+    ptxas moved the arithmetic, and silu_and_mul took 6 % longer on an H200.
     """
     source = kernel.source
-    indent = source.indent(kernel.node) + source.unit(kernel.body)
-    at, moved, guards = kernel.body.start_byte + 1, list[Node](), list[Node]()
+    indent, unit = source.indent(kernel.node) + source.unit(kernel.body), source.unit(kernel.body)
+    at = kernel.body.start_byte + 1
     for statement in statements(kernel.body):
-        if _is_return(statement):
-            guards.append(statement)
-        elif statement.type in _DECLARATIONS and _is_idle(kernel.code, statement, kernel):
-            at, moved = _line_end(source, statement), list(guards)
-        else:
+        if is_return(source, statement):
+            condition = source.of(statement.child_by_field_name("condition"))
+            edits.replace(statement, waiting_return(condition, indent, unit))
+        elif statement.type not in _DECLARATIONS or not _is_idle(kernel.code, statement):
             break
-    lines = [WAIT, TRIGGER]
-    for guard in moved:
-        lines += [source.of(part) for part in (own_comment(source, guard), guard) if part is not None]
-        remove_line(edits, source, guard)
-    edits.insert(at, "".join(f"\n{indent}{line}" for line in lines))
+        at = _line_end(source, statement)
+    edits.insert(at, f"\n{indent}{WAIT}\n{indent}{TRIGGER}")
 
 
 _DECLARATIONS = frozenset({"declaration", "alias_declaration", "using_declaration", "static_assert_declaration"})
@@ -98,16 +95,7 @@ _COORDINATES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 _CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast"})
 
 
-def _is_return(statement: Node) -> bool:
-    """`if (condition) return;`"""
-    if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
-        return False
-    consequence = statement.child_by_field_name("consequence")
-    inner = statements(consequence) if consequence is not None else []
-    return [child.type for child in inner] == ["return_statement"]
-
-
-def _is_idle(code: Code, node: Node, kernel: Kernel) -> bool:
+def _is_idle(code: Code, node: Node) -> bool:
     """Whether a declaration computes from indices, parameters and constants alone, nothing that lies in memory."""
     if node.type != "declaration":
         return True

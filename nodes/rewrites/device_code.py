@@ -14,6 +14,8 @@ from nodes.rewrites.source import Edits, Source, Unsupported
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
+ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
+"""Host functions that take a kernel and do not launch it."""
 LOADS = {"__ldg", "__ldcs", "__ldcg", "__ldca", "__ldlu", "__ldcv"}
 _SKIPPED_CALLS = ("static_cast", "int", "int64_t", "size_t", "unsigned", "long", "uint32_t", "int32_t", "uint64_t")
 
@@ -595,10 +597,14 @@ def _template_name(source: Source, node: Node) -> str:
 class Code:
     """A parsed CUDA source with names resolved."""
 
-    def __init__(self, source: Source, pinned: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, source: Source, pinned: frozenset[int] = frozenset(), integers: frozenset[str] = frozenset()
+    ) -> None:
         self.source = source
         self.pinned = pinned
         """Byte offsets of definitions that polynomials do not see through."""
+        self.integers = integers
+        """Types, such as template parameters, that are known to be integers: polynomials see through their variables."""
         if source.root.has_error and any(n.type == "ERROR" for n in source.root.children):
             raise Unsupported("the parser does not understand the file's outer structure")
 
@@ -627,7 +633,7 @@ class Code:
                 asks = around is not None and around.type == "argument_list" and around.parent is not None
                 asked = self.source.of(around.parent.child_by_field_name("function")) if asks else ""
                 declared = around is not None and around.type == "function_declarator"
-                if not declared and asked not in {"cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}:
+                if not declared and asked not in ATTRIBUTES:
                     return []
         return mine
 
@@ -1038,6 +1044,7 @@ class Code:
                 if (
                     pointer
                     or kind in {"auto"}
+                    or kind in self.integers
                     or re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|ptrdiff_t|\s)+", kind)
                 ):
                     return self.polynomial(found.value, depth + 1)

@@ -3,9 +3,9 @@
 Applies where several loops of a block visit the same range, the same thread the same elements: what a later loop loads and
 an earlier one loaded or stored, and rows in shared memory that each thread only reads where it wrote itself, become small
 arrays that unrolled loops index. All loads stand in front, those of later loops' constant operands too, so that they are
-in flight together. The number of items a thread keeps, and with it the block's width, is chosen on the host from the
-number and the length of the rows; rows too long for registers (more than 4096 steps of 48 bytes, 8192 of 16) take the
-kernel as it was.
+in flight together. How many items a thread keeps, and with it the block's width, the host works out from the number and
+the length of the rows, the kernel's registers and the device: the fewest waves of blocks; rows too long for registers
+(more than 4096 steps of 48 bytes, 8192 of 16) take the kernel as it was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from nodes.rewrites.device_code import (
     Launch,
     Loop,
     host_text,
-    insertion_point,
     inside,
     require,
     same,
@@ -45,7 +44,6 @@ VARIANTS = ("late",)
 """late: later loops load their own operands, which takes fewer registers."""
 
 CANONICAL = Symbol("element")
-TUNABLE = "#define ROW_THREADS_IN_FLIGHT {threads}  // tune: {choices}\n"
 ITEMS = """\
 // How wide a block may be that keeps `items` steps of a row in every thread, `bytes` of registers each: what there is of
 // them, less some thirty that every thread needs for the rest.
@@ -54,19 +52,56 @@ constexpr int row_width(int items, int bytes) {
   return width < 1024 ? width : 1024;
 }
 
-// How many steps of a row one thread keeps in registers: the fewest with which all rows together need no more than
-// ROW_THREADS_IN_FLIGHT threads, or that let the row fit into a block. 0 where the row is too long for that.
-inline int row_items(int64_t rows, int64_t steps, int bytes) {
-  for (int items = 1; items <= 8; items *= 2) {
-    const int64_t threads = ceil_div(ceil_div(steps, items), 32) * 32;
-    if (threads > row_width(items, bytes)) continue;
-    if (items >= 4 || threads <= 64 || rows * threads <= ROW_THREADS_IN_FLIGHT) return items;
+// What blocks share on the current device.
+struct Multiprocessors {
+  int count = 1, threads = 1024, registers = 65536, blocks = 16;
+
+  Multiprocessors() {
+    int device = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device);
+    cudaDeviceGetAttribute(&registers, cudaDevAttrMaxRegistersPerMultiprocessor, device);
+    cudaDeviceGetAttribute(&blocks, cudaDevAttrMaxBlocksPerMultiprocessor, device);
   }
-  return 0;
+
+  // How many blocks of a kernel run at a time.
+  int64_t places(int block_threads, int thread_registers) const {
+    const int each = std::min({threads / block_threads, registers / (block_threads * thread_registers), blocks});
+    return static_cast<int64_t>(count) * std::max(each, 1);
+  }
+};
+
+// The registers of a thread, which come in eights.
+template <int ITEMS, typename Ask>
+int row_registers(Ask ask) {
+  cudaFuncAttributes kernel = {};
+  ask(std::integral_constant<int, ITEMS>{}, &kernel);
+  return std::max(kernel.numRegs + 7, 8) / 8 * 8;
+}
+
+// How many steps of a row one thread keeps in registers: as many as bring all rows through in the fewest waves of blocks,
+// and no more than that takes, since places that narrower blocks leave free are filled unevenly by the next launch. 0 where
+// the row is too long. `ask` gets what the driver knows of the kernel for so many steps, once, in the first launch.
+template <typename Ask>
+int row_items(int64_t rows, int64_t steps, int bytes, Ask ask) {
+  static const Multiprocessors device;
+  static const int taken[] = {row_registers<1>(ask), row_registers<2>(ask), row_registers<4>(ask), row_registers<8>(ask)};
+  int best = 0;
+  int64_t fewest = 0;
+  for (int choice = 0; choice < 4; ++choice) {
+    const int items = 1 << choice;
+    const int64_t threads = ceil_div(ceil_div(steps, items), 32) * 32;
+    if (threads == 0 || threads > row_width(items, bytes)) continue;
+    const int64_t waves = ceil_div(rows, device.places(threads, taken[choice]));
+    if (best == 0 || waves < fewest) best = items, fewest = waves;
+  }
+  return best;
 }
 
 inline unsigned row_threads(int64_t steps, int items) { return ceil_div(ceil_div(steps, items), 32) * 32; }
 """
+ITEMS_NAMES = ("row_width", "Multiprocessors", "row_registers", "row_items", "row_threads")
 HOLD = """\
 // The pack stays in whole registers up to here. Without this the compiler takes it apart as soon as it is loaded and holds
 // every 16-bit element in a register of its own.
@@ -127,12 +162,9 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
         holds = holds or keeper.holds
     if not edits.changes:
         return None
-    wanted = facts.device.units * 1024
-    choices = " ".join(str(n) for n in (wanted // 2, wanted, wanted * 2))
     try:
-        edits.insert(insertion_point(source), "\n" + TUNABLE.format(threads=wanted, choices=choices))
-        require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
-        require(edits, code, ITEMS, "row_width", "row_items", "row_threads", includes=("type_traits",))
+        require(edits, code, CEIL_DIV, "ceil_div", includes=("algorithm", "cstdint", "cuda_runtime.h", "type_traits"))
+        require(edits, code, ITEMS, *ITEMS_NAMES)
         if holds:
             require(edits, code, HOLD, "hold_packed")
         return without_unused(code, edits.apply())
@@ -736,6 +768,7 @@ class _Keeper:
         steps = host_text(kernel, launch, self.loops[0].bound_node)
         function, length = source.of(launch.function), self.code.fresh("steps", "row_steps")
         items, run = self.code.fresh("items"), self.code.fresh("launch_kept")
+        ask = self.code.fresh("ask", "ask_kernel")
         inner = f"decltype({items})::value"
         if launch.template_list is not None:
             function = function[: function.rindex(">")].rstrip() + f", {inner}>"
@@ -754,10 +787,13 @@ class _Keeper:
         unit, indent = source.unit(statement), source.indent(statement)
         lines = [
             f"const int64_t {length} = {steps};",
+            f"const auto {ask} = [](auto {items}, cudaFuncAttributes* of) {{",
+            f"{unit}cudaFuncGetAttributes(of, {function});",
+            "};",
             f"const auto {run} = [&](auto {items}) {{",
             f"{unit}{call};",
             "};",
-            f"switch (row_items({count}, {length}, {self._bytes(launch)})) {{",
+            f"switch (row_items({count}, {length}, {self._bytes(launch)}, {ask})) {{",
             *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
             f"{unit}default: {source.of(statement)}",
             "}",

@@ -231,6 +231,7 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         group.accesses.append(access)
         group.remainders.add(remainder)
         multiples += needed
+    multiples += _divided_whole(code, kernel, region)
     kept = []
     for group in groups.values():
         whole = group.remainders == set(range(group.stride))
@@ -261,6 +262,24 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         group.name = _free(f"{_called(code.source, group.first)}_pack", taken)
         taken.add(group.name)
     return Packed(kernel, region, kept, multiples)
+
+
+def _divided_whole(code: Code, kernel: Kernel, region: Region) -> list[tuple[Polynomial, int]]:
+    """What the host can check so that an index like `i / columns`, once declared, is the same for a whole pack."""
+    found: list[tuple[Polynomial, int]] = []
+    for declarator in (d for s in region.body for d in s.children_by_field_name("declarator")):
+        value, stride = declarator.child_by_field_name("value"), Stride(region.symbol)
+        if value is None:
+            continue
+        try:
+            stride.of(code.polynomial(value))
+            for launch in kernel.launches:
+                for polynomial in stride.multiples:
+                    _conditions(kernel, launch, region, polynomial, 1)
+        except Unsupported:
+            continue
+        found += [(polynomial, 1) for polynomial in stride.multiples]
+    return found
 
 
 def _only_block_index(kernel: Kernel, region: Region) -> bool:
@@ -349,7 +368,8 @@ def _free(name: str, taken: set[str]) -> str:
 def _conditions(kernel: Kernel, launch: Launch, region: Region, polynomial: Polynomial, times: int) -> list[str]:
     """What the host checks so that the polynomial is a multiple of (width * times). Raises where it cannot know."""
     found = []
-    for monomial, coefficient in polynomial.terms:
+    # In an order of its own: a set's would differ from one process to the next.
+    for monomial, coefficient in sorted(polynomial.terms, key=lambda term: [symbol.text for symbol in term[0]]):
         if any(s == region.symbol or (s.operator == "%" and s.depends_on(region.symbol)) for s in monomial):
             continue  # the element is the first of a pack, and its stride is the pack's
         if coefficient % (WIDEST * times) == 0:
@@ -411,13 +431,13 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     source, region, kernel = code.source, packed.region, packed.kernel
     taken = kernel.identifiers()
     pack, first, lane = (_free(n, taken) for n in ("pack", "first", "k"))
-    per_pack, per_lane = _split(packed, first, lane)
+    indices, per_pack, per_lane = _split(packed, first, lane)
     outer = source.indent(region.loop.node if region.loop else region.guard or region.body[0])
     unit = source.unit(kernel.body)
     inner = outer + unit
     kind = region.type if region.type != "auto" else "int64_t"
-    lines = [f"const {kind} {first} = {pack} * {width};"]
-    lines += per_pack
+    lines, written = [f"const {kind} {first} = {pack} * {width};"], list[str]()
+    lines += indices  # loads come before what is computed once a pack: it may wait for loads of its own
     for group in sorted(packed.groups, key=lambda group: not group.reads):
         size = width if group.stride == 1 else f"{group.stride} * {width}, {width}"
         element = group.first.element
@@ -426,7 +446,8 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
                 f"{'' if group.writes else 'const '}Lanes<{element}, {size}> {group.name} = load_lanes<{size}>({_address(packed, group, first)});"
             )
         else:
-            lines.append(f"Lanes<{element}, {size}> {group.name};")
+            written.append(f"Lanes<{element}, {size}> {group.name};")
+    lines += [*per_pack, *written]
     body = [
         "#pragma unroll",
         f"for (int {lane} = 0; {lane} < {width}; ++{lane}) {{",
@@ -501,8 +522,9 @@ def _first(packed: Packed, node: Node, first: str) -> list[tuple[Node, str]]:
     return found
 
 
-def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str]]:
-    """The body in two: what is the same for a whole pack, and what is done for every lane."""
+def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str], list[str]]:
+    """The body in three: indices that the pack's addresses need, what else is the same for a whole pack, and what is done
+    for every lane."""
     region, kernel = packed.region, packed.kernel
     source, code = kernel.source, kernel.code
     lanes = {
@@ -526,7 +548,7 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str]]
         declared = statement.children_by_field_name("declarator")
         if _is_index(code, region, statement, declared, varying):
             indices.append(statement)
-            if any(_stride_or_none(code, region, d) != 0 for d in declared):
+            if not all(_is_whole(code, packed, d) for d in declared):
                 varying |= {d.start_byte for d in declared}
             continue
         if not _varies(code, statement, varying, written, packed_nodes):
@@ -537,6 +559,7 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str]]
     rest = [s for s in region.body if not any(same(s, h) for h in [*hoisted, *indices])]
     per_lane = [_relined(source, s, source.render(s, replaced)) for s in rest]
     addresses = " ".join(_address(packed, group, first) for group in packed.groups)
+    needed: list[str] = []
     per_pack: list[str] = []
     kept_lane: list[str] = []
     # Backwards: an index is declared for the pack where addresses use it, and for each lane where the arithmetic does.
@@ -547,9 +570,11 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str]]
         still = any(d.start_byte in varying for d in statement.children_by_field_name("declarator"))
         used_below = any(re.search(rf"\b{re.escape(n)}\b", below) for n in names)
         used_above = any(re.search(rf"\b{re.escape(n)}\b", above) for n in names)
-        if used_above or (used_below and not still):
-            per_pack.insert(0, _relined(source, statement, once))
+        if used_above:
+            needed.insert(0, _relined(source, statement, once))
             above += " " + once
+        elif (used_below and not still) or any(re.search(rf"\b{re.escape(n)}\b", " ".join(per_pack)) for n in names):
+            per_pack.insert(0, _relined(source, statement, once))
         if used_below and still:
             each = source.of(statement)
             kept_lane.insert(0, _relined(source, statement, each))
@@ -558,7 +583,7 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str]]
     if re.search(rf"\b{re.escape(region.name)}\b", " ".join(per_lane)):
         kind = region.type if region.type != "auto" else "int64_t"
         per_lane.insert(0, f"const {kind} {region.name} = {first} + {lane};")
-    return per_pack, per_lane
+    return needed, per_pack, per_lane
 
 
 def _lane(lane: str, stride: int, remainder: int) -> str:
@@ -584,6 +609,13 @@ def _stride_or_none(code: Code, region: Region, declarator: Node) -> int | None:
         return Stride(region.symbol).of(code.polynomial(value))
     except Unsupported:
         return None
+
+
+def _is_whole(code: Code, packed: Packed, declarator: Node) -> bool:
+    """Whether an index is the same for all lanes of a pack, given what the host checks."""
+    value, stride = declarator.child_by_field_name("value"), Stride(packed.region.symbol)
+    checked = {polynomial for polynomial, _ in packed.multiples}
+    return value is not None and stride.of(code.polynomial(value)) == 0 and checked >= set(stride.multiples)
 
 
 def _is_index(code: Code, region: Region, statement: Node, declared: list[Node], varying: set[int]) -> bool:

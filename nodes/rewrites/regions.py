@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import Access, Code, Kernel, Loop, declared_name, inside, same, statements
-from nodes.rewrites.source import Edits, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
@@ -130,7 +130,7 @@ def _guarded(kernel: Kernel) -> Region | None:
         symbol = Symbol(name, declarators[0].start_byte, node=name_node)
         for later in range(at + 1, len(body)):
             guard = body[later]
-            if guard.type == "declaration" or source.of(guard).startswith(("cudaGridDependency", "cudaTrigger")):
+            if guard.type == "declaration" or _waits(source, guard):
                 continue
             if guard.type != "if_statement" or guard.child_by_field_name("alternative") is not None:
                 return None
@@ -138,17 +138,16 @@ def _guarded(kernel: Kernel) -> Region | None:
             condition = holder.child_by_field_name("value") if holder is not None else None
             if consequence is None or condition is None:
                 return None
-            inner = statements(consequence)
-            returns = len(inner) == 1 and source.of(inner[0]) == "return;"
-            comparison = _comparison(code, condition, name, ">=" if returns else "<", "||" if returns else "&&")
-            if comparison is None or (not returns and later != len(body) - 1):
+            leaves = only_returns(source, consequence)
+            comparison = _comparison(code, condition, name, ">=" if leaves else "<", "||" if leaves else "&&")
+            if comparison is None or (not leaves and later != len(body) - 1):
                 return None
             bound = comparison.child_by_field_name("right")
             assert bound is not None
             between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
             if between is None:
                 return None
-            rest = tuple(body[later + 1 :]) if returns else tuple(inner)
+            rest = tuple(s for s in (body[later + 1 :] if leaves else statements(consequence)) if not _waits(source, s))
             return Region(
                 "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
                 between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
@@ -339,19 +338,39 @@ def _in_fold(kernel: Kernel, identifier: Node) -> bool:
     return False
 
 
-def begin_row(edits: Edits, kernel: Kernel, row: str, total: str) -> None:
-    """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return.
+def is_return(source: Source, statement: Node) -> bool:
+    """`if (condition) return;`, also of a thread that waits for the grid before it first."""
+    if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+        return False
+    consequence = statement.child_by_field_name("consequence")
+    return consequence is not None and only_returns(source, consequence)
 
-    Where the kernel waits for the grid before it they return after that: each thread waits, see dependent_launch.py.
-    """
+
+def only_returns(source: Source, consequence: Node) -> bool:
+    return [source.of(s) for s in statements(consequence) if not _waits(source, s)] == ["return;"]
+
+
+def _waits(source: Source, statement: Node) -> bool:
+    """Waits for the grid before this one, or lets the next one begin to."""
+    return source.of(statement).startswith(("cudaGridDependency", "cudaTrigger"))
+
+
+def waiting_return(condition: str, indent: str, unit: str) -> str:
+    """`if (condition) return;` of a kernel that waits for the grid before it, see dependent_launch.py."""
+    wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
+    return f"\n{indent}".join([f"if {condition} {{", f"{unit}{wait}", f"{unit}return;", "}"])
+
+
+def begin_row(edits: Edits, kernel: Kernel, row: str, total: str) -> None:
+    """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
     source = kernel.source
     first = statements(kernel.body)[0]
     indent, at = source.indent(first), first.start_byte
     declared, guard = f"const unsigned {row} = blockIdx.x * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    waits = [s for s in statements(kernel.body) if source.of(s).startswith(("cudaGridDependency", "cudaTrigger"))]
-    if not waits:
+    if any(_waits(source, statement) for statement in statements(kernel.body)):
+        guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
+    line = source.data.rfind(b"\n", 0, at) + 1
+    if source.data[line:at].strip():
         edits.insert(at, f"{declared}\n{indent}{guard}\n{indent}")
-        return
-    edits.insert(at, f"{declared}\n{indent}")
-    line = source.data.find(b"\n", waits[-1].end_byte)
-    edits.insert(waits[-1].end_byte if line < 0 else line, f"\n{indent}{guard}")  # behind a comment on its line
+    else:  # a directive that another edit puts above the statement stays next to it
+        edits.insert(line, f"{indent}{declared}\n{indent}{guard}\n")

@@ -253,21 +253,13 @@ def _rewrite_launch(
     total: str | None,
     axis: str,
 ) -> None:
-    first = loops[0]
     source = code.source
     x, y, _ = launch.extents(launch.grid)
     _, down, deep = launch.extents(launch.block)
     if (down, deep) != ("1", "1") or (axis == "y" and y != "1"):
         raise Unsupported("a block with more than one dimension")
     count = x if rows is None else host_text(kernel, launch, rows.bound_node)
-    steps = host_text(kernel, launch, first.bound_node)
-    width = first.start.coefficient(THREAD)
-    if width.value != 1:
-        factor = _factor_text(kernel, launch, width)
-        steps = f"ceil_div({steps}, {factor})"
-    for loop in loops[1:]:  # a tail, or all of the row where packs do not fit: at least a share of its threads
-        if loop.bound != first.bound:
-            steps = f"std::max<int64_t>({steps}, ceil_div({host_text(kernel, launch, loop.bound_node)}, 16))"
+    steps = steps_text(kernel, launch, loops)
     others = ", " + y if axis == "z" else ""
     shape = code.fresh("shape")
     arguments = [source.of(a) for a in launch.arguments]
@@ -289,6 +281,20 @@ def _rewrite_launch(
     if not alone:
         lines = ["{", *(source.unit(statement) + line for line in lines), "}"]
     edits.replace(statement, f"\n{indent}".join(lines))
+
+
+def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:
+    """How many steps of the block's threads a row takes, as the host writes it."""
+    first = loops[0]
+    steps = host_text(kernel, launch, first.bound_node)
+    width = first.start.coefficient(THREAD)
+    if width.value != 1:
+        factor = _factor_text(kernel, launch, width)
+        steps = f"ceil_div({steps}, {factor})"
+    for loop in loops[1:]:  # a tail, or all of the row where packs do not fit: at least a share of its threads
+        if loop.bound != first.bound:
+            steps = f"std::max<int64_t>({steps}, ceil_div({host_text(kernel, launch, loop.bound_node)}, 16))"
+    return steps
 
 
 def _single_launch(kernel: Kernel, block: Node) -> bool:

@@ -153,7 +153,9 @@ def test_the_end_of_a_run_has_a_name(state: State, stop: Stop | None) -> None:
 
 
 @pytest.mark.parametrize(("cold", "hot", "share"), [(50, 99, 0.5), (99, 50, 0.5), (None, 99, 0.99), (None, None, None)])
-def test_the_limit_is_reached_in_both_cache_states_or_not(cold: int | None, hot: int | None, share: float | None) -> None:
+def test_the_limit_is_reached_in_both_cache_states_or_not(
+    cold: int | None, hot: int | None, share: float | None
+) -> None:
     timed = {"cold": cold, "hot": hot}
     timings = tuple(verdict(1.0, light=us).timings[0].model_copy(update={"cache": c}) for c, us in timed.items())
     found = light_fraction(verdict(1.0).model_copy(update={"timings": timings}))

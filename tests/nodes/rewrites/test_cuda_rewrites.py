@@ -168,7 +168,7 @@ def test_keep_row_reads_once() -> None:
     kernel = new[new.index("sums_in_registers") : new.index("extern")]
     assert kernel.count("load_lanes") == 1
     assert "const Lanes<float, VEC>& x_pack = x_row[item];" in kernel
-    assert "switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>), registers))" in new and "default: sums<WIDTH>" in new
+    assert "switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>), ask))" in new and "default: sums<WIDTH>" in new
 
 
 def test_keep_row_refuses_a_row_that_changes() -> None:
@@ -227,14 +227,14 @@ extern "C" void run(const int* x, int* y, long n, cudaStream_t stream) { copy<<<
     ],
 )
 def test_dependent_launch_waits_behind_the_address_arithmetic(first: str) -> None:
-    """A load, a call and a variable in memory wait; a return of idle threads comes behind the wait with its comment."""
+    """A load, a call and a variable in memory wait; an idle thread waits where it returns."""
     new = after(WAITS.replace("FIRST", first), "dependent_launch")
     lines = [line.strip() for line in new[new.index("void copy(") :].splitlines()]
-    wait = next(n for n, line in enumerate(lines) if line.startswith("cudaGridDependencySynchronize();"))
+    guard = lines.index("if (i >= n) {")
+    assert lines[guard + 1].startswith("cudaGridDependencySynchronize();") and lines[guard + 2] == "return;"
+    wait = next(n for n in range(guard + 2, len(lines)) if lines[n].startswith("cudaGridDependencySynchronize();"))
     assert lines[wait - 1] == "int* to = &y[i];  // 16 bytes"
-    assert lines[wait + 1] == "cudaTriggerProgrammaticLaunchCompletion();"
-    assert lines[wait + 2 : wait + 5] == ["// Threads behind the end.", "if (i >= n) return;", first]
-    assert sum("return;" in line for line in lines) == 1
+    assert lines[wait + 1 : wait + 3] == ["cudaTriggerProgrammaticLaunchCompletion();", first]
 
 
 def test_dependent_launch_needs_hopper_and_every_kernel_in_sight() -> None:
@@ -279,6 +279,12 @@ def test_spread_does_not_unroll_what_is_one_step() -> None:
     assert "#pragma unroll 1\n  for (int i = blockIdx.y * blockDim.x + threadIdx.x;" in new
     chosen = ROWS.replace("  for (int i", "#pragma unroll 4\n  for (int i")
     assert "#pragma unroll 1" not in after(chosen, "spread")
+    bare = (
+        ROWS.replace("  const int row = blockIdx.x;\n", "")
+        .replace("row * n", "blockIdx.x * n")
+        .replace("[row]", "[blockIdx.x]")
+    )
+    assert "return;\n#pragma unroll 1\n  for (int i" in after(bare, "spread")  # above the loop, not above the row
 
 
 def test_block_size_changes_the_grid_with_the_block() -> None:
@@ -354,13 +360,14 @@ EXPECTED = {
     "quantize_fp8": {"pack"},
     "quantize_rows": {"warp_reduce", "pack", "keep_row"},
     "relu_squared": {"block_size"},
+    "rescale_groups": {"pack", "neighbour_rows"},
     "residual_then_norm": {"fuse_launches", "warp_reduce", "pack", "keep_row"},
     "rotary_embedding": {"pack", "spread"},
     "row_logsumexp": {"warp_reduce", "pack", "keep_row"},
     "row_softmax": {"warp_reduce", "pack", "keep_row"},
     "scaled_rms_norm": {"settle_defaults", "settle_branches", "settle_pointers", "settle_stores", "pack", "keep_row"},
     "fused_add_rmsnorm": {"keep_row"},
-    "merge_attn_states_lse": {"fast_math", "dependent_launch"},
+    "merge_attn_states_lse": {"fast_math", "neighbour_rows", "dependent_launch"},
     "silu_and_mul": {"spread"},
 }
 

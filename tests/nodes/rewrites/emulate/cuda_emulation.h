@@ -226,6 +226,12 @@ enum {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
   cudaLaunchAttributeClusterDimension = 4,
 };
+enum {  // attributes of a device
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrMaxThreadsPerMultiProcessor,
+  cudaDevAttrMaxRegistersPerMultiprocessor,
+  cudaDevAttrMaxBlocksPerMultiprocessor,
+};
 struct cudaLaunchAttribute {
   int id;
   struct { int programmaticStreamSerializationAllowed; struct { unsigned x, y, z; } clusterDim; } val;
@@ -246,6 +252,16 @@ int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A
   return 0;
 }
 template <typename F> int cudaFuncSetAttribute(F, int, int) { return 0; }
+struct cudaFuncAttributes { int numRegs; };
+template <typename F> int cudaFuncGetAttributes(cudaFuncAttributes* of, F) { return of->numRegs = 40, 0; }
+inline int cudaGetDevice(int* device) { return *device = 0; }
+// An H200, or one with fewer multiprocessors, so that few rows are many.
+inline int cudaDeviceGetAttribute(int* value, int attribute, int) {
+  const char* fewer = std::getenv("EMULATE_MULTIPROCESSORS");
+  const int device[] = {fewer != nullptr ? std::atoi(fewer) : 132, 2048, 65536, 32};
+  *value = device[attribute];
+  return 0;
+}
 inline int cudaGetLastError() { return 0; }
 
 // Types.
