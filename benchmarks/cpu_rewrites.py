@@ -1,6 +1,6 @@
 """What the CPU rewrites gain on each kernel's plain C++ baseline and on the test inputs.
 
-    nice python -m benchmarks.cpu_rewrites [kernel or folder ...] [--steps cpu_simd,cpu_parallel] [--all-sizes]
+    nice python -m benchmarks.cpu_rewrites [kernel or folder ...] [--steps cpu_simd,cpu_parallel]
 
 Builds baseline and rewritten source as the harness does, checks both against the fp64 reference on every workload, and
 times them interleaved on all cores of this process, hot; the shortest of SAMPLES calls, because this
