@@ -372,7 +372,15 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+LONG = {"residual_then_norm", "layer_norm", "masked_softmax", "row_softmax", "scaled_rms_norm"}
+"""Their kernels are emulated for ten seconds and more; row_logsumexp and the norm stand for them."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow if path.parent.name in LONG else ()) for path in INPUTS],
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
 def test_bundles_compute_what_the_reference_says(path: Path, tmp_path: Path) -> None:
     steps, text = _bundle(path)
     assert EXPECTED[path.parent.name] <= set(steps)
