@@ -23,23 +23,40 @@ _WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
     if facts.device != "cuda":
         return {"unavailable": "machine code of the GPU only"}
-    tool = _tool()
-    if tool is None:
-        return {"unavailable": "cuobjdump was not found (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)"}
+    tools = [_tool(name) for name in ("cuobjdump", "nvdisasm")]
+    extract, disassemble = tools
+    if extract is None or disassemble is None:
+        name = "cuobjdump" if extract is None else "nvdisasm"
+        return {"unavailable": f"{name} was not found (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)"}
+    readable = [str(Path(tool).resolve().parent.parent) for tool in (extract, disassemble)]
+    readable.append(str(cuda_home() or "/usr"))
     with tempfile.TemporaryDirectory() as scratch:
-        # The file is hostile input to the disassembler, so that runs in the compilers' box.
-        copy = Path(shutil.copy(build.artefact, scratch))
-        readable = [str(Path(tool).resolve().parent.parent), str(cuda_home() or "/usr")]
-        code, text = run_boxed([tool, "-sass", copy.name], Path(scratch), readable, 60.0)
-    if code:
-        return {"unavailable": f"cuobjdump failed: {text.strip().splitlines()[-1][:200] if text.strip() else code}"}
-    return mix(text)
+        # The file is hostile input to these tools, so they run in the compilers' box. There `cuobjdump -sass` crashes: it
+        # looks itself up under /proc by its process id, which is another one in the box's namespace.
+        copy = shutil.copy(build.artefact, scratch)
+        said = _run([extract, "-xelf", "all", Path(copy).name], Path(scratch), readable)
+        if "unavailable" in said:
+            return said
+        found = sorted(Path(scratch).glob("*.cubin"))
+        if not found:
+            return {"unavailable": "the build holds no machine code"}
+        parts = [_run([disassemble, "-c", cubin.name], Path(scratch), readable) for cubin in found]
+    return next((part for part in parts if "unavailable" in part), None) or mix("".join(part["text"] for part in parts))
 
 
-def _tool() -> str | None:
+def _run(command: list[str], scratch: Path, readable: list[str]) -> dict[str, str]:
+    """{"text": what it printed}, or {"unavailable": why}."""
+    code, text = run_boxed(command, scratch, readable, 60.0)
+    if not code:
+        return {"text": text}
+    said = text.strip().splitlines()[-1][:200] if text.strip() else f"exit code {code}"
+    return {"unavailable": f"{Path(command[0]).name} failed: {said}"}
+
+
+def _tool(name: str) -> str | None:
     home = cuda_home()
-    own = home / "bin" / "cuobjdump" if home else None
-    return str(own) if own and own.exists() else shutil.which("cuobjdump")
+    own = home / "bin" / name if home else None
+    return str(own) if own and own.exists() else shutil.which(name)
 
 
 def mix(sass: str) -> dict[str, str]:
