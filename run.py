@@ -539,7 +539,9 @@ def export_parser() -> argparse.ArgumentParser:
         description="A package that builds a run's best source and registers it as a torch operator.",
     )  # fmt: skip
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="a new or empty folder (default: export in the run's own)")
+    parser.add_argument(
+        "--to", type=Path, metavar="DIR", help="a new or empty folder (default: export in the run's own)"
+    )
     common(parser, json_too=False)
     parser.set_defaults(go=export)
     return parser
