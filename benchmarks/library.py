@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import statistics
 import tempfile
 import time
@@ -47,7 +46,7 @@ def main() -> None:
     table = Table(title=f"{options.kernel} on {device.facts(on).name}: us a call")
     for column in ("workload", "cache", name, options.file.name, *libraries, "light", "beside the faster library"):
         table.add_column(column, justify="right")
-    logs: list[float] = []
+    ratios: list[float] = []
     with tempfile.TemporaryDirectory() as folder, Evaluator(kernel, on, Store(Path(folder))) as evaluator:
         baseline = evaluator.store.put(baseline_file.read_text())
         build = evaluator.build(evaluator.store.put(options.file.read_text()))
@@ -59,7 +58,7 @@ def main() -> None:
             contest.open(evaluator.memory(contest.layout.size))
             theirs = {library: seconds(call, contest) * 1e6 for library, call in libraries.items()}
             ratio = min(theirs.values()) / timing.time_us
-            logs.append(math.log(ratio))
+            ratios.append(ratio)
             table.add_row(
                 timing.workload.label, timing.cache, f"{timing.baseline_us:.2f}", f"{timing.time_us:.2f}",
                 *(f"{us:.2f}" for us in theirs.values()), f"{timing.light_us:.2f}", f"{ratio:.2f}x",
@@ -67,7 +66,7 @@ def main() -> None:
     console = Console(width=150)
     console.print(table)
     console.print(
-        f"geometric mean {math.exp(statistics.fmean(logs)):.2f}x beside the faster library, least {math.exp(min(logs)):.2f}x"
+        f"geometric mean {statistics.geometric_mean(ratios):.2f}x beside the faster library, least {min(ratios):.2f}x"
     )
 
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import statistics
 import sys
 from pathlib import Path
 
@@ -66,9 +66,9 @@ def means(rows: list[WorkloadRow]) -> list[str]:
     """`cold 1.50x, hot 1.91x`: geometric means of the medians."""
     said = []
     for cache in ("cold", "hot"):
-        logs = [math.log(row.speedup.median) for row in rows if row.cache == cache]
-        if logs:
-            said.append(f"{cache} {math.exp(math.fsum(logs) / len(logs)):.3f}x")
+        speedups = [row.speedup.median for row in rows if row.cache == cache]
+        if speedups:
+            said.append(f"{cache} {statistics.geometric_mean(speedups):.3f}x")
     return said
 
 

@@ -247,14 +247,15 @@ class Evaluator:
 
         No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail.
         """
+        failed: Exception | None = None
         try:
             yield
         except (RuntimeError, DeviceError, WorkerFailure) as fault:
-            if taken := self._memory_taken(candidate):
-                raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from fault
-            raise
+            failed = fault
         if taken := self._memory_taken(candidate):
-            raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken)
+            raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from failed
+        if failed is not None:
+            raise failed
 
     def _memory_taken(self, candidate: str) -> str:
         """What is wrong with the memory that the candidate's process has taken, or ""."""

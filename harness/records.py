@@ -5,6 +5,8 @@ The types refuse lies: no timing without PASSED, no PASSED without checks.
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
 
@@ -93,6 +95,15 @@ class Timing(Frozen):
     def light_fraction(self) -> float | None:
         """Share of the speed of light reached, 1.0 at the bound."""
         return None if self.light_us is None else self.light_us / self.time_us
+
+
+def light_by_cache(timings: Iterable[Timing]) -> dict[Cache, float]:
+    """Geometric mean of the share of the speed of light in each cache state, cold first; none where no bound is known."""
+    shares: dict[Cache, list[float]] = {"cold": [], "hot": []}
+    for timing in timings:
+        if timing.light_fraction:
+            shares[timing.cache].append(timing.light_fraction)
+    return {cache: statistics.geometric_mean(here) for cache, here in shares.items() if here}
 
 
 class Suite(Frozen):

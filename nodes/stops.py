@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import get_args
-
-from harness.records import Cache, Verdict
+from harness.records import Verdict, light_by_cache
 from nodes.state import State, Stop
 
 
@@ -15,12 +12,7 @@ def light_fraction(verdict: Verdict) -> float | None:
     None where no bound is known. A kernel at the limit of memory may have half of its time left to gain with a hot
     last-level cache, and one whose cold timings drown in latency may be at the limit with a hot one.
     """
-    means = []
-    for cache in get_args(Cache):
-        shares = [t.light_fraction for t in verdict.timings if t.cache == cache and t.light_fraction]
-        if shares:
-            means.append(math.exp(sum(map(math.log, shares)) / len(shares)))
-    return min(means, default=None)
+    return min(light_by_cache(verdict.timings).values(), default=None)
 
 
 def budget_stop(state: State) -> Stop | None:

@@ -23,8 +23,7 @@ _WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
     if facts.device != "cuda":
         return {"unavailable": "machine code of the GPU only"}
-    tools = [_tool(name) for name in ("cuobjdump", "nvdisasm")]
-    extract, disassemble = tools
+    extract, disassemble = _tool("cuobjdump"), _tool("nvdisasm")
     if extract is None or disassemble is None:
         name = "cuobjdump" if extract is None else "nvdisasm"
         return {"unavailable": f"{name} was not found (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)"}
@@ -34,23 +33,26 @@ def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
         # The file is hostile input to these tools, so they run in the compilers' box. There `cuobjdump -sass` crashes: it
         # looks itself up under /proc by its process id, which is another one in the box's namespace.
         copy = shutil.copy(build.artefact, scratch)
-        said = _run([extract, "-xelf", "all", Path(copy).name], Path(scratch), readable)
-        if "unavailable" in said:
-            return said
-        found = sorted(Path(scratch).glob("*.cubin"))
-        if not found:
-            return {"unavailable": "the build holds no machine code"}
-        parts = [_run([disassemble, "-c", cubin.name], Path(scratch), readable) for cubin in found]
-    return next((part for part in parts if "unavailable" in part), None) or mix("".join(part["text"] for part in parts))
+        try:
+            _run([extract, "-xelf", "all", Path(copy).name], Path(scratch), readable)
+            found = sorted(Path(scratch).glob("*.cubin"))
+            listings = [_run([disassemble, "-c", cubin.name], Path(scratch), readable) for cubin in found]
+        except _ToolFailed as failure:
+            return {"unavailable": str(failure)}
+    return mix("".join(listings)) if listings else {"unavailable": "the build holds no machine code"}
 
 
-def _run(command: list[str], scratch: Path, readable: list[str]) -> dict[str, str]:
-    """{"text": what it printed}, or {"unavailable": why}."""
+class _ToolFailed(Exception):
+    pass
+
+
+def _run(command: list[str], scratch: Path, readable: list[str]) -> str:
+    """What the tool printed. Raises _ToolFailed with its last words."""
     code, text = run_boxed(command, scratch, readable, 60.0)
-    if not code:
-        return {"text": text}
-    said = text.strip().splitlines()[-1][:200] if text.strip() else f"exit code {code}"
-    return {"unavailable": f"{Path(command[0]).name} failed: {said}"}
+    if code:
+        said = text.strip().splitlines()[-1][:200] if text.strip() else f"exit code {code}"
+        raise _ToolFailed(f"{Path(command[0]).name} failed: {said}")
+    return text
 
 
 def _tool(name: str) -> str | None:

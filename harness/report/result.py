@@ -7,7 +7,7 @@ the JSON schema (kept in `docs/result.schema.json`).
 from __future__ import annotations
 
 import json
-import math
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -212,7 +212,7 @@ class Result(Row):
     def light_fraction(self) -> float | None:
         """Geometric mean over the visible workloads of the share of the speed of light; None where none is known."""
         shares = [row.light.fraction for row in self.rows(held_out=False) if row.light and row.light.fraction]
-        return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else None
+        return statistics.geometric_mean(shares) if shares else None
 
 
 def policy_text(policies: Mapping[str, str]) -> str:

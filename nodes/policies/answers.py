@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from harness.records import light_by_cache
 from harness.store import digest
 from kernels.spec import Workload
 from nodes.policies.replies import (
@@ -166,16 +168,14 @@ def measured_finding(request: ProfilerRequest) -> Finding:
     """What the timings say by arithmetic alone; the part of a finding that no model is asked for."""
     shares = {(t.workload.label, t.cache): t.light_fraction for t in request.timings if t.light_fraction is not None}
     numbers: dict[str, float] = {}
-    for cache in ("cold", "hot"):
-        here = [share for (_, kind), share in shares.items() if kind == cache]
-        if here:
-            numbers[f"{cache}_light_percent"] = round(100 * _geometric_mean(here), 1)
+    for cache, mean in light_by_cache(request.timings).items():
+        numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
     if request.timings:
-        numbers["speedup"] = round(_geometric_mean([t.speedup.median for t in request.timings]), 4)
+        numbers["speedup"] = round(statistics.geometric_mean([t.speedup.median for t in request.timings]), 4)
     worst: dict[str, float] = {}
     for (label, _), share in shares.items():
         worst[label] = min(share, worst.get(label, math.inf))
-    overall = _geometric_mean(list(shares.values())) if shares else None
+    overall = statistics.geometric_mean(shares.values()) if shares else None
     probes = [
         f"{name}: {', '.join(f'{key} {value}' for key, value in readings.items())}"
         for name, readings in request.probes.items()
@@ -188,10 +188,6 @@ def measured_finding(request: ProfilerRequest) -> Finding:
         numbers=numbers,
         slow_workloads=tuple(sorted(worst, key=worst.__getitem__)[:4]),
     )
-
-
-def _geometric_mean(figures: list[float]) -> float:
-    return math.exp(sum(math.log(figure) for figure in figures) / len(figures))
 
 
 _NUMBER_NAME = re.compile(r"^[a-z][a-z0-9_]{0,40}$")

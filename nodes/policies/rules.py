@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from harness.records import Outcome, Timing
+from harness.records import Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Workload, expression
@@ -113,16 +114,13 @@ class RulesPolicy:
         fractions = [t.light_fraction for t in timings if t.light_fraction]
         if not fractions:
             return Finding(bound="unknown", summary="no workload has a speed of light to compare with", numbers=numbers)
-        fraction = math.exp(sum(math.log(f) for f in fractions) / len(fractions))
+        fraction = statistics.geometric_mean(fractions)
         ranked = sorted((t for t in timings if t.light_fraction), key=lambda t: t.light_fraction or 0.0)
         slow = tuple(
             dict.fromkeys(f"{t.workload.label} {t.cache}" for t in ranked if (t.light_fraction or 0) < AT_THE_LIMIT)
         )[:4]
-        for cache in ("cold", "hot"):
-            of_cache = [t.light_fraction for t in timings if t.cache == cache and t.light_fraction]
-            if of_cache:
-                mean = math.exp(sum(math.log(f) for f in of_cache) / len(of_cache))
-                numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
+        for cache, mean in light_by_cache(timings).items():
+            numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
         bound = _bound(request, fraction)
         return Finding(
             bound=bound,

@@ -14,6 +14,7 @@ from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
 from nodes.rewrites.device_code import Code, insertion_point, require, statements
 from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.regions import waits
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -142,7 +143,7 @@ def _new_kernel(found: RowKernel, name: str) -> str:
         f"const unsigned {thread} = blockIdx.x % {blocks} * blockDim.x + threadIdx.x, {threads} = {blocks} * blockDim.x;",
     ]
     text = "".join(f"{line}\n{indent}" for line in lines)
-    if source.of(first).startswith("cudaGridDependencySynchronize"):
+    if waits(source, first):
         first = statements(kernel.body)[1]
     edits.insert(first.start_byte, text)
     last = statements(kernel.body)[-1]

@@ -31,8 +31,9 @@ from nodes.rewrites.device_code import (
     same,
     statements,
 )
-from nodes.rewrites.regions import carries_state, only_returns
+from nodes.rewrites.regions import carries_state, only_returns, waits
 from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.spread import row_shape_of
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -432,8 +433,8 @@ class _Rows:
                     return self._comparison(condition, "<")
                 break
             touches = [a.node for a in self.kernel.accesses] + [call for call, _ in self.kernel.escapes]
-            waits = self.source.of(statement).startswith(("cudaGridDependencySynchronize(", "cudaTrigger"))
-            if any(inside(node, statement) for node in touches) or (statement.type != "declaration" and not waits):
+            passes = statement.type == "declaration" or waits(self.source, statement)
+            if not passes or any(inside(node, statement) for node in touches):
                 break
         raise Unsupported("no guard before memory is touched")
 
@@ -709,15 +710,11 @@ class _Rows:
 
     def _steps_of_rows(self, launch: Launch) -> str:
         """The second argument of spread's `row_shape(rows, steps)`, which the block is taken from."""
-        holder = launch.block.child_by_field_name("argument") if launch.block.type == "field_expression" else None
-        found = self.code.definition(holder) if holder is not None and holder.type == "identifier" else None
-        call = found.value if found is not None else None
-        if call is None or call.type != "call_expression":
-            raise Unsupported("a shape of unknown origin")
+        _, call = row_shape_of(self.code, launch)
         listed = call.child_by_field_name("arguments")
         arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
-        if self.source.of(call.child_by_field_name("function")) != "row_shape" or len(arguments) != 2:
-            raise Unsupported("a shape of unknown origin")
+        if len(arguments) != 2:
+            raise Unsupported("a shape of other dimensions, too")
         return self.source.of(arguments[1])
 
     def _host_factor(self, launch: Launch, divisor: _Divisor) -> str:

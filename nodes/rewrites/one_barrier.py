@@ -60,7 +60,6 @@ def _rewrite_function(edits: Edits, code: Code, function: Node) -> None:
     if value is None or not _is_local(code, value):
         return
     kept = inner[:-1]
-    kept = inner[:-1]
     warp = {text(n) for n in source.walk(condition, "identifier")} | {"threadIdx"}
     if any(text(n) in warp for node in kept for n in source.walk(node, "identifier")):
         return  # what it does depends on the warp

@@ -26,7 +26,7 @@ from nodes.rewrites.device_code import (
 )
 from nodes.rewrites.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.spread import steps_text
+from nodes.rewrites.spread import row_shape_of, steps_text
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -211,16 +211,10 @@ def _argument(source: Source, call: Node, at: int) -> str:
 
 
 def _shape(code: Code, launch: Launch, axis: str) -> tuple[str, Node]:
-    """The RowShape that a launch takes its grid and block from, and the call that made it."""
-    source = code.source
-    name = source.of(launch.block).removesuffix(".block")
-    found = [n for n in source.walk(launch.block, "identifier") if source.of(n) == name]
-    definition = code.definition(found[0]) if found else None
-    call = definition.value if definition is not None else None
-    if call is None or source.of(call.child_by_field_name("function")).split("<")[0] != "row_shape":
-        raise Unsupported("another shape of a launch")
+    """The RowShape that a launch takes its grid, too, from, and the call that made it."""
+    name, call = row_shape_of(code, launch)
     x, _, z = launch.extents(launch.grid)
-    if source.of(launch.grid) != f"{name}.grid" and (axis, x, z) != ("z", f"{name}.grid.x", f"{name}.grid.z"):
+    if code.source.of(launch.grid) != f"{name}.grid" and (axis, x, z) != ("z", f"{name}.grid.x", f"{name}.grid.z"):
         raise Unsupported("another grid")
     return name, call
 

@@ -130,7 +130,7 @@ def _guarded(kernel: Kernel) -> Region | None:
         symbol = Symbol(name, declarators[0].start_byte, node=name_node)
         for later in range(at + 1, len(body)):
             guard = body[later]
-            if guard.type == "declaration" or _waits(source, guard):
+            if guard.type == "declaration" or waits(source, guard):
                 continue
             if guard.type != "if_statement" or guard.child_by_field_name("alternative") is not None:
                 return None
@@ -147,7 +147,7 @@ def _guarded(kernel: Kernel) -> Region | None:
             between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
             if between is None:
                 return None
-            rest = tuple(s for s in (body[later + 1 :] if leaves else statements(consequence)) if not _waits(source, s))
+            rest = tuple(s for s in (body[later + 1 :] if leaves else statements(consequence)) if not waits(source, s))
             return Region(
                 "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
                 between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
@@ -347,10 +347,10 @@ def is_return(source: Source, statement: Node) -> bool:
 
 
 def only_returns(source: Source, consequence: Node) -> bool:
-    return [source.of(s) for s in statements(consequence) if not _waits(source, s)] == ["return;"]
+    return [source.of(s) for s in statements(consequence) if not waits(source, s)] == ["return;"]
 
 
-def _waits(source: Source, statement: Node) -> bool:
+def waits(source: Source, statement: Node) -> bool:
     """Waits for the grid before this one, or lets the next one begin to."""
     return source.of(statement).startswith(("cudaGridDependency", "cudaTrigger"))
 
@@ -367,7 +367,7 @@ def begin_row(edits: Edits, kernel: Kernel, row: str, total: str) -> None:
     first = statements(kernel.body)[0]
     indent, at = source.indent(first), first.start_byte
     declared, guard = f"const unsigned {row} = blockIdx.x * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    if any(_waits(source, statement) for statement in statements(kernel.body)):
+    if any(waits(source, statement) for statement in statements(kernel.body)):
         guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
     line = source.data.rfind(b"\n", 0, at) + 1
     if source.data[line:at].strip():

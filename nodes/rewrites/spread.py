@@ -283,6 +283,17 @@ def _rewrite_launch(
     edits.replace(statement, f"\n{indent}".join(lines))
 
 
+def row_shape_of(code: Code, launch: Launch) -> tuple[str, Node]:
+    """The name of the RowShape that a launch takes its block from, and the call that made it."""
+    source, block = code.source, launch.block
+    holder = block.child_by_field_name("argument") if block.type == "field_expression" else None
+    found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+    call = found.value if found is not None else None
+    if call is None or call.type != "call_expression" or source.of(call.child_by_field_name("function")) != "row_shape":
+        raise Unsupported("a shape of unknown origin")
+    return source.of(holder), call
+
+
 def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:
     """How many steps of the block's threads a row takes, as the host writes it."""
     first = loops[0]

@@ -17,6 +17,7 @@ from nodes.rewrites import Facts
 from nodes.rewrites.dispatch import dispatched
 from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, flat, refused
 from tests.nodes.rewrites.test_dispatch import split
+from tests.nodes.rewrites.test_row_rewrites import compile_strictly
 
 COLUMNS = """\
 #include <cstdint>
@@ -258,20 +259,7 @@ def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
 def test_nvcc_takes_it(baseline: str, tmp_path: Path) -> None:
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(bundle(baseline, "silu_and_mul", "dependent_launch"))
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-O3",
-        "-arch=sm_90",
-        "-Werror",
-        "all-warnings",
-        "-cubin",
-        "-o",
-        tmp_path / "a.cubin",
-        candidate,
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    compile_strictly(candidate)
 
 
 def test_facts_do_not_matter() -> None:

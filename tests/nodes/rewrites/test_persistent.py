@@ -56,9 +56,8 @@ def test_so_does_a_condition_around_everything() -> None:
 
 def test_the_steps_before_and_behind_it_still_apply() -> None:
     new = after(FLAT, "persistent", "block_size", "dependent_launch")
-    assert "launch_dependent(scale, persistent_blocks((n + BLOCK_THREADS - 1) / BLOCK_THREADS)" in new or (
-        "launch_dependent(scale, persistent_blocks(" in new and "BLOCK_THREADS" in new
-    )
+    grid = "persistent_blocks((n + (BLOCK_THREADS - 1)) / BLOCK_THREADS)"
+    assert f"launch_dependent(scale, {grid}, BLOCK_THREADS, 0, stream, x, y, n);" in new
     assert refused(after(FLAT, "dependent_launch"), "persistent")
 
 
