@@ -5,6 +5,7 @@ No answer depends on anything but its request, so a resumed run plans what an un
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 import statistics
@@ -185,12 +186,18 @@ def _catalog() -> dict[str, Rewrite]:
     return catalog()
 
 
+@lru_cache(maxsize=16)
+def _parsed(text: str, language: str) -> Source:
+    """One tree for all the rewrites that look at a text."""
+    return Source(text, language)
+
+
 @lru_cache(maxsize=4096)
 def _rewritten(step: str, text: str, facts_json: str) -> str | None:
     facts = Facts.model_validate_json(facts_json)
     name, _, argument = step.partition(":")
     rewrite = _catalog()[name].rewrite
-    source = Source(text, facts.device.device)
+    source = _parsed(text, facts.device.device)
     try:
         new = rewrite(source, facts, argument) if argument else rewrite(source, facts)
     except Unsupported:
@@ -200,7 +207,7 @@ def _rewritten(step: str, text: str, facts_json: str) -> str | None:
         return None
     if new is None or new == text:
         return None
-    return new if _errors(source.reparsed(new)) <= _errors(source) else None
+    return new if _errors(_parsed(new, source.language)) <= _errors(source) else None
 
 
 def _errors(source: Source) -> int:
@@ -357,21 +364,34 @@ class _Search:
     def _ordered(self, steps: list[str]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(steps), key=self.steps.index))
 
+    def _at_most(self, base: str, steps: tuple[str, ...]) -> float:
+        """What a plan of those of the steps that apply can promise, before it is known which do."""
+        return self._speedup(base) * math.exp(sum(max(0.0, self.gains[step]) for step in steps))
+
     def ranked(self) -> Iterator[_Proposal]:
-        """Untried plans, each for a source that no other plan made, most promising first."""
-        found: dict[str, _Proposal] = {}
-        for base, steps in dict.fromkeys(self._lists()):
+        """Untried plans, each for a source that no other plan made, most promising first.
+
+        Best first, with a bound: applying steps costs milliseconds each and there are thousands of lists, of which the
+        promise of one plan rules out most.
+        """
+        lists = {plan: self._at_most(*plan) for plan in dict.fromkeys(self._lists())}
+        waiting: list[tuple[float, int, str, _Proposal]] = []
+        for (base, steps), bound in sorted(lists.items(), key=lambda item: -item[1]):
+            while waiting and -waiting[0][0] > bound:
+                yield from self._new(heapq.heappop(waiting))
             text, applied = self._after(base, steps)
-            if not applied or (base, applied) in self.tried:
-                continue
             name = self._structure(text)
-            if name in self.known or digest(text) in self.known:
-                continue
-            speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
-            if name not in found or len(applied) < len(found[name].steps):
-                found[name] = _Proposal(base, applied, speedup)
-        made = {(p.base, p.steps): name for name, p in found.items()}
-        yield from sorted(found.values(), key=lambda p: (-round(p.speedup, 6), len(p.steps), made[(p.base, p.steps)]))
+            if applied and (base, applied) not in self.tried and not {name, digest(text)} & self.known:
+                speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
+                heapq.heappush(waiting, (-round(speedup, 6), len(applied), name, _Proposal(base, applied, speedup)))
+        while waiting:
+            yield from self._new(heapq.heappop(waiting))
+
+    def _new(self, entry: tuple[float, int, str, _Proposal]) -> Iterator[_Proposal]:
+        """The proposal, unless one for the same source came before."""
+        if entry[2] not in self.known:
+            self.known.add(entry[2])
+            yield entry[3]
 
 
 def _numbers(request: ProfilerRequest) -> dict[str, float]:

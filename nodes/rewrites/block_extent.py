@@ -9,7 +9,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, inside
+from nodes.rewrites.device_code import Code, Kernel, code_of, inside
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -21,7 +21,7 @@ ORDER = 5
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits = Edits(source)
     for kernel in code.kernels:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, Launch, insertion_point, statements
+from nodes.rewrites.device_code import Code, Kernel, Launch, code_of, insertion_point, statements
 from nodes.rewrites.regions import carries_state, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.spread import check_threads
@@ -28,7 +28,7 @@ DEFINE = "#define {name} {value}  // tune: {choices}\n"
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits = Edits(source)
     value = 0
     name = code.fresh("BLOCK_THREADS")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Access, Code, Kernel
+from nodes.rewrites.device_code import Access, Kernel, code_of
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ void stream_lanes(T* to, const Lanes<T, N, A>& lanes)
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits = Edits(source)
     lanes = False
     for kernel in code.kernels:

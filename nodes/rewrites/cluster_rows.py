@@ -12,7 +12,7 @@ import re
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
-from nodes.rewrites.device_code import Code, insertion_point, require, statements
+from nodes.rewrites.device_code import code_of, insertion_point, require, statements
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.regions import waits
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -84,7 +84,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     if not reduces(source):
         return None
-    code = Code(source)
+    code = code_of(source)
     edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
     if not edits.changes:
         return None
@@ -104,7 +104,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 def _behind(source: Source, function: str, text: str) -> str:
     """The source with a function that builds on another right behind it."""
-    code = Code(source)
+    code = code_of(source)
     node = code.functions[function]
     if text.split("(")[0].split()[-1] in code.functions:
         raise Unsupported("a reduction over clusters that is somebody else's")

@@ -12,7 +12,7 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, Launch, require, statements
+from nodes.rewrites.device_code import Code, Kernel, Launch, code_of, require, statements
 from nodes.rewrites.regions import is_return, waiting_return
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -49,7 +49,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
     if match is None or int(match[1]) < 90 or "cudaGridDependencySynchronize" in source.text:
         return None
-    code = Code(source)
+    code = code_of(source)
     kernels = [kernel for kernel in code.kernels if kernel.launches]
     launched = {launch.kernel_name for launch in code.launches}
     if not kernels or launched != {kernel.name for kernel in kernels} or len({k.name for k in kernels}) != len(kernels):

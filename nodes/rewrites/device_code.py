@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from tree_sitter import Node
 
@@ -1195,6 +1195,12 @@ def require(edits: Edits, code: Code, text: str, *names: str, includes: tuple[st
     edits.insert(at, "\n" + text)
 
 
+@lru_cache(maxsize=16)
+def code_of(source: Source) -> Code:
+    """One for all the rewrites that look at a source. Raises Unsupported as Code does."""
+    return Code(source)
+
+
 def without_unused(before: Code, text: str) -> str:
     """The text without the host variables that shaped a launch before and that nothing reads any more."""
     names = set()
@@ -1238,7 +1244,7 @@ def one_after_another(source: Source, change: Callable[[Code], str | None], most
     """The text after up to `most` changes, each made to what the one before left; None where there was none."""
     text = source.text
     for _ in range(most):
-        changed = change(Code(source.reparsed(text)))
+        changed = change(code_of(source.reparsed(text)))
         if changed is None:
             break
         text = changed

@@ -11,7 +11,7 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code
+from nodes.rewrites.device_code import Code, code_of
 from nodes.rewrites.source import Source, Unsupported
 from nodes.roles import Bound
 
@@ -48,7 +48,7 @@ _INTEGERS = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|char|
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     text = source.text
     # A replacement may sit inside another (an exponential in a divisor), so one at a time, innermost last.
     for _ in range(200):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, require
+from nodes.rewrites.device_code import code_of, require
 from nodes.rewrites.fast_math import kind
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -35,7 +35,7 @@ __device__ __forceinline__ float fast_tanh(float x) {
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits = Edits(source)
     absolute = True
     for call in source.walk(None, "call_expression"):

@@ -14,7 +14,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import LOADS, Access, Code, Kernel, Launch, Parameter, inside, same, statements
+from nodes.rewrites.device_code import LOADS, Access, Code, Kernel, Launch, Parameter, code_of, inside, same, statements
 from nodes.rewrites.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -44,7 +44,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 
 def _fused_once(source: Source) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     for pair in _pairs(code):
         try:
             return _Fusion(code, pair).text()

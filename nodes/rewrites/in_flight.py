@@ -18,6 +18,7 @@ from nodes.rewrites.device_code import (
     Code,
     Kernel,
     Loop,
+    code_of,
     declared_name,
     insertion_point,
     inside,
@@ -46,7 +47,7 @@ _BARRIERS = ("sync", "shfl", "vote", "ballot", "atomic", "asm")
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     if code.names() & {"IN_FLIGHT", "DEEP_BLOCKS"}:
         return None
     edits = Edits(source)

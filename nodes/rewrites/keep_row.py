@@ -23,6 +23,7 @@ from nodes.rewrites.device_code import (
     Kernel,
     Launch,
     Loop,
+    code_of,
     host_text,
     inside,
     require,
@@ -147,7 +148,7 @@ class Row:
 
 
 def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
-    code = Code(source)
+    code = code_of(source)
     if "row_items" in source.text:
         return None
     edits, holds = Edits(source), False

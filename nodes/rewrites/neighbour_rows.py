@@ -24,6 +24,7 @@ from nodes.rewrites.device_code import (
     Kernel,
     Launch,
     Loop,
+    code_of,
     declared_name,
     host_text,
     inside,
@@ -74,7 +75,7 @@ _STRIDE_AT_LEAST = 8
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "NEIGHBOUR_ROWS" in source.text:
         return None
-    code, edits = Code(source), Edits(source)
+    code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         attempt = Edits(source)
         try:
@@ -590,7 +591,7 @@ class _Rows:
 
     def _without_branch(self, text: str) -> str:
         """The kernel's text with a return in front of what stands in the branch at its end."""
-        code = Code(self.source.reparsed(text))
+        code = code_of(self.source.reparsed(text))
         (kernel,) = code.kernels
         branch = statements(kernel.body)[-1]
         body = branch.child_by_field_name("consequence")
@@ -599,7 +600,7 @@ class _Rows:
 
     def _without_loop(self, text: str) -> str:
         """The kernel's text with one of its loops over the steps of a row less: the block has a thread for each of them."""
-        code = Code(self.source.reparsed(text))
+        code = code_of(self.source.reparsed(text))
         source, (kernel,) = code.source, code.kernels
         whole = {(o.name, self.source.of(o.bound_node)) for o in self.kernel.loops if self._is_the_row(o)}
         start = _product("blockIdx.y", "blockDim.x") + _product("threadIdx.x")

@@ -18,7 +18,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import remove_line
-from nodes.rewrites.device_code import Code, declared_name, inside, statements
+from nodes.rewrites.device_code import Code, code_of, declared_name, inside, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -32,7 +32,7 @@ LANES = {"%": 32, "&": 31}
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code, edits = Code(source), Edits(source)
+    code, edits = code_of(source), Edits(source)
     try:
         for function in source.walk(None, "function_definition"):
             if any(child.type == "__device__" for child in function.children) and not function.has_error:

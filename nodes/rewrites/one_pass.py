@@ -17,7 +17,7 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, Loop, inside, same, statements
+from nodes.rewrites.device_code import Code, Kernel, Loop, code_of, inside, same, statements
 from nodes.rewrites.regions import thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.warp_reduce import HELPERS
@@ -54,7 +54,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if HELPERS["sum"] not in source.text:
         return None
     text, changed = source.text, False
-    for number in range(len(Code(source).kernels)):
+    for number in range(len(code_of(source).kernels)):
         for _ in range(4):
             new = _merged_once(source.reparsed(text), number)
             if new is None:
@@ -64,7 +64,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 
 def _merged_once(source: Source, number: int) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     kernel = code.kernels[number]
     loops = thread_loops(kernel)
     for first, second in pairwise(loops):

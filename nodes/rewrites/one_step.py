@@ -17,6 +17,7 @@ from nodes.rewrites.device_code import (
     Kernel,
     Launch,
     Loop,
+    code_of,
     declared_name,
     host_text,
     insertion_point,
@@ -42,7 +43,7 @@ _COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     if code.names() & {"kOneStep", "one_step"} or not {"row_shape", "RowShape"} <= code.names():
         return None
     try:
@@ -53,7 +54,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         source = source.reparsed(edits.apply())
     except Unsupported:
         return None
-    code, edits = Code(source), Edits(source)
+    code, edits = code_of(source), Edits(source)
     changed = False
     for kernel in code.kernels:
         attempt = Edits(source)

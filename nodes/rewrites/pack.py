@@ -23,6 +23,7 @@ from nodes.rewrites.device_code import (
     Code,
     Kernel,
     Launch,
+    code_of,
     declared_name,
     host_text,
     inside,
@@ -121,7 +122,7 @@ class Packed:
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits = Edits(source)
     changed = False
     for kernel in code.kernels:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, declared_name, require, statements
+from nodes.rewrites.device_code import Code, code_of, declared_name, require, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -57,7 +57,7 @@ class _Value:
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits, element_types = Edits(source), set()
     for node in source.walk(None, "for_statement"):
         try:

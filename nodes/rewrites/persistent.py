@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import remove_line
-from nodes.rewrites.device_code import Code, Kernel, Launch, require, same, statements
+from nodes.rewrites.device_code import Code, Kernel, Launch, code_of, require, same, statements
 from nodes.rewrites.regions import Region, carries_state, is_return, regions
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -43,7 +43,7 @@ inline unsigned persistent_blocks(int64_t blocks) {
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "cudaGridDependencySynchronize" in source.text:
         return None  # threads wait where they return, which a loop does not do
-    code, edits = Code(source), Edits(source)
+    code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         attempt = Edits(source)
         try:

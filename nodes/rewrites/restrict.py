@@ -7,7 +7,7 @@ passes different buffers, and no pointer goes to where we cannot follow it.
 from __future__ import annotations
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel
+from nodes.rewrites.device_code import Code, Kernel, code_of
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -19,7 +19,7 @@ ORDER = 15
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits = Edits(source)
     for kernel in code.kernels:
         try:

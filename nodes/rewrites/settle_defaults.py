@@ -9,7 +9,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel
+from nodes.rewrites.device_code import Code, Kernel, code_of
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -23,7 +23,7 @@ OPTIONAL = {"optional_parameter_declaration", "optional_type_parameter_declarati
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code, edits = Code(source), Edits(source)
+    code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         attempt = Edits(source)
         try:

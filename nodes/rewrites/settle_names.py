@@ -6,7 +6,7 @@ Changes nothing by itself, but other steps refuse where their names mean somethi
 from __future__ import annotations
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code
+from nodes.rewrites.device_code import code_of
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -22,7 +22,7 @@ OURS = {"ceil_div": CEIL_DIV}
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code, edits = Code(source), Edits(source)
+    code, edits = code_of(source), Edits(source)
     for name, text in OURS.items():
         defined = code.overloads.get(name, [])
         # Under an #if, or in the body of a macro, another definition or use may be out of sight.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel
+from nodes.rewrites.device_code import Code, Kernel, code_of
 from nodes.rewrites.pack import ELEMENT_BYTES
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -24,7 +24,7 @@ STORES = ("__stcs", "__stcg", "__stwb", "__stwt")
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code, edits = Code(source), Edits(source)
+    code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         for call in kernel.calls(*STORES):
             target = _target(code, kernel, call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
-from nodes.rewrites.device_code import Code, insertion_point, require
+from nodes.rewrites.device_code import code_of, insertion_point, require
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.regions import begin_row
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -81,7 +81,7 @@ REDUCTIONS["min"] = REDUCTIONS["max"].replace("max", "min").replace("largest", "
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "short_row_items" in source.text or not reduces(source):
         return None
-    code = Code(source)
+    code = code_of(source)
     edits, kinds = with_second_form(code, "short_rows", _new_kernel, _write_launch)
     if not edits.changes:
         return None

@@ -6,6 +6,7 @@ both. Edits inside or next to an ERROR node are refused: what was not understood
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,9 +21,9 @@ class Unsupported(Exception):
     """The source has a form that a rewrite does not understand; the rewrite does not apply."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """`text` parsed once. All positions are byte offsets into `data`."""
+    """`text` parsed once. All positions are byte offsets into `data`. Two of one text are two: their nodes do not mix."""
 
     text: str
     language: str
@@ -44,14 +45,38 @@ class Source:
         """The text of a node, "" for None."""
         return "" if node is None else self.data[node.start_byte : node.end_byte].decode()
 
+    @cached_property
+    def _preorder(self) -> tuple[list[Node], dict[int, tuple[int, int]], dict[str, list[int]]]:
+        """Every node in source order, by a node's id the range of the node and all below it, and the places by type.
+
+        Rewrites walk a tree some twenty times; through the bindings each walk costs as much as the parse.
+        """
+        nodes: list[Node] = []
+        ranges: dict[int, tuple[int, int]] = {}
+        places: dict[str, list[int]] = {}
+
+        stack: list[Node | tuple[int, int]] = [self.root]
+        while stack:  # no recursion: how deep a source nests is the candidate's choice
+            here = stack.pop()
+            if isinstance(here, tuple):
+                node_id, at = here
+                ranges[node_id] = (at, len(nodes))
+                continue
+            stack.append((here.id, len(nodes)))
+            places.setdefault(here.type, []).append(len(nodes))
+            nodes.append(here)
+            stack.extend(reversed(here.children))
+        return nodes, ranges, places
+
     def walk(self, node: Node | None = None, *types: str) -> Iterator[Node]:
         """The node and all below it, depth first, in source order; only `types` where given."""
-        stack = [node or self.root]
-        while stack:
-            here = stack.pop()
-            if not types or here.type in types:
-                yield here
-            stack.extend(reversed(here.children))
+        nodes, ranges, places = self._preorder
+        first, last = ranges[node.id] if node is not None else (0, len(nodes))
+        if not types:
+            return iter(nodes[first:last])
+        found = [places.get(kind, []) for kind in types]
+        inside = [at for here in found for at in here[bisect_left(here, first) : bisect_left(here, last)]]
+        return (nodes[at] for at in (sorted(inside) if len(types) > 1 else inside))
 
     def query(self, pattern: str, node: Node | None = None) -> list[dict[str, list[Node]]]:
         """Matches of a tree-sitter query, each a mapping of capture name to nodes."""

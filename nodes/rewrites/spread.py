@@ -17,6 +17,7 @@ from nodes.rewrites.device_code import (
     Kernel,
     Launch,
     Loop,
+    code_of,
     host_text,
     insertion_point,
     inside,
@@ -63,7 +64,7 @@ inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {{
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     if "row_shape" in source.text:
         return None
     edits, axes = Edits(source), set()

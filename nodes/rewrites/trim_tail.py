@@ -14,7 +14,18 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import Access, Code, Kernel, Loop, declared_name, drop_unused, host_text, inside, same
+from nodes.rewrites.device_code import (
+    Access,
+    Code,
+    Kernel,
+    Loop,
+    code_of,
+    declared_name,
+    drop_unused,
+    host_text,
+    inside,
+    same,
+)
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -29,7 +40,7 @@ _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits, names = Edits(source), set()
     for kernel in code.kernels:
         try:

@@ -14,7 +14,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import Code, Kernel, inside, require, same, statements
+from nodes.rewrites.device_code import Code, Kernel, code_of, inside, require, same, statements
 from nodes.rewrites.regions import BLOCK_DIM, THREAD
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -74,7 +74,7 @@ class Tree:
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = Code(source)
+    code = code_of(source)
     edits, site = Edits(source), 0
     needed: set[str] = set()
     for kernel in code.kernels:
