@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -212,9 +213,14 @@ def test_few_long_rows_are_shared_by_a_cluster() -> None:
     kernel = body(new, "normalise_rows_in_registers_over_cluster")
     assert "row = blockIdx.x / row_blocks;" in kernel and "cluster_sum<0>(v)" in kernel
     assert "pack = thread_of_row + item * threads_of_row;" in kernel
-    assert kernel.endswith("cooperative_groups::this_cluster().sync(); // the others may still read here")
+    begins, arrives, waits = (
+        kernel.index(part) for part in ("row_blocks * blockDim.x;", ".barrier_arrive();", ".barrier_wait();")
+    )
+    assert begins < arrives < kernel.index("cudaGridDependencySynchronize") < waits < kernel.index("cluster_sum<0>(v)")
+    assert kernel.count("barrier_arrive") == kernel.count("barrier_wait") == 1
     assert kernel.index("cudaGridDependencySynchronize") < kernel.index("load_lanes")
     assert new.index("V block_sum(V value)") < new.index("V cluster_sum(V value)")
+
     host = " ".join(new[new.index('extern "C"') :].split())
     assert (
         "launch_cluster(normalise_rows_in_registers_over_cluster<WIDTH, decltype(items)::value>, row_cluster, true,"
@@ -222,6 +228,17 @@ def test_few_long_rows_are_shared_by_a_cluster() -> None:
     )
     assert "switch (row_cluster > 1 ? row_items(rows * row_cluster, ceil_div(steps, row_cluster)," in host
     assert refused(new, "cluster_rows")
+
+
+def test_a_cluster_that_takes_row_after_row_waits_until_its_parts_are_read() -> None:
+    text = (ROOT / "kernels/fused_add_rmsnorm/baseline.extracted.cu").read_text()
+    kernel = body(after(text, "warp_reduce", "pack", "keep_row", "cluster_rows"), "in_registers_over_cluster")
+    order = [
+        part for part in re.split(r"\W+", kernel) if part in {"barrier_arrive", "barrier_wait", "cluster_sum", "for"}
+    ]
+    reduced = order.index("cluster_sum")
+    assert order[:2] == ["barrier_arrive", "for"] and order[-1] == "barrier_wait"
+    assert order[reduced - 1 : reduced + 2] == ["barrier_wait", "cluster_sum", "barrier_arrive"]
 
 
 def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:

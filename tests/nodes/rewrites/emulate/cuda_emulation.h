@@ -207,6 +207,8 @@ template <typename V> V __shfl_down_sync(unsigned, V v, unsigned delta, int widt
 namespace cooperative_groups {
 struct cluster_group {
   void sync() const { emulate::meet(emulate::whole_cluster); }
+  void barrier_arrive() const {}
+  void barrier_wait() const { sync(); }
   unsigned block_rank() const { return emulate::rank; }
   unsigned num_blocks() const { return emulate::cluster_blocks; }
   template <typename V> V* map_shared_rank(V* mine, unsigned of) const {
