@@ -129,8 +129,9 @@ def run_parser() -> argparse.ArgumentParser:
         "--repairs", type=number(int, 0), default=2, metavar="N", help="tries to repair a candidate (2)"
     )
     parser.add_argument(
-        "--patience", type=number(int, 1), default=3, metavar="N", help="rounds without gain to stop at (3)"
-    )
+        "--patience", type=number(int, 1), metavar="N",
+        help="rounds without gain to stop at (half of --rounds, at least 3)",
+    )  # fmt: skip
     parser.add_argument(
         "--light", type=number(float, 0, above=True), default=0.97, metavar="SHARE",
         help="stop at this share of the speed of light (0.97)",

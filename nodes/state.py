@@ -48,8 +48,8 @@ class Settings(Frozen):
     rounds: int = Field(default=5, ge=0)
     width: int = Field(default=1, ge=1)
     repairs: int = Field(default=2, ge=0)
-    patience: int = Field(default=3, ge=1)
-    """Rounds without a new incumbent before the run stops on a plateau."""
+    patience: int | None = Field(default=None, ge=1)
+    """Rounds without a new incumbent before the run stops on a plateau; None: half of `rounds`, at least 3."""
     light_fraction: float = Field(default=0.97, gt=0, le=1.5)
     """Stop once the incumbent reaches this share of the speed of light over the suite."""
     seconds: float | None = None

@@ -40,6 +40,7 @@ def next_stop(state: State) -> Stop | None:
         return Stop.LIGHT
     if state["round"] >= settings.rounds:
         return Stop.ROUNDS
-    if state["stale_rounds"] >= settings.patience:
+    patience = max(3, settings.rounds // 2) if settings.patience is None else settings.patience
+    if state["stale_rounds"] >= patience:
         return Stop.PLATEAU
     return budget_stop(state)

@@ -117,9 +117,11 @@ def test_faster_on_the_whole_but_slower_on_one_workload_is_not_accepted(tmp_path
     assert not ending.result.improved
 
 
-def test_stops_on_a_plateau(tmp_path: Path) -> None:
-    ending = run(tmp_path, Script({r: [f"speed 1.00{r}"] for r in range(1, 9)}), rounds=8, patience=2)
-    assert ending.result.stop_reason == "plateau" and len(ending.result.attempts) == 2
+@pytest.mark.parametrize(("rounds", "patience", "stale"), [(8, 2, 2), (5, None, 3), (8, None, 4)])
+def test_stops_on_a_plateau(tmp_path: Path, rounds: int, patience: int | None, stale: int) -> None:
+    """More rounds asked for mean more of them without gain, unless it is said how many."""
+    ending = run(tmp_path, Script({r: [f"speed 1.00{r}"] for r in range(1, 9)}), rounds=rounds, patience=patience)
+    assert ending.result.stop_reason == "plateau" and len(ending.result.attempts) == stale
 
 
 def test_stops_where_the_planner_sees_nothing_left(tmp_path: Path) -> None:
