@@ -221,7 +221,7 @@ def applied_step(step: str, text: str, facts: Facts) -> str | None:
     return _rewritten(step, text, facts.model_dump_json())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class _Proposal:
     base: str
     steps: tuple[str, ...]
@@ -375,7 +375,8 @@ class _Search:
         promise of one plan rules out most.
         """
         lists = {plan: self._at_most(*plan) for plan in dict.fromkeys(self._lists())}
-        waiting: list[tuple[float, int, str, _Proposal]] = []
+        place = {step: at for at, step in enumerate(self.steps)}
+        waiting: list[tuple[float, int, list[int], str, _Proposal]] = []
         for (base, steps), bound in sorted(lists.items(), key=lambda item: -item[1]):
             while waiting and -waiting[0][0] > bound:
                 yield from self._new(heapq.heappop(waiting))
@@ -383,15 +384,17 @@ class _Search:
             name = self._structure(text)
             if applied and (base, applied) not in self.tried and not {name, digest(text)} & self.known:
                 speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
-                heapq.heappush(waiting, (-round(speedup, 6), len(applied), name, _Proposal(base, applied, speedup)))
+                order = (-round(speedup, 6), len(applied), [place[step] for step in applied], name)
+                heapq.heappush(waiting, (*order, _Proposal(base, applied, speedup)))
         while waiting:
             yield from self._new(heapq.heappop(waiting))
 
-    def _new(self, entry: tuple[float, int, str, _Proposal]) -> Iterator[_Proposal]:
+    def _new(self, entry: tuple[float, int, list[int], str, _Proposal]) -> Iterator[_Proposal]:
         """The proposal, unless one for the same source came before."""
-        if entry[2] not in self.known:
-            self.known.add(entry[2])
-            yield entry[3]
+        *_, name, proposal = entry
+        if name not in self.known:
+            self.known.add(name)
+            yield proposal
 
 
 def _numbers(request: ProfilerRequest) -> dict[str, float]:

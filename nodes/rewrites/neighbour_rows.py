@@ -34,7 +34,7 @@ from nodes.rewrites.device_code import (
 )
 from nodes.rewrites.regions import carries_state, only_returns, waits
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.spread import row_shape_of
+from nodes.rewrites.spread import SIDE_BY_SIDE, row_shape_of
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -117,6 +117,11 @@ def _product(*coordinates: str) -> Polynomial:
     for name in coordinates:
         product = product * Polynomial.symbol(Symbol(name))
     return product
+
+
+ROW_BLOCK = _product("blockIdx.z", "gridDim.y") + _product("blockIdx.y")
+ROW_BLOCKS = _product("gridDim.z", "gridDim.y")
+"""What spread calls a block's place in the order of rows, and how many there are (its SIDE_BY_SIDE)."""
 
 
 def _factors(source: Source, product: Node) -> list[Node]:
@@ -228,10 +233,11 @@ class _Rows:
         kernel, code, text = self.kernel, self.code, self.source.of
         axis = "y" if self.by_row else "x"
         width = f"blockDim.{axis}"
-        start = _product("blockIdx.x", width) + _product(f"threadIdx.{axis}")
+        block, blocks = (ROW_BLOCK, ROW_BLOCKS) if self.by_row else (_product("blockIdx.x"), _product("gridDim.x"))
+        start = block * _product(width) + _product(f"threadIdx.{axis}")
         for loop in kernel.loops:
             if loop.start == start and same(loop.node.parent, kernel.body) and self._is_integer(loop.type):
-                if loop.step != _product("gridDim.x", width) or loop.step_node is None:
+                if loop.step != blocks * _product(width) or loop.step_node is None:
                     raise Unsupported("a loop that does not stride by the grid")
                 index = Polynomial.symbol(loop.symbol)
                 return _Anchor(loop.node, (loop.start_node, loop.step_node), loop.name, loop.type, index)
@@ -262,7 +268,8 @@ class _Rows:
 
     def _check_coordinates(self) -> None:
         """Which thread does what is decided at the anchor alone; in a row, spread's strides work for any width."""
-        steps = {"threadIdx.x", "blockDim.x", "blockIdx.y", "gridDim.y"} if self.by_row else set()
+        cuts = SIDE_BY_SIDE.cuts
+        steps = {"threadIdx.x", "blockDim.x", f"blockIdx.{cuts}", f"gridDim.{cuts}"} if self.by_row else set()
         for node in self.source.walk(self.kernel.body, "field_expression"):
             text = self.source.of(node)
             if text.split(".")[0] not in COORDINATES or text in steps:
@@ -603,9 +610,10 @@ class _Rows:
         code = code_of(self.source.reparsed(text))
         source, (kernel,) = code.source, code.kernels
         whole = {(o.name, self.source.of(o.bound_node)) for o in self.kernel.loops if self._is_the_row(o)}
-        start = _product("blockIdx.y", "blockDim.x") + _product("threadIdx.x")
+        cuts = SIDE_BY_SIDE.cuts
+        start = _product(f"blockIdx.{cuts}", "blockDim.x") + _product("threadIdx.x")
         for loop in kernel.loops:
-            if (loop.start, loop.step) != (start, _product("gridDim.y", "blockDim.x")):
+            if (loop.start, loop.step) != (start, _product(f"gridDim.{cuts}", "blockDim.x")):
                 continue
             jumps = any(True for _ in source.walk(loop.body, "break_statement", "continue_statement"))
             if (loop.name, source.of(loop.bound_node)) in whole and not jumps:

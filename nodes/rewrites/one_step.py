@@ -25,9 +25,9 @@ from nodes.rewrites.device_code import (
     same,
     statements,
 )
-from nodes.rewrites.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
+from nodes.rewrites.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.spread import row_shape_of, steps_text
+from nodes.rewrites.spread import BESIDE_OTHERS, LAYOUTS, Layout, row_shape_of, steps_text
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -48,9 +48,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     try:
         edits = Edits(source)
-        axis = _tell_from_shape(edits, code)
+        layout = _tell_from_shape(edits, code)
         for kernel in code.kernels:
-            _take_one_row(edits, code, kernel, axis)
+            _take_one_row(edits, code, kernel, layout)
         source = source.reparsed(edits.apply())
     except Unsupported:
         return None
@@ -59,7 +59,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for kernel in code.kernels:
         attempt = Edits(source)
         try:
-            _rewrite_kernel(attempt, code, kernel, axis)
+            _rewrite_kernel(attempt, code, kernel, layout)
         except Unsupported:
             continue
         edits.changes += attempt.changes
@@ -74,8 +74,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
 
 
-def _tell_from_shape(edits: Edits, code: Code) -> str:
-    """Have row_shape say whether one step is all that a thread has. Returns the axis along which it cuts rows."""
+def _tell_from_shape(edits: Edits, code: Code) -> Layout:
+    """Have row_shape say whether one step is all that a thread has. Returns the layout of its grid."""
     source = code.source
     fields = [
         field
@@ -88,16 +88,16 @@ def _tell_from_shape(edits: Edits, code: Code) -> str:
     shape = returned[-1].named_children[0] if returned else None
     if [source.of(field) for field in fields] != ["dim3 grid, block;"] or shape is None:
         raise Unsupported("another RowShape")
-    axes = {"dim3(x, cuts)": "y", "dim3(x, 1, cuts)": "z"}
+    layouts = {layout.grid: layout for layout in LAYOUTS}
     grid, *rest = [source.of(child) for child in shape.named_children] if shape.type == "initializer_list" else [""]
-    if grid not in axes or rest != ["dim3(along, down)"]:
+    if grid not in layouts or rest != ["dim3(along, down)"]:
         raise Unsupported("another row_shape")
     edits.insert(fields[0].end_byte, f"\n{source.indent(fields[0])}bool one_step;  // no thread has a second one")
     edits.insert(shape.end_byte - 1, ", cuts * along >= steps")
-    return axes[grid]
+    return layouts[grid]
 
 
-def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, axis: str) -> None:
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> None:
     source = kernel.source
     mentions = sum(source.of(node) == kernel.name for node in source.walk(None, "identifier"))
     around = kernel.outer.parent
@@ -107,10 +107,10 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, axis: str) -> None
         raise Unsupported("a kernel that cannot be a template")
     loops = thread_loops(kernel)
     outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
-    covered = [loop for loop in outer if _is_covered(loop, outer[0], axis)]
+    covered = [loop for loop in outer if _is_covered(loop, outer[0], layout.cuts)]
     if not covered:
         raise Unsupported("no loop that the grid covers")
-    shapes = [_shape(code, launch, axis) for launch in kernel.launches]
+    shapes = [_shape(code, launch, layout) for launch in kernel.launches]
     for launch, (_, call) in zip(kernel.launches, shapes, strict=True):
         if _argument(source, call, 1) != "".join(steps_text(kernel, launch, outer).split()):
             raise Unsupported("a grid for other steps")
@@ -156,13 +156,16 @@ def _is_count(symbol: Symbol) -> bool:
     return not symbol.parts or (symbol.node is not None and symbol.node.type == "sizeof_expression")
 
 
-def _take_one_row(edits: Edits, code: Code, kernel: Kernel, axis: str) -> None:
-    """Without the loop over rows at a kernel's end: the grid's x has no limit that rows could reach, so each has a thread."""
+def _take_one_row(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> None:
+    """Without the loop over rows at a kernel's end: the grid has a place for every row."""
     source, body = kernel.source, statements(kernel.body)
-    row, rows = Polynomial.symbol(Symbol("threadIdx.y")), Polynomial.symbol(Symbol("blockDim.y"))
-    start, step = Polynomial.symbol(BLOCK) * rows + row, Polynomial.symbol(GRID_DIM) * rows
+    start, step = f"{layout.block} * blockDim.y + threadIdx.y", f"{layout.blocks} * blockDim.y"
     loop = next((loop for loop in kernel.loops if same(loop.node, body[-1])), None)
-    if loop is None or (loop.start, loop.step) != (start, step) or loop.body.type != "compound_statement":
+    if (
+        loop is None
+        or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step)
+        or loop.body.type != "compound_statement"
+    ):
         return
     inner = statements(loop.body)
     above = {
@@ -174,7 +177,7 @@ def _take_one_row(edits: Edits, code: Code, kernel: Kernel, axis: str) -> None:
         return
     try:
         for launch in kernel.launches:
-            _, call = _shape(code, launch, axis)
+            _, call = _shape(code, launch, layout)
             if _argument(source, call, 0) != "".join(host_text(kernel, launch, loop.bound_node).split()):
                 return
     except Unsupported:
@@ -211,11 +214,13 @@ def _argument(source: Source, call: Node, at: int) -> str:
     return "".join(source.of(given[at]).split()) if at < len(given) else ""
 
 
-def _shape(code: Code, launch: Launch, axis: str) -> tuple[str, Node]:
+def _shape(code: Code, launch: Launch, layout: Layout) -> tuple[str, Node]:
     """The RowShape that a launch takes its grid, too, from, and the call that made it."""
     name, call = row_shape_of(code, launch)
     x, _, z = launch.extents(launch.grid)
-    if code.source.of(launch.grid) != f"{name}.grid" and (axis, x, z) != ("z", f"{name}.grid.x", f"{name}.grid.z"):
+    if code.source.of(launch.grid) != f"{name}.grid" and (layout, x, z) != (
+        BESIDE_OTHERS, f"{name}.grid.x", f"{name}.grid.z",
+    ):  # fmt: skip
         raise Unsupported("another grid")
     return name, call
 

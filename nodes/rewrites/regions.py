@@ -361,12 +361,12 @@ def waiting_return(condition: str, indent: str, unit: str) -> str:
     return f"\n{indent}".join([f"if {condition} {{", f"{unit}{wait}", f"{unit}return;", "}"])
 
 
-def begin_row(edits: Edits, kernel: Kernel, row: str, total: str) -> None:
+def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "blockIdx.x") -> None:
     """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
     source = kernel.source
     first = statements(kernel.body)[0]
     indent, at = source.indent(first), first.start_byte
-    declared, guard = f"const unsigned {row} = blockIdx.x * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
+    declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
     if any(waits(source, statement) for statement in statements(kernel.body)):
         guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
     line = source.data.rfind(b"\n", 0, at) + 1

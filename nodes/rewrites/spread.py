@@ -2,11 +2,14 @@
 
 Applies to kernels whose threads do not talk to each other and whose blocks each take one row (`blockIdx.x`, or a loop of
 rows from it) that their threads stride over. The shape is chosen on the host from the number and the length of the rows.
+Blocks that begin one after another lie side by side in memory, in a row first and then in the next: on an H200 that is
+worth 3 to 6 % of what is many times the L2.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from tree_sitter import Node
 
@@ -43,7 +46,7 @@ TUNABLES = """\
 """
 SHAPE = """\
 // Rows of `steps` strided steps each, spread over a grid: up to ROW_THREADS threads a block, along a row first and then
-// over rows; longer rows are cut over blockIdx.{axis}. While there are fewer than ROW_BLOCKS blocks, blocks get smaller: a
+// over rows; longer rows are cut over blockIdx.{cuts}. While there are fewer than ROW_BLOCKS blocks, blocks get smaller: a
 // small tensor is done soonest by all multiprocessors together.
 struct RowShape {{
   dim3 grid, block;
@@ -56,36 +59,62 @@ inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {{
   const auto blocks = [&] {{ return ceil_div(rows, down) * ceil_div(steps, along) * others; }};
   while (down > 1 && blocks() < ROW_BLOCKS) down /= 2;
   while (along > 32 && blocks() < ROW_BLOCKS) along /= 2;
-  const int64_t slices = std::max<int64_t>(1, ceil_div(steps, along));
-  const unsigned x = ceil_div(rows, down), cuts = slices < 65535 ? slices : 65535;
+  const int64_t slices = std::max<int64_t>(1, ceil_div(steps, along)), high = ceil_div(rows, down);
+  const unsigned cuts = slices < 65535 ? slices : 65535{deep};
   return {{{grid}, dim3(along, down)}};
 }}
 """
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which of the grid's axes are what."""
+
+    cuts: str
+    """The axis along which long rows are cut."""
+    block: str
+    """The number of a block's place in the order of rows, from 0."""
+    blocks: str
+    """How many such places there are."""
+    grid: str
+    """What row_shape returns for it."""
+    deep: str = ""
+    """How it comes by a depth of the grid."""
+
+
+# Blocks begin along x first. y ends at 65535.
+SIDE_BY_SIDE = Layout(
+    "x", "(blockIdx.z * gridDim.y + blockIdx.y)", "(gridDim.z * gridDim.y)", "dim3(cuts, ceil_div(high, deep), deep)",
+    ", deep = high / 65536 + 1",
+)  # fmt: skip
+BESIDE_OTHERS = Layout("z", "blockIdx.x", "gridDim.x", "dim3(high, 1, cuts)")
+"""For kernels that have a use of their own for the grid's y."""
+LAYOUTS = (SIDE_BY_SIDE, BESIDE_OTHERS)
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     if "row_shape" in source.text:
         return None
-    edits, axes = Edits(source), set()
+    edits, layouts = Edits(source), set()
     for kernel in code.kernels:
         attempt = Edits(source)
         try:
-            axes.add(_rewrite_kernel(attempt, code, kernel))
+            layouts.add(_rewrite_kernel(attempt, code, kernel))
         except Unsupported:
             continue
         edits.changes += attempt.changes
-    if not edits.changes or len(axes) != 1:
+    if not edits.changes or len(layouts) != 1:
         return None
     try:
-        axis = axes.pop()
+        layout = layouts.pop()
         divides = code.functions.get("ceil_div")
         if divides is None:
             require(edits, code, CEIL_DIV, "ceil_div")
         units = facts.device.units
         blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
         edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-        shape = SHAPE.format(axis=axis, grid="dim3(x, cuts)" if axis == "y" else "dim3(x, 1, cuts)")
+        shape = SHAPE.format(cuts=layout.cuts, grid=layout.grid, deep=layout.deep)
         below = divides is not None and divides.start_byte > insertion_point(source)
         text = "" if below else shape
         require(edits, code, text, "RowShape", "row_shape", includes=("algorithm", "cstdint"))
@@ -100,14 +129,14 @@ def _uses(kernel: Kernel, name: str) -> list[Node]:
     return [n for n in kernel.source.walk(kernel.body, "field_expression") if kernel.source.of(n) == name]
 
 
-def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
     source = kernel.source
     if kernel.synchronises or kernel.has_defaults or not kernel.launches:
         raise Unsupported("threads that talk to each other")
     for name in ("threadIdx.y", "threadIdx.z", "blockDim.y", "blockIdx.z", "gridDim.y", "gridDim.z"):
         if _uses(kernel, name):
             raise Unsupported(f"{name} is in use")
-    axis = "z" if _uses(kernel, "blockIdx.y") else "y"
+    layout = BESIDE_OTHERS if _uses(kernel, "blockIdx.y") else SIDE_BY_SIDE
     loops = thread_loops(kernel)
     rows = row_loop(kernel)
     outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
@@ -131,8 +160,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
             if not any(a is not None and inside(use, a) for a in allowed):
                 raise Unsupported("blockIdx.x beside the loop over rows")
         assert rows.step_node is not None
-        edits.replace(rows.start_node, "blockIdx.x * blockDim.y + threadIdx.y")
-        edits.replace(rows.step_node, "gridDim.x * blockDim.y")
+        edits.replace(rows.start_node, f"{layout.block} * blockDim.y + threadIdx.y")
+        edits.replace(rows.step_node, f"{layout.blocks} * blockDim.y")
         total = None
     else:
         if _uses(kernel, "gridDim.x") or not _uses(kernel, "blockIdx.x"):
@@ -140,21 +169,21 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> str:
         total = "rows" if "rows" not in kernel.identifiers() else code.fresh("row_count")
         for use in _uses(kernel, "blockIdx.x"):
             edits.replace(use, row)
-        begin_row(edits, kernel, row, total)
+        begin_row(edits, kernel, row, total, layout.block)
         listed = kernel.parameter_list
         edits.insert(listed.end_byte - 1, f", const unsigned {total}")
     for loop in outer:
         start, step = source.of(loop.start_node), source.of(loop.step_node)
         step = step if re.fullmatch(r"[\w.]+", step) else f"({step})"
-        edits.replace(loop.start_node, f"blockIdx.{axis} * {step} + {start}")
+        edits.replace(loop.start_node, f"blockIdx.{layout.cuts} * {step} + {start}")
         assert loop.step_node is not None
-        edits.replace(loop.step_node, f"gridDim.{axis} * {step}")
+        edits.replace(loop.step_node, f"gridDim.{layout.cuts} * {step}")
         _keep_rolled(edits, source, loop.node)
     for condition in _leaders(code, kernel, outer):
-        edits.replace(condition, f"{source.of(condition)} && blockIdx.{axis} == 0")
+        edits.replace(condition, f"{source.of(condition)} && blockIdx.{layout.cuts} == 0")
     for launch in kernel.launches:
-        _rewrite_launch(edits, code, kernel, launch, rows, outer, total, axis)
-    return axis
+        _rewrite_launch(edits, code, kernel, launch, rows, outer, total, layout)
+    return layout
 
 
 def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
@@ -252,22 +281,22 @@ def _rewrite_launch(
     rows: Loop | None,
     loops: list[Loop],
     total: str | None,
-    axis: str,
+    layout: Layout,
 ) -> None:
     source = code.source
     x, y, _ = launch.extents(launch.grid)
     _, down, deep = launch.extents(launch.block)
-    if (down, deep) != ("1", "1") or (axis == "y" and y != "1"):
+    if (down, deep) != ("1", "1") or (layout is SIDE_BY_SIDE and y != "1"):
         raise Unsupported("a block with more than one dimension")
     count = x if rows is None else host_text(kernel, launch, rows.bound_node)
     steps = steps_text(kernel, launch, loops)
-    others = ", " + y if axis == "z" else ""
+    others = ", " + y if layout is BESIDE_OTHERS else ""
     shape = code.fresh("shape")
     arguments = [source.of(a) for a in launch.arguments]
     if total is not None:
         plain = re.fullmatch(r"\d+|static_cast<unsigned( int)?>\(.*\)", count)
         arguments.append(count if plain else f"static_cast<unsigned>({count})")
-    grid = f"{shape}.grid" if axis == "y" else f"dim3({shape}.grid.x, {y}, {shape}.grid.z)"
+    grid = f"{shape}.grid" if layout is SIDE_BY_SIDE else f"dim3({shape}.grid.x, {y}, {shape}.grid.z)"
     statement = launch.statement
     indent = source.indent(statement)
     lines = [

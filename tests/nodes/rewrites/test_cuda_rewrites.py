@@ -124,9 +124,9 @@ def test_names_of_the_host_are_not_hidden() -> None:
 
 def test_spread_cuts_long_rows_and_joins_short_ones() -> None:
     new = after(ROWS, "spread")
-    assert "const unsigned row_of_thread = blockIdx.x * blockDim.y + threadIdx.y;" in new
+    assert "const unsigned row_of_thread = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;" in new
     assert "if (row_of_thread >= rows) return;" in new
-    assert "i = blockIdx.y * blockDim.x + threadIdx.x; i < n; i += gridDim.y * blockDim.x" in new
+    assert "i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x" in new
     assert "row_shape(rows, n)" in new and "shape.grid, shape.block" in new
     assert {t.name for t in tunables(new)} == {"ROW_THREADS", "ROW_BLOCKS"}
 
@@ -140,7 +140,7 @@ def test_spread_refuses_threads_that_talk() -> None:
 def test_spread_keeps_what_is_done_once_a_row() -> None:
     text = ROWS.replace("  for (int i", "  if (threadIdx.x == 0) factor_out[row] = 1.0f;\n  for (int i")
     text = text.replace("__half* y, int n", "__half* y, float* factor_out, int n").replace(", y, n)", ", y, 0, n)")
-    assert "if (threadIdx.x == 0 && blockIdx.y == 0) factor_out" in after(text, "spread")
+    assert "if (threadIdx.x == 0 && blockIdx.x == 0) factor_out" in after(text, "spread")
 
 
 def test_warp_reduce_replaces_the_tree() -> None:
@@ -276,7 +276,7 @@ def test_trim_tail_drops_what_the_host_has_ruled_out() -> None:
 def test_spread_does_not_unroll_what_is_one_step() -> None:
     """nvcc unrolls a float loop four times, for which each thread divides 64-bit integers first."""
     new = after(ROWS, "spread")
-    assert "#pragma unroll 1\n  for (int i = blockIdx.y * blockDim.x + threadIdx.x;" in new
+    assert "#pragma unroll 1\n  for (int i = blockIdx.x * blockDim.x + threadIdx.x;" in new
     chosen = ROWS.replace("  for (int i", "#pragma unroll 4\n  for (int i")
     assert "#pragma unroll 1" not in after(chosen, "spread")
     bare = (

@@ -64,13 +64,13 @@ def test_how_it_reads() -> None:
 template <bool kOneStep, typename T>
 __global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride, const unsigned rows) {
   using Index = std::conditional_t<kOneStep, unsigned, int64_t>;
-  const unsigned row_of_thread = blockIdx.x * blockDim.y + threadIdx.y;
+  const unsigned row_of_thread = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
   if (row_of_thread >= rows) return;
   const int64_t row = row_of_thread;
   const Index packs = n / 4;
   const T* from = x + row * n;
 #pragma unroll 1
-  for (Index i = blockIdx.y * blockDim.x + threadIdx.x; i < packs; i += gridDim.y * blockDim.x) {
+  for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += gridDim.x * blockDim.x) {
     const T value = i == 0 ? from[0] : from[order[i]];
     y[row * stride + int64_t(i) * stride] = value + *(from + i);
     if constexpr (kOneStep) break;
@@ -100,12 +100,12 @@ def test_a_loop_over_rows_goes_altogether() -> None:
 template <bool kOneStep>
 __global__ void shift(const float* x, float* y, int64_t rows, int64_t n) {
   using Index = std::conditional_t<kOneStep, unsigned, int64_t>;
-  const int64_t row = blockIdx.x * blockDim.y + threadIdx.y;
+  const int64_t row = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
   if (row >= rows) return;
   // One number for the whole row.
   const float first = x[row * n];
 #pragma unroll 1
-  for (Index i = blockIdx.y * blockDim.x + threadIdx.x; i < Index(n); i += gridDim.y * blockDim.x) {
+  for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < Index(n); i += gridDim.x * blockDim.x) {
     y[row * n + int64_t(i)] = x[row * n + int64_t(i)] - first;
     if constexpr (kOneStep) break;
   }
@@ -129,7 +129,7 @@ def test_a_loop_over_rows_may_stay(old: str, new: str) -> None:
         "(x, y, rows, n);", "(x, x, y, rows, n);" if "first, const" in new else "(x, y, rows, n);"
     )
     done = after(text, "spread", "one_step")
-    assert "row += gridDim.x * blockDim.y" in done and done.count("if constexpr (kOneStep) break;") == 1
+    assert "row += (gridDim.z * gridDim.y) * blockDim.y" in done and done.count("if constexpr (kOneStep) break;") == 1
 
 
 def test_it_comes_behind_a_dependent_launch_too() -> None:
@@ -170,10 +170,10 @@ def test_steps_that_wait_together_keep_their_loop() -> None:
         ("const int64_t packs = n / 4;", "const int64_t packs = n - 4;"),  # below zero for short rows
         ("row_shape(rows, (n / 4))", "row_shape(rows, (n / 8))"),  # a grid for other steps
         ("shape.block, 0, stream", "dim3(64), 0, stream"),
-        ("dim3(x, cuts)", "dim3(x, cuts / 2)"),
+        ("dim3(cuts, ", "dim3(cuts / 2, "),
         ('extern "C" void run', "template __global__ void blend(const float*, const int*, float*, int64_t, int, unsigned);\n"
          'extern "C" void run'),
-        ("i += gridDim.y * blockDim.x", "i += gridDim.y * blockDim.x / 2"),
+        ("i += gridDim.x * blockDim.x", "i += gridDim.x * blockDim.x / 2"),
     ],
 )  # fmt: skip
 def test_what_the_grid_may_not_cover_stays(old: str, new: str) -> None:
@@ -233,6 +233,15 @@ def test_rows_longer_than_the_grid_are_computed_too(baseline: str, tmp_path: Pat
     assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0", "1", *SIZES) == "right"
     (tmp_path / "wrong.cu").write_text(short.replace(COVERED, "true"))
     assert "values wrong" in emulated("silu_and_mul", tmp_path / "wrong.cu", "0", "1", *SIZES)
+
+
+@pytest.mark.parametrize("baseline", ["production", "extracted"])
+def test_more_rows_than_the_grid_is_high_are_computed_too(baseline: str, tmp_path: Path) -> None:
+    """With a grid of a few blocks in y, where the rest is behind them in z."""
+    text = bundle(baseline)
+    assert text.count("high / 65536 + 1") == 1
+    (tmp_path / "candidate.cu").write_text(text.replace("high / 65536 + 1", "high / 4 + 1"))
+    assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0", "1", "float16:tokens=37,hidden=264") == "right"
 
 
 @pytest.mark.slow
