@@ -15,7 +15,7 @@ from kernels.spec import Frozen
 # An annotation of ours with a fixed form, one line, not C++: a regular expression is its grammar.
 _LINE = re.compile(
     r"^(?P<head>[ \t]*#[ \t]*define[ \t]+(?P<name>[A-Z][A-Z0-9_]{0,40})[ \t]+)(?P<value>-?\d{1,9})"
-    r"(?P<tail>[ \t]*//[ \t]*tune:[ \t]*(?P<choices>-?\d{1,9}(?:[ \t]+-?\d{1,9}){0,31})[ \t]*)$",
+    r"(?P<tail>(?P<mark>[ \t]*//[ \t]*tune:[ \t]*)(?P<choices>-?\d{1,9}(?:[ \t]+-?\d{1,9}){0,31})[ \t]*)$",
     re.MULTILINE,
 )
 
@@ -56,3 +56,14 @@ def bake(source: str, values: dict[str, int]) -> str:
     if left:
         raise KeyError(f"not left open by this source: {', '.join(left)}")
     return baked
+
+
+def reopened(source: str, choices: dict[str, tuple[int, ...]]) -> str:
+    """`source` with other choices for the named tunables."""
+
+    def listed(match: re.Match[str]) -> str:
+        if match["name"] not in choices:
+            return match[0]
+        return f"{match['head']}{match['value']}{match['mark']}{' '.join(map(str, choices[match['name']]))}"
+
+    return _LINE.sub(listed, source)

@@ -323,7 +323,9 @@ class _Search:
         """One form of every rewrite that should help, in order: the form that promises most."""
         chosen = []
         for name in self.names:
-            forms = [s for s in self.steps if s.partition(":")[0] == name and s not in without]
+            forms = [
+                s for s in self.steps if s.partition(":")[0] == name and s not in without and not self._is_alone(s)
+            ]
             best = max(forms, key=lambda step: self.gains[step], default=None)
             if best is not None and self.gains[best] > 0 and name not in without:
                 chosen.append(best)
@@ -339,11 +341,11 @@ class _Search:
 
     def _lists(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Steps worth simulating, by base: the bundle, single steps, the bundle less or more one or two of them."""
-        every = tuple(self.steps)
+        every = tuple(step for step in self.steps if not self._is_alone(step))
         for base in self._bases():
             bundle = self._bundle()
             yield base, bundle
-            for step in every:
+            for step in every if base == self.root else self.steps:
                 yield base, (step,)
         bundle = self._bundle()
         for step in every:
@@ -360,6 +362,9 @@ class _Search:
                     yield self.root, self._ordered([*fewer, other])
                     yield self.root, self._ordered([*fewer, step, other])
                     yield self.request.incumbent, self._ordered([step, other])
+
+    def _is_alone(self, step: str) -> bool:
+        return getattr(self.rewrite(step), "ALONE", False)
 
     def _ordered(self, steps: list[str]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(steps), key=self.steps.index))

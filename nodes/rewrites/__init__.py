@@ -8,6 +8,7 @@ Each file has
   is only worth trying once the rest is done;
 - `ORDER` (50 where left out): its place when several are applied; `VARIANTS` (none): arguments that `rewrite` takes as a
   third parameter, each a form of its own, named `name:argument` in plans;
+- `ALONE` (False): it goes on from what was measured, so it is planned by itself and never from the baseline;
 - `rewrite(source: Source, facts: Facts) -> str | None`: the new text, or None where it does not apply.
 
 A rewrite is deterministic, works on the syntax tree, refuses to touch what it does not understand, never looks at the

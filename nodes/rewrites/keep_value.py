@@ -253,9 +253,11 @@ class _Passes:
                 lane = same(parent.child_by_field_name("body"), here)
                 if not lane or not any(same(parent, o.node) for o in reading.lanes):
                     return False
-            elif parent.type == "call_expression" and _called(self.source, parent) in self.code.macros:
-                return False
-            elif parent.type not in _STRAIGHT or self.source.of(parent.child_by_field_name("operator")) in {"&&", "||"}:
+            elif (
+                (parent.type == "call_expression" and _called(self.source, parent) in self.code.macros)
+                or parent.type not in _STRAIGHT
+                or self.source.of(parent.child_by_field_name("operator")) in {"&&", "||"}
+            ):
                 return False
             here = parent
         return True

@@ -102,6 +102,14 @@ def test_more_rounds_try_more_and_it_ends() -> None:
     assert RulesPolicy().planner(many.request()) == ()
 
 
+def test_the_numbers_of_what_passed_are_searched_again_before_worse_plans_are_tried() -> None:
+    run = Run()
+    plans = run.play(12, lambda plan: 1.1 ** len(plan.steps) if plan.base == run.root else 1.01 * run.best)
+    again = [at for at, plan in enumerate(plans) if "search_on" in plan.steps]
+    assert again and again[0] < 5, [plan.steps for plan in plans]
+    assert all(plans[at].steps == ("search_on",) and plans[at].base != run.root for at in again)
+
+
 def test_width_gives_different_plans() -> None:
     plans = RulesPolicy().planner(Run(width=4).request())
     assert len(plans) == 4 and len({plan.id for plan in plans}) == 4
