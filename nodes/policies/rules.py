@@ -54,6 +54,7 @@ RISKS: dict[Outcome, tuple[str, ...]] = {
         "cpu_vector_math",
         "cluster_rows",
         "short_rows",
+        "keep_value",
         "keep_row",
         "warp_reduce",
         "one_step",
@@ -72,7 +73,7 @@ RISKS: dict[Outcome, tuple[str, ...]] = {
         "pack",
         "warp_reduce",
     ),
-    Outcome.OUT_OF_RESOURCES: ("cluster_rows", "in_flight", "keep_row", "spread"),
+    Outcome.OUT_OF_RESOURCES: ("cluster_rows", "in_flight", "keep_value", "keep_row", "spread"),
 }
 """Which step to drop first when a candidate fails so; otherwise the last one goes."""
 
@@ -342,11 +343,17 @@ class _Search:
     def _lists(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Steps worth simulating, by base: the bundle, single steps, the bundle less or more one or two of them."""
         every = tuple(step for step in self.steps if not self._is_alone(step))
+        alone = tuple(step for step in self.steps if self._is_alone(step))
+        # What such a step made of a source, and did not make it better, is no place to go on from in the same way.
+        came_to_nothing = {a.candidate for a in self.request.attempts if set(a.plan.steps) & set(alone)}
+        came_to_nothing -= {self.request.incumbent}
         for base in self._bases():
             bundle = self._bundle()
             yield base, bundle
-            for step in every if base == self.root else self.steps:
+            for step in every:
                 yield base, (step,)
+            if base != self.root and base not in came_to_nothing:
+                yield from ((base, (step,)) for step in alone)
         bundle = self._bundle()
         for step in every:
             name = step.partition(":")[0]

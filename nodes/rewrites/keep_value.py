@@ -18,7 +18,6 @@ from tree_sitter import Node
 from nodes.rewrites import Facts
 from nodes.rewrites._row_passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
 from nodes.rewrites.device_code import Code, Definition, Kernel, Loop, code_of, declared_name, inside, same
-from nodes.rewrites.fast_math import kind
 from nodes.rewrites.keep_row import ITEMS
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -82,7 +81,7 @@ class _Keeper:
     def __init__(self, code: Code, kernel: Kernel) -> None:
         self.code, self.kernel, self.source = code, kernel, code.source
         self.passes = Passes(code, kernel)
-        loops = [o for o in self.passes.loops if any(self._is_expensive(n) for n in self._computations(o))]
+        loops = [o for o in self.passes.loops if any(self._is_expensive(n, o) for n in self._computations(o))]
         self.values: list[_Value] = []
         for number, loop in enumerate(loops[1:], 1):
             self._find(loop, loops[:number])
@@ -113,7 +112,7 @@ class _Keeper:
 
     def _reading(self, node: Node, loop: Loop) -> Reading | None:
         """None for what is not worth a register, or not understood."""
-        if kind(self.code, node) != "float":
+        if not self.passes.is_float(node, loop):
             return None
         try:
             return self.passes.read(node, loop) if self._is_worth_it(node, loop) else None
@@ -123,7 +122,7 @@ class _Keeper:
     def _is_worth_it(self, node: Node, loop: Loop) -> bool:
         """Whether something expensive in it differs from element to element."""
         for inner in self.source.walk(node, "call_expression", "binary_expression"):
-            if not self._is_expensive(inner):
+            if not self._is_expensive(inner, loop):
                 continue
             # The compiler takes the reciprocal of a divisor that all elements share once.
             shared = inner.type == "call_expression" and called(self.source, inner) in DIVISIONS
@@ -131,14 +130,14 @@ class _Keeper:
                 return True
         return False
 
-    def _is_expensive(self, node: Node) -> bool:
+    def _is_expensive(self, node: Node, loop: Loop) -> bool:
         """By itself, whatever its operands are."""
         if node.type == "call_expression":
             name = called(self.source, node)
             return self._helper_is_expensive(name, set()) if name in self.code.overloads else name in EXPENSIVE
         divisor = node.child_by_field_name("right")
         divides = self.source.of(node.child_by_field_name("operator")) == "/"
-        return divides and divisor is not None and divisor.type != "number_literal" and kind(self.code, node) == "float"
+        return divides and divisor is not None and divisor.type != "number_literal" and self.passes.is_float(node, loop)
 
     def _helper_is_expensive(self, name: str, seen: set[str]) -> bool:
         seen.add(name)
