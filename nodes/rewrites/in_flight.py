@@ -1,7 +1,7 @@
 """A thread asks for the elements of several steps before it works on the first: more bytes in flight, fewer blocks.
 
-Applies to strided loops whose bodies begin with declarations that read memory, such as those that pack leaves. Loads of
-IN_FLIGHT steps come first, each into its own registers; then the steps are done in their order, so sums stay what they
+Applies to strided loops whose bodies begin with declarations that read memory, such as those that pack leaves, and to those
+that are one assignment (`out[i] = in[i];`). Loads of IN_FLIGHT steps come first, each into its own registers; then the steps are done in their order, so sums stay what they
 were. Where the host spreads rows over a grid, only grids of DEEP_BLOCKS and more are cut down for it: a small tensor
 wants every thread that it can get.
 """
@@ -43,14 +43,16 @@ DEEP = """\
 #define DEEP_BLOCKS {few}  // tune: {fewer} {few} {many}
 """
 _JUMPS = ("break_statement", "return_statement", "goto_statement")
+_SHORTCUTS = ("conditional_expression", "assignment_expression", "lambda_expression", "binary_expression")
+"""Around a load they may mean that it is not made; of the last, `&&` and `||`."""
 _BARRIERS = ("sync", "shfl", "vote", "ballot", "atomic", "asm")
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = code_of(source)
-    if code.names() & {"IN_FLIGHT", "DEEP_BLOCKS"}:
+    if code_of(source).names() & {"IN_FLIGHT", "DEEP_BLOCKS"}:
         return None
-    edits = Edits(source)
+    source = _with_named_loads(source)
+    code, edits = code_of(source), Edits(source)
     changed: list[Kernel] = []
     for kernel in code.kernels:
         attempt = Edits(source)
@@ -78,6 +80,49 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return edits.apply()
     except Unsupported:
         return None
+
+
+def _with_named_loads(source: Source) -> Source:
+    """With declarations for what loops load that are one assignment."""
+    code, edits = code_of(source), Edits(source)
+    for kernel in code.kernels:
+        for loop in thread_loops(kernel):
+            body = statements(loop.body)
+            value = _assigned_value(body[0]) if len(body) == 1 else None
+            if value is None or any(
+                n.type != "binary_expression" or _cuts_short(source, n) for n in source.walk(value, *_SHORTCUTS)
+            ):
+                continue
+            reads = [a for a in kernel.global_accesses() if a.reads and inside(a.node, value)]
+            reads = [a for a in reads if not any(inside(a.node, o.node) and o is not a for o in reads)]
+            if not reads or any(a.writes or a.address or a.wide for a in reads):
+                continue
+            indent = source.indent(loop.node) + source.unit(loop.node)
+            lines = []
+            for read in reads:
+                name = code.fresh(
+                    *("loaded" if n == 0 else f"loaded_{n + 1}" for n in range(len(lines), len(reads) + 8))
+                )
+                lines.append(f"const {read.element} {name} = {source.of(read.node)};")
+                edits.replace(read.node, name)
+            text = f"\n{indent}".join(lines)
+            if loop.body.type == "compound_statement":
+                edits.insert(body[0].start_byte, f"{text}\n{indent}")
+            else:
+                edits.insert(body[0].start_byte, f"{{\n{indent}{text}\n{indent}")
+                edits.insert(body[0].end_byte, f"\n{source.indent(loop.node)}}}")
+    return source.reparsed(edits.apply()) if edits.changes else source
+
+
+def _cuts_short(source: Source, node: Node) -> bool:
+    return source.of(node.child_by_field_name("operator")) in {"&&", "||"}
+
+
+def _assigned_value(statement: Node) -> Node | None:
+    """The right side of `left = right;`."""
+    assignment = statement.named_children[0] if statement.type == "expression_statement" else None
+    plain = assignment is not None and assignment.type == "assignment_expression"
+    return assignment.child_by_field_name("right") if assignment is not None and plain else None
 
 
 def _spread(kernel: Kernel) -> bool:

@@ -90,6 +90,23 @@ def test_in_place_elements_are_each_steps_own() -> None:
     assert refused(own.replace("= y[i];", "= y[i + 1];"), "in_flight")
 
 
+ONE_LINE = STEPS.replace(
+    STEPS[STEPS.index(" {\n    const int at") : STEPS.index("  }\n}") + 3], " y[i] = 2.0f * x[from[i]] + y[i];"
+)
+
+
+def test_loads_of_a_single_assignment_get_names() -> None:
+    new = " ".join(after(ONE_LINE, "in_flight").split())
+    assert "loaded_ahead[step] = x[from[i]]; loaded_2_ahead[step] = y[i];" in new
+    assert "const float& loaded = loaded_ahead[step]; const float& loaded_2 = loaded_2_ahead[step];" in new
+    assert "y[i] = 2.0f * loaded + loaded_2;" in new
+
+
+@pytest.mark.parametrize("value", ["i > 9 ? x[i] : 0.0f", "from[i] && x[from[i]]", "(sum += x[i])", "2.0f"])
+def test_a_load_that_may_not_be_made_gets_none(value: str) -> None:
+    assert refused(ONE_LINE.replace("2.0f * x[from[i]] + y[i]", value), "in_flight")
+
+
 def test_only_large_grids_are_cut_down() -> None:
     text = after(kernel_text("extracted"), "restrict", "pack", "spread", "in_flight")
     assert "ceil_div(steps, along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT))" in text
@@ -107,16 +124,29 @@ def test_spread_finds_the_division_that_another_step_brought() -> None:
     assert text.index("inline int64_t ceil_div(") < text.index("inline RowShape row_shape(")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("baseline", ["extracted", "production"])
-def test_deep_grids_compute_the_same(baseline: str, tmp_path: Path) -> None:
-    text, facts = kernel_text(baseline), Facts(spec=kernels.load("silu_and_mul").spec, device=H200)
+@pytest.mark.parametrize(
+    ("name", "baseline"),
+    [
+        ("tests/inputs/gather_rows", "vector"),
+        pytest.param("silu_and_mul", "extracted", marks=pytest.mark.slow),
+        pytest.param("silu_and_mul", "production", marks=pytest.mark.slow),
+    ],
+)
+def test_deep_grids_compute_the_same(name: str, baseline: str, tmp_path: Path) -> None:
+    kernel = kernels.load(name)
+    text, facts = kernel.baseline("cuda", baseline)[1].read_text(), Facts(spec=kernel.spec, device=H200)
     for step in ("trim_tail", "restrict", "pack", "spread", "in_flight"):
         text = applied_step(step, text, facts) or text
     assert f"DEEP_BLOCKS {32 * H200.units}" in text
     (tmp_path / "candidate.cu").write_text(text.replace(f"DEEP_BLOCKS {32 * H200.units}", "DEEP_BLOCKS 0"))
-    folder = kernels.load("silu_and_mul").folder
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", folder, tmp_path / "candidate.cu", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.nodes.rewrites.emulate.emulation",
+        kernel.folder,
+        tmp_path / "candidate.cu",
+        "0",
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
