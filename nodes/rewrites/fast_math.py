@@ -90,7 +90,8 @@ def _faster(code: Code, node: Node) -> str | None:
         name = source.of(node.child_by_field_name("function"))
         arguments = node.child_by_field_name("arguments")
         inner = arguments.named_children if arguments is not None else []
-        if name in _FAST and len(inner) == 1 and kind(code, inner[0]) in {"float"} and name not in code.functions:
+        single = name == "expf" or (name in _FAST and len(inner) == 1 and kind(code, inner[0]) == "float")
+        if single and name not in code.functions:
             return f"{_FAST[name]}({source.of(inner[0])})"
         return None
     if source.of(node.child_by_field_name("operator")) != "/" or kind(code, node) != "float":
@@ -173,10 +174,10 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
             inner = inner.child_by_field_name("declarator") or inner
         if inner.type in {"pointer_declarator", "array_declarator"}:
             return None
-        return _named(source.of(found.declaration.child_by_field_name("type"))) or kind(code, found.value, depth + 1)
+        return _named(code, source.of(found.declaration.child_by_field_name("type"))) or kind(code, found.value, depth + 1)
     if node.type == "subscript_expression":
         element = _element(code, node, depth)
-        return _named(element) if element else None
+        return _named(code, element) if element else None
     if node.type == "field_expression":
         head = source.of(node).split(".")[0]
         if head in {"threadIdx", "blockIdx", "blockDim", "gridDim"}:
@@ -188,7 +189,7 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
                 return "float"
         return None
     if node.type == "cast_expression":
-        return _named(source.of(node.child_by_field_name("type")))
+        return _named(code, source.of(node.child_by_field_name("type")))
     if node.type == "conditional_expression":
         a, b = (kind(code, node.child_by_field_name(f), depth + 1) for f in ("consequence", "alternative"))
         return _joined(a, b)
@@ -201,7 +202,7 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
         if name in _FLOAT_CALLS or name in {"static_cast<float>", "float"}:
             return "float"
         if name.startswith("static_cast<"):
-            return _named(name[12:-1].strip())
+            return _named(code, name[12:-1].strip())
         arguments = node.child_by_field_name("arguments")
         inner = arguments.named_children if arguments is not None else []
         if name in _SAME_TYPE_CALLS and inner:
@@ -211,9 +212,9 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
             return found
         if name == "__ldg" and inner:
             base = code.pointer_base(code.polynomial(inner[0]))
-            return _named(code.element_of(base)) if base is not None else None
+            return _named(code, code.element_of(base)) if base is not None else None
         function = code.functions.get(name.split("<")[0])
-        return _named(source.of(function.child_by_field_name("type"))) if function is not None else None
+        return _named(code, source.of(function.child_by_field_name("type"))) if function is not None else None
     return None
 
 
@@ -232,8 +233,8 @@ def source_type(code: Code, declaration: Node) -> str:
     return code.source.of(declaration.child_by_field_name("type"))
 
 
-def _named(name: str) -> str | None:
-    name = name.removeprefix("const ").strip()
+def _named(code: Code, name: str) -> str | None:
+    name = code.plain_type(name.removeprefix("const ").strip())
     if name in {"float", "double"}:
         return name
     return "int" if _INTEGERS.fullmatch(name) else None

@@ -397,3 +397,19 @@ def test_bundles_compute_what_the_reference_says(path: Path, tmp_path: Path) -> 
     ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_fast_math_sees_through_names_of_types_and_structs() -> None:
+    text = """\
+typedef float real;
+struct Sizes { int n; float scale; };
+__global__ void soft(const real* x, real* y, const Sizes p) {
+  real total = 1.0f;
+  for (int i = threadIdx.x; i < p.n; i += blockDim.x) total += expf(x[i] * p.scale);
+  for (int i = threadIdx.x; i < p.n; i += blockDim.x) y[i] = x[i] / total;
+}
+"""
+    new = after(text, "fast_math")
+    assert "total += __expf(x[i] * p.scale);" in new and "y[i] = __fdividef(x[i], total);" in new
+    own = "__device__ float expf(float x) { return x; }\n" + text
+    assert "expf(x[i] * p.scale);" in after(own, "fast_math") and "__expf" not in after(own, "fast_math")
