@@ -39,8 +39,11 @@ _CTYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "int64_t": ctypes
 
 
 def order() -> list[str]:
-    """The CPU rewrites by their ORDER; names break ties."""
-    found = {name: module for name, module in rewrites().items() if "cpu" in module.LANGUAGES}
+    """The CPU rewrites that plans put together, by their ORDER; names break ties."""
+    found = {
+        name: module for name, module in rewrites().items()
+        if "cpu" in module.LANGUAGES and not getattr(module, "ALONE", False)
+    }  # fmt: skip
     return sorted(found, key=lambda name: (getattr(found[name], "ORDER", 50), name))
 
 
