@@ -3,7 +3,7 @@
 Applies to strided loops whose bodies begin with declarations that read memory, such as those that pack leaves, and to those
 that are one assignment (`out[i] = in[i];`). Loads of IN_FLIGHT steps come first, each into its own registers; then the steps are done in their order, so sums stay what they
 were. Where the host spreads rows over a grid, only grids of DEEP_BLOCKS and more are cut down for it: a small tensor
-wants every thread that it can get.
+wants every thread that it can get, and where a thread has one step alone (one_step), it stays one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from nodes.rewrites.device_code import (
     require,
     statements,
 )
+from nodes.rewrites.one_step import ONLY_STEP
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.regions import Stride, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.spread import row_shape_of
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
 HELPS: frozenset[Bound] = frozenset({"memory", "latency"})
 EXPECTED = "loads of several steps wait for memory together: more bandwidth where a tensor is far larger than the L2"
-SPEEDUP = 0.975
-ORDER = 60
+SPEEDUP = 0.995
+ORDER = 86
 
 STEPS = """\
 #define IN_FLIGHT 2  // tune: 1 2 4
@@ -69,7 +71,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     try:
         units = facts.device.units
         text = STEPS
-        if any(_spread(kernel) for kernel in changed):
+        if any(_spread(code, kernel) for kernel in changed):
             _deepen(edits, code)
             text += DEEP.format(fewer=units * 8, few=units * 32, many=units * 128)
         elif all("blockIdx.x" in source.of(loop.start_node) for kernel in changed for loop in thread_loops(kernel)):
@@ -87,7 +89,7 @@ def _with_named_loads(source: Source) -> Source:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         for loop in thread_loops(kernel):
-            body = statements(loop.body)
+            body = _steps(source, loop)[0]
             value = _assigned_value(body[0]) if len(body) == 1 else None
             if value is None or any(
                 n.type != "binary_expression" or _cuts_short(source, n) for n in source.walk(value, *_SHORTCUTS)
@@ -125,9 +127,19 @@ def _assigned_value(statement: Node) -> Node | None:
     return assignment.child_by_field_name("right") if assignment is not None and plain else None
 
 
-def _spread(kernel: Kernel) -> bool:
+def _steps(source: Source, loop: Loop) -> tuple[list[Node], Node | None]:
+    """The statements of a loop's body, and one_step's last one, with which one instance of the kernel ends it."""
+    body = statements(loop.body)
+    last = " ".join(source.of(body[-1]).split()) if body else ""
+    return (body[:-1], body[-1]) if last == ONLY_STEP else (body, None)
+
+
+def _spread(code: Code, kernel: Kernel) -> bool:
     """Whether the kernel's grid is the one that spread chooses."""
-    return any("row_shape(" in kernel.source.of(launch.statement.parent) for launch in kernel.launches)
+    try:
+        return bool([row_shape_of(code, launch) for launch in kernel.launches])
+    except Unsupported:
+        return False
 
 
 def _require_full_grids(code: Code, kernels: list[Kernel]) -> None:
@@ -160,10 +172,10 @@ def _deepen(edits: Edits, code: Code) -> None:
 
 def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
     source = code.source
-    body = statements(loop.body)
+    body, last = _steps(source, loop)
     if loop.step_node is None or loop.body.type != "compound_statement":
         raise Unsupported("a loop without a stride")
-    if any(True for _ in source.walk(loop.body, *_JUMPS)) or any(
+    if any(last is None or not inside(jump, last) for jump in source.walk(loop.body, *_JUMPS)) or any(
         word in source.of(call.child_by_field_name("function"))
         for call in source.walk(loop.body, "call_expression")
         for word in _BARRIERS
@@ -189,6 +201,9 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
         raise Unsupported("nothing to load early, or more than registers hold")
     taken = kernel.identifiers() | code.names()
     ahead, step = (name if name not in taken else code.fresh(name) for name in ("ahead", "step"))
+    count = "IN_FLIGHT"
+    if last is not None:
+        count = "kInFlight" if "kInFlight" not in taken else code.fresh("kInFlight")
     indent, unit = source.indent(loop.node), source.unit(loop.node)
     stride = source.of(loop.step_node)
     stride = stride if re.fullmatch(r"[\w.]+", stride) else f"({stride})"
@@ -197,12 +212,13 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
     kind = loop.type if loop.type != "auto" else "int64_t"
     head = [
         "#pragma unroll",
-        f"{unit}for (int {step} = 0; {step} < IN_FLIGHT; ++{step}) {{",
+        f"{unit}for (int {step} = 0; {step} < {count}; ++{step}) {{",
         f"{unit * 2}const {kind} {loop.name} = {ahead} + {step} * {stride};",
         f"{unit * 2}if ({loop.name} < {bound}) {{",
     ]
     tail = [f"{unit * 2}}}", f"{unit}}}"]
-    lines = [f"{unit}{element} {name}[IN_FLIGHT];" for element, name, _, _ in arrays.values()]
+    lines = [f"{unit}constexpr int {count} = kOneStep ? 1 : IN_FLIGHT;"] if last is not None else []
+    lines += [f"{unit}{element} {name}[{count}];" for element, name, _, _ in arrays.values()]
     lines += head
     for statement in leading:
         if statement.id in arrays:
@@ -215,6 +231,8 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
             lines += _moved(source, statement, source.of(statement), unit * 3)
     lines += [*tail, *head]
     for statement in _with_notes(loop.body):
+        if last is not None and statement.id == last.id:
+            continue
         if statement.id in arrays:
             element, name, own, _ = arrays[statement.id]
             constant = "const " if source.of(statement).startswith("const ") else ""
@@ -224,6 +242,8 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
         else:
             lines += _moved(source, statement, source.of(statement), unit * 3)
     lines += tail
+    if last is not None:
+        lines.append(f"{unit}{ONLY_STEP}")
     text = "\n".join(line if line.startswith("#") or not line else indent + line for line in lines)
     for node in loop.name_nodes:
         edits.replace(node, ahead)

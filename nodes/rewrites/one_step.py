@@ -37,6 +37,7 @@ SPEEDUP = 1.05
 ORDER = 85
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
+ONLY_STEP = "if constexpr (kOneStep) break;"
 _MOST_LANES = 16
 """A step of more elements could lead beyond 32 bits."""
 _COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
@@ -281,7 +282,7 @@ def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
     body = loop.child_by_field_name("body")
     assert body is not None
     indent, unit = source.indent(loop), source.unit(loop)
-    line = f"{indent}{unit}if constexpr (kOneStep) break;\n{indent}"
+    line = f"{indent}{unit}{ONLY_STEP}\n{indent}"
     if body.type == "compound_statement":
         last = source.data.rfind(b"\n", 0, body.end_byte - 1) + 1
         alone = not source.data[last : body.end_byte - 1].strip()

@@ -124,6 +124,16 @@ def test_spread_finds_the_division_that_another_step_brought() -> None:
     assert text.index("inline int64_t ceil_div(") < text.index("inline RowShape row_shape(")
 
 
+def test_a_thread_with_one_step_alone_keeps_to_it() -> None:
+    text = after(kernel_text("extracted"), "restrict", "pack", "spread", "one_step", "in_flight")
+    kernel = " ".join(text[text.index("__global__") :].split())
+    assert "constexpr int kInFlight = kOneStep ? 1 : IN_FLIGHT;" in kernel
+    assert "[kInFlight];" in kernel and "< kInFlight; ++step" in kernel
+    assert kernel.count("if constexpr (kOneStep) break;") == kernel.count("constexpr int kInFlight")
+    assert "along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT)" in text and "cuts * along >= steps" in text
+
+
+@pytest.mark.parametrize("more", [(), ("one_step",)], ids=["", "one_step"])
 @pytest.mark.parametrize(
     ("name", "baseline"),
     [
@@ -132,11 +142,12 @@ def test_spread_finds_the_division_that_another_step_brought() -> None:
         pytest.param("silu_and_mul", "production", marks=pytest.mark.slow),
     ],
 )
-def test_deep_grids_compute_the_same(name: str, baseline: str, tmp_path: Path) -> None:
+def test_deep_grids_compute_the_same(name: str, baseline: str, more: tuple[str, ...], tmp_path: Path) -> None:
     kernel = kernels.load(name)
     text, facts = kernel.baseline("cuda", baseline)[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("trim_tail", "restrict", "pack", "spread", "in_flight"):
+    for step in ("trim_tail", "restrict", "pack", "spread", *more, "in_flight"):
         text = applied_step(step, text, facts) or text
+    assert ("kInFlight" in text) == bool(more)
     assert f"DEEP_BLOCKS {32 * H200.units}" in text
     (tmp_path / "candidate.cu").write_text(text.replace(f"DEEP_BLOCKS {32 * H200.units}", "DEEP_BLOCKS 0"))
     command = [
