@@ -196,6 +196,13 @@ class Launch:
         x, y, z = (f"{self.code.source.of(node)}.{c}" if c in later else t for c, t in zip("xyz", texts, strict=False))
         return (x, y, z)
 
+    def along_x(self, node: Node) -> Node:
+        """The expression that x is, of a grid or block. Raises Unsupported where it is assigned to later."""
+        parts = self._dim3(node)
+        if parts and "x" in self._set_later(node):
+            raise Unsupported("a launch shape that is assigned to")
+        return parts[0] if parts else node
+
     def _set_later(self, node: Node) -> set[str]:
         """Which of a `dim3` variable's fields are assigned to behind its declaration."""
         source, found = self.code.source, self.code.definition(node) if node.type == "identifier" else None
@@ -1218,25 +1225,34 @@ def drop_unused(source: Source, text: str, names: set[str]) -> str:
         if dropped is None:
             return text
         names |= {here.of(n) for n in here.walk(dropped, "identifier")}
-        start = here.data.rfind(b"\n", 0, dropped.start_byte) + 1
-        text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
+        if dropped.type == "declaration":
+            start = here.data.rfind(b"\n", 0, dropped.start_byte) + 1
+            text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
+        else:  # one of several
+            before, after = dropped.prev_named_sibling, dropped.next_named_sibling
+            first = before is None or before.start_byte < dropped.parent.child_by_field_name("declarator").start_byte
+            start = dropped.start_byte if first or before is None else before.end_byte
+            end = after.start_byte if first and after is not None else dropped.end_byte
+            text = (here.data[:start] + here.data[end:]).decode()
     return text
 
 
 def _unused(source: Source, names: set[str]) -> Node | None:
+    """A declaration, or one of several declarators, of a name that is used nowhere else."""
     for node in source.walk(None, "declaration"):
         parent, declarators = node.parent, node.children_by_field_name("declarator")
-        if parent is None or parent.type != "compound_statement" or len(declarators) != 1:
+        if parent is None or parent.type != "compound_statement":
             continue
-        if declarators[0].type not in {"init_declarator", "function_declarator"}:
-            continue
-        name = declarators[0].child_by_field_name("declarator")
-        if name is None or name.type != "identifier" or source.of(name) not in names:
-            continue
-        uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
-        impure = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
-        if uses == 1 and not impure:
-            return node
+        for declarator in declarators:
+            if declarator.type not in {"init_declarator", "function_declarator"}:
+                continue
+            name = declarator.child_by_field_name("declarator")
+            if name is None or name.type != "identifier" or source.of(name) not in names:
+                continue
+            uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
+            impure = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
+            if uses == 1 and not impure:
+                return node if len(declarators) == 1 else declarator
     return None
 
 

@@ -174,7 +174,9 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
             inner = inner.child_by_field_name("declarator") or inner
         if inner.type in {"pointer_declarator", "array_declarator"}:
             return None
-        return _named(code, source.of(found.declaration.child_by_field_name("type"))) or kind(code, found.value, depth + 1)
+        return _named(code, source.of(found.declaration.child_by_field_name("type"))) or kind(
+            code, found.value, depth + 1
+        )
     if node.type == "subscript_expression":
         element = _element(code, node, depth)
         return _named(code, element) if element else None

@@ -19,7 +19,6 @@ from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import remove_line, renamed
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
-    COORDINATES,
     Code,
     Kernel,
     Launch,
@@ -32,7 +31,7 @@ from nodes.rewrites.device_code import (
     same,
     statements,
 )
-from nodes.rewrites.regions import carries_state, only_returns, waits
+from nodes.rewrites.regions import carries_state, check_coordinates, only_returns, waits
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.spread import SIDE_BY_SIDE, row_shape_of
 from nodes.roles import Bound
@@ -145,15 +144,17 @@ def _uncast(source: Source, node: Node) -> Node:
     return listed.named_children[0] if cast and listed is not None and listed.named_child_count == 1 else node
 
 
-def _in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str, declares: str = "") -> str:
-    """The text with `first`, which `declares` a name, and a body's statements in place of the loop or branch around them."""
+def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str, declares: str = "") -> str:
+    """The text with `first`, which `declares` a name, and a body's statements in place of the loop or branch around them.
+
+    `first` may be empty."""
     before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
     above = before if before is not None and before.type == "preproc_call" else node
     line = source.data.rfind(b"\n", 0, above.start_byte) + 1
     braces = int(body.type == "compound_statement")
     inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
     inner = inner if inner.startswith(indent) else f"{indent}{unit}{inner.lstrip()}"
-    lines = [f"{indent}{unit}{first}", *inner.split("\n")]
+    lines = [*([f"{indent}{unit}{first}"] if first else []), *inner.split("\n")]
     mine = [declares, *_declared_names(source, statements(body))]
     everywhere = _declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
     if any(everywhere.count(name) > 1 for name in mine):
@@ -270,19 +271,7 @@ class _Rows:
         """Which thread does what is decided at the anchor alone; in a row, spread's strides work for any width."""
         cuts = SIDE_BY_SIDE.cuts
         steps = {"threadIdx.x", "blockDim.x", f"blockIdx.{cuts}", f"gridDim.{cuts}"} if self.by_row else set()
-        for node in self.source.walk(self.kernel.body, "field_expression"):
-            text = self.source.of(node)
-            if text.split(".")[0] not in COORDINATES or text in steps:
-                continue
-            if not any(inside(node, part) for part in self.anchor.header):
-                raise Unsupported(f"{text} beside the row")
-        for helper in self.kernel.helpers:
-            if any(self.source.of(n) in COORDINATES for n in self.source.walk(helper, "identifier")):
-                raise Unsupported("a helper that asks which thread it is")
-        for node in self.source.walk(self.kernel.node, "identifier"):
-            macro = self.code.macros.get(self.source.of(node))
-            if macro is not None and any(c in self.source.of(macro) for c in COORDINATES):
-                raise Unsupported("a macro that asks which thread it is")
+        check_coordinates(self.kernel, self.anchor.header, steps)
 
     def _check_loop(self) -> None:
         """One step of the loop becomes all that a thread does, in any order."""
@@ -603,7 +592,7 @@ class _Rows:
         branch = statements(kernel.body)[-1]
         body = branch.child_by_field_name("consequence")
         assert branch.type == "if_statement" and body is not None
-        return _in_place(code.source, kernel, branch, body, f"if ({self._guarded('>=')}) return;")
+        return in_place(code.source, kernel, branch, body, f"if ({self._guarded('>=')}) return;")
 
     def _without_loop(self, text: str) -> str:
         """The kernel's text with one of its loops over the steps of a row less: the block has a thread for each of them."""
@@ -618,7 +607,7 @@ class _Rows:
             jumps = any(True for _ in source.walk(loop.body, "break_statement", "continue_statement"))
             if (loop.name, source.of(loop.bound_node)) in whole and not jumps:
                 first = f"const {loop.type} {loop.name} = threadIdx.x;"
-                return _in_place(source, kernel, loop.node, loop.body, first, loop.name)
+                return in_place(source, kernel, loop.node, loop.body, first, loop.name)
         return text
 
     def _is_the_row(self, loop: Loop) -> bool:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.device_code import Access, Code, Kernel, Loop, declared_name, inside, same, statements
+from nodes.rewrites.device_code import (
+    COORDINATES,
+    Access,
+    Code,
+    Kernel,
+    Loop,
+    declared_name,
+    inside,
+    same,
+    statements,
+)
 from nodes.rewrites.source import Edits, Source, Unsupported
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
@@ -257,11 +268,32 @@ class Stride:
         return 1 if symbol.operator == "%" else 0
 
 
+def check_coordinates(kernel: Kernel, headers: Iterable[Node], steps: Collection[str] = ()) -> None:
+    """Which thread does what is decided in the headers alone, beside the coordinates in `steps`. Raises Unsupported."""
+    code, text, headers = kernel.code, kernel.source.of, list(headers)
+    for node in kernel.source.walk(kernel.body, "field_expression"):
+        if text(node).split(".")[0] not in COORDINATES or text(node) in steps:
+            continue
+        if not any(inside(node, part) for part in headers):
+            raise Unsupported(f"{text(node)} beside the row")
+    for helper in kernel.helpers:
+        if any(text(n) in COORDINATES for n in kernel.source.walk(helper, "identifier")):
+            raise Unsupported("a helper that asks which thread it is")
+    for node in kernel.source.walk(kernel.node, "identifier"):
+        macro = code.macros.get(text(node))
+        if macro is not None and any(c in text(macro) for c in COORDINATES):
+            raise Unsupported("a macro that asks which thread it is")
+
+
 def accesses_in(kernel: Kernel, region: Region) -> list[Access]:
     return [access for access in kernel.global_accesses() if region.holds(access.node)]
 
 
-_FOLDS = {"fmaxf", "fminf", "max", "min", "fmax", "fmin", "std::max", "std::min", "__hmax", "__hmin"}
+EXTREMES = {
+    **dict.fromkeys(("fmaxf", "max", "fmax", "std::max", "__hmax"), "max"),
+    **dict.fromkeys(("fminf", "min", "fmin", "std::min", "__hmin"), "min"),
+}
+_COMPOUND = {"+=": "sum", "-=": "sum", "*=": "product", "|=": "bits", "&=": "bits", "^=": "bits"}
 
 
 def carries_state(kernel: Kernel, body: list[Node]) -> bool:
@@ -301,41 +333,41 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
             value = (
                 field if field.type == "field_expression" else identifier
             )  # the fields of a float2 are sums of their own
-            if found is not None and found.where in outer and not _in_fold(kernel, value):
+            if found is not None and found.where in outer and not fold_of(kernel, value):
                 return True
     return False
 
 
-def _in_fold(kernel: Kernel, identifier: Node) -> bool:
-    """Whether the name, or field, stands in `v += e`, `v *= e`, `v = v + e`, `v = fmaxf(v, e)` or `++v`, and nowhere else
-    in it."""
+def fold_of(kernel: Kernel, identifier: Node) -> str:
+    """sum, product, bits, max or min: what the name, or field, takes part in as `v += e`, `v *= e`, `v |= e`, `v = v + e`,
+    `v = fmaxf(v, e)` or `++v`, and nowhere else in it; "" for anything else."""
     source, name = kernel.source, kernel.source.of(identifier)
     here: Node | None = identifier
     while here is not None and here.type not in {"assignment_expression", "update_expression"}:
         if here.type.endswith("statement"):
-            return False
+            return ""
         here = here.parent
     if here is None or here.parent is None or here.parent.type not in {"expression_statement", "comma_expression"}:
-        return False
+        return ""
     if here.type == "update_expression":
-        return True
+        return "sum"
     left, right = here.child_by_field_name("left"), here.child_by_field_name("right")
     if left is None or right is None or source.of(left) != name:
-        return False
+        return ""
     uses = sum(source.of(n) == name for n in source.walk(right, identifier.type))
     operator = source.of(here.child_by_field_name("operator"))
     if operator != "=":
-        return operator in {"+=", "-=", "*=", "|=", "&=", "^="} and uses == 0
+        return _COMPOUND.get(operator, "") if uses == 0 else ""
     if right.type == "binary_expression":
         operands = [source.of(right.child_by_field_name(f)) for f in ("left", "right")]
-        return (
-            source.of(right.child_by_field_name("operator")) in {"+", "*", "|", "&"} and uses == 1 and name in operands
-        )
+        operator = source.of(right.child_by_field_name("operator"))
+        return _COMPOUND[f"{operator}="] if operator in {"+", "*", "|", "&"} and uses == 1 and name in operands else ""
     if right.type == "call_expression":
         listed = right.child_by_field_name("arguments")
         operands = [source.of(c) for c in listed.named_children] if listed is not None else []
-        return source.of(right.child_by_field_name("function")) in _FOLDS and uses == 1 and name in operands
-    return False
+        kind = EXTREMES.get(source.of(right.child_by_field_name("function")), "")
+        return kind if uses == 1 and name in operands else ""
+    return ""
 
 
 def is_return(source: Source, statement: Node) -> bool:

@@ -51,7 +51,7 @@ def _decide(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         condition = condition.child_by_field_name("value")
     if condition is None or not kernel.launches or not _names_template(code, condition):
         return False
-    values = {_truth(_value(code, kernel, launch, condition)) for launch in kernel.launches}
+    values = {_truth(value_in(code, kernel, launch, condition)) for launch in kernel.launches}
     if len(values) != 1 or None in values:
         return False
     taken = node.child_by_field_name("consequence" if True in values else "alternative")
@@ -110,7 +110,7 @@ def _truth(value: int | None) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _value(code: Code, kernel: Kernel, launch: Launch | None, node: Node, depth: int = 0) -> int | None:
+def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, depth: int = 0) -> int | None:
     """The number that an expression is in one launch, None where that is only known when it runs."""
     text = code.source.of(node)
     if depth > 12:
@@ -120,9 +120,9 @@ def _value(code: Code, kernel: Kernel, launch: Launch | None, node: Node, depth:
     if node.type == "number_literal":
         return _number(text)
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
-        return _value(code, kernel, launch, node.named_children[0], depth + 1)
+        return value_in(code, kernel, launch, node.named_children[0], depth + 1)
     if node.type == "unary_expression" and code.source.of(node.children[0]) == "!":
-        inner = _value(code, kernel, launch, node.children[-1], depth + 1)
+        inner = value_in(code, kernel, launch, node.children[-1], depth + 1)
         return None if inner is None else int(not inner)
     if node.type == "identifier":
         found = code.definition(node)
@@ -131,14 +131,14 @@ def _value(code: Code, kernel: Kernel, launch: Launch | None, node: Node, depth:
         if found.kind == "macro":
             return _number(code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()"))
         if found.kind == "global" and found.value is not None and "const" in code.source.of(found.declaration):
-            return _value(code, kernel, None, found.value, depth + 1)
+            return value_in(code, kernel, None, found.value, depth + 1)
         if found.kind == "template" and launch is not None:
             return _argument(code, kernel, launch, text)
         return None
     if node.type != "binary_expression":
         return None
     sides = [node.child_by_field_name(f) for f in ("left", "right")]
-    left, right = (_value(code, kernel, launch, s, depth + 1) if s is not None else None for s in sides)
+    left, right = (value_in(code, kernel, launch, s, depth + 1) if s is not None else None for s in sides)
     joint = code.source.of(node.child_by_field_name("operator"))
     if joint == "&&":
         return 0 if 0 in (left, right) else None if None in (left, right) else 1
@@ -161,8 +161,8 @@ def _argument(code: Code, kernel: Kernel, launch: Launch, name: str) -> int | No
         given = launch.template_list.named_children[at] if launch.template_list is not None else None
         if given is not None and given.type == "type_descriptor":  # `kernel<WIDTH>` may read as a type
             return None
-        return _value(code, kernel, None, given) if given is not None else None
+        return value_in(code, kernel, None, given) if given is not None else None
     listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
     parameters = [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
     default = parameters[at].child_by_field_name("default_value") if 0 <= at < len(parameters) else None
-    return _value(code, kernel, None, default) if default is not None else None
+    return value_in(code, kernel, None, default) if default is not None else None

@@ -366,6 +366,8 @@ EXPECTED = {
     "row_logsumexp": {"warp_reduce", "pack", "keep_row"},
     "row_softmax": {"warp_reduce", "pack", "keep_row"},
     "scaled_rms_norm": {"settle_defaults", "settle_branches", "settle_pointers", "settle_stores", "pack", "keep_row"},
+    "thread_layer_norm": {"block_rows", "fast_math", "pack", "keep_row", "dependent_launch"},
+    "thread_softmax": {"block_rows", "fast_math", "pack", "keep_row", "dependent_launch"},
     "fused_add_rmsnorm": {"keep_row"},
     "merge_attn_states_lse": {"fast_math", "neighbour_rows", "dependent_launch"},
     "silu_and_mul": {"spread"},
