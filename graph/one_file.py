@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from graph.result import baseline_failed
 from graph.runs import RunError
 from harness.evaluate import Evaluator
 from harness.records import Verdict
@@ -41,6 +42,6 @@ def evaluate(
             if verdict.passed:
                 first = verdict if base == candidate else evaluator.verify(evaluator.build(base))
                 if not first.passed:
-                    raise RunError(f"the baseline ({name}) does not pass: {first.outcome}: {first.reason}")
+                    raise RunError(baseline_failed(name, first))
                 verdict = evaluator.measure(verdict, baseline=base)
             return Evaluation(verdict, evaluator.notices)

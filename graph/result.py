@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from graph.runs import RunRecord, now
-from harness.records import Comparison, Interval, Timing
+from harness.records import Comparison, Interval, Outcome, Timing, Verdict
 from harness.report.result import (
     AttemptRow,
     FindingRow,
@@ -28,6 +28,14 @@ from nodes.roles import Attempt, Plan
 from nodes.state import Settings, State, Stop
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def baseline_failed(name: str, verdict: Verdict) -> str:
+    """Why nothing can be compared with the baseline, and what to do."""
+    said = f"the baseline ({name}) does not pass: {verdict.outcome}: {verdict.reason}"
+    if verdict.outcome is Outcome.INCORRECT:
+        said += "; if its arithmetic is meant so, `ulps` of that output in spec.py allows more (docs/kernels.md)"
+    return said
 
 
 def result(
@@ -49,7 +57,7 @@ def result(
     held_out_timings = held_out.timings if held_out and not disqualified else ()
     stop = state.get("stop")
     if stop is Stop.BASELINE and first is not None:
-        status, error = "failed", f"the baseline ({settings.baseline}) does not pass: {first.outcome}: {first.reason}"
+        status, error = "failed", baseline_failed(settings.baseline, first)
     facts = state.get("device")
     total = state["spent"].total if "spent" in state else None
     found = state.get("finding")

@@ -144,10 +144,21 @@ def test_no_rounds_measures_the_baseline_only(tmp_path: Path) -> None:
     assert ending.result.stop_reason == "rounds" and ending.result.workloads and not ending.result.improved
 
 
-def test_a_baseline_that_fails_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    ending = run(tmp_path, Script({}), source="compile error\n")
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("compile error\n", "COMPILE_ERROR: line 1: error: no such thing"),
+        (
+            "incorrect\n",
+            "INCORRECT: 9 times the tolerance; if its arithmetic is meant so, `ulps` of that output in spec.py allows more "
+            "(docs/kernels.md)",
+        ),
+    ],
+)
+def test_a_baseline_that_fails_ends_the_run_with_its_reason(source: str, error: str, tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({}), source=source)
     assert ending.result.status == "failed"
-    assert ending.result.error == "the baseline (plain) does not pass: COMPILE_ERROR: line 1: error: no such thing"
+    assert ending.result.error == f"the baseline (plain) does not pass: {error}"
 
 
 def test_the_winner_meets_the_held_out_workloads(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_expected_names_a_missing_output():
         expected(Forgetful(), workload, made.inputs)
 
 
+SOFTMAX = str(Path(__file__).parent.parent / "inputs" / "thread_softmax")
 LAYER_NORM = str(Path(__file__).parent.parent / "inputs" / "cpu_layernorm")
 
 
@@ -146,6 +147,22 @@ def test_one_accumulator_for_a_long_row_is_honest(width, values):
 
 
 @pytest.mark.parametrize("values", ["ordinary", "zeros", "outliers"])
+@pytest.mark.parametrize("n", [128, 1024, 8192])
+def test_one_accumulator_of_many_equal_terms_is_honest(n, values):
+    """Where half of a row is equal, a plain loop rounds the same way again and again, and a pairwise sum is exact."""
+    kernel = catalog.load(SOFTMAX)
+    for dtype in ("float32", "float16"):
+        made = make_case(kernel, Workload(axes={"rows": 256, "n": n}, dtype=dtype), values, {}, "cpu")
+        x = made.inputs["x"].float()
+        top = x.amax(1, keepdim=True)
+        exponentials = torch.exp(x - top)
+        total = in_turn(exponentials)
+        got = (exponentials / total).to(getattr(torch, dtype))
+        assert judge(got, made.expected["y"], dtype) == (pytest.approx(0.5, abs=0.5), "")
+        assert judge((top + torch.log(total)).squeeze(1), made.expected["lse"], "float32")[1] == ""
+
+
+@pytest.mark.parametrize("values", ["ordinary", "zeros", "outliers"])
 def test_long_sums_earn_no_narrower_type(values):
     kernel = catalog.load(LAYER_NORM)
     for dtype, narrow in (("float32", torch.float16), ("float16", torch.bfloat16)):
@@ -163,6 +180,7 @@ def test_long_sums_earn_no_narrower_type(values):
         ("merge_attn_states_lse", {}),
         ("fused_add_rmsnorm", {"input": (1,), "residual": (1,)}),
         (LAYER_NORM, {"x": (1,)}),
+        (SOFTMAX, {"x": (1,)}),
     ],
 )
 def test_what_is_summed_is_found_by_asking_the_reference(name, found):
