@@ -418,10 +418,12 @@ def test_they_compute_what_they_did(environment: dict[str, str], tmp_path: Path)
     [
         ("thread_softmax", (), "float16:rows=5,n=515"),
         ("thread_layer_norm", (), "float32:rows=3,columns=300"),
-        ("thread_softmax", ("restrict", "fast_math", "pack", "keep_row", "dependent_launch"), "float16:rows=3,n=1032"),
-        ("thread_layer_norm", ("fast_math", "pack", "keep_row", "cluster_rows"), "float32:rows=3,columns=1028"),
+        pytest.param("thread_softmax", ("restrict", "fast_math", "pack", "keep_row", "dependent_launch"),
+                     "float16:rows=3,n=1032", marks=pytest.mark.slow),
+        pytest.param("thread_layer_norm", ("fast_math", "pack", "keep_row", "cluster_rows"),
+                     "float32:rows=3,columns=1028", marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_inputs_compute_what_the_reference_says(
     folder: str, steps: tuple[str, ...], workload: str, tmp_path: Path
 ) -> None:

@@ -374,13 +374,20 @@ EXPECTED = {
 }
 
 
-LONG = {"residual_then_norm", "layer_norm", "masked_softmax", "row_softmax", "scaled_rms_norm"}
-"""Their kernels are emulated for ten seconds and more; row_logsumexp and the norm stand for them."""
+LONG = {
+    "residual_then_norm", "layer_norm", "masked_softmax", "row_softmax", "scaled_rms_norm", "thread_layer_norm",
+    "quantize_rows", "relu_squared/vector", "gelu_and_mul/vector",
+}  # fmt: skip
+"""Of these, a baseline or all, whose like is emulated anyway: row_logsumexp, thread_softmax and the norm, the plain ones."""
+
+
+def is_long(path: Path) -> bool:
+    return bool({path.parent.name, f"{path.parent.name}/{path.stem.removeprefix('baseline.')}"} & LONG)
 
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.slow if path.parent.name in LONG else ()) for path in INPUTS],
+    [pytest.param(path, marks=pytest.mark.slow if is_long(path) else ()) for path in INPUTS],
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_bundles_compute_what_the_reference_says(path: Path, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_thread_with_one_step_alone_keeps_to_it() -> None:
     assert "along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT)" in text and "cuts * along >= steps" in text
 
 
-@pytest.mark.parametrize("more", [(), ("one_step",)], ids=["", "one_step"])
+@pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.slow), ("one_step",)], ids=["", "one_step"])
 @pytest.mark.parametrize(
     ("name", "baseline"),
     [

@@ -224,7 +224,7 @@ def test_forms_compute_what_the_reference_says(form: str, tmp_path: Path) -> Non
     emulated(GROUPS, bake(new, {"NEIGHBOUR_ROWS": 4}), tmp_path, *SHAPES)
 
 
-@pytest.mark.parametrize("baseline", ["production", "extracted"])
+@pytest.mark.parametrize("baseline", [pytest.param("production", marks=pytest.mark.slow), "extracted"])
 def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Path) -> None:
     start = (MERGE / f"baseline.{baseline}.cu").read_text()
     steps = sorted(

@@ -89,6 +89,7 @@ def test_what_is_another_thing_stays(old: str, new: str) -> None:
     assert applied(BEFORE.replace(old, new)) is None
 
 
+@pytest.mark.slow
 def test_the_norm_computes_what_the_reference_says(tmp_path: Path) -> None:
     folder = ROOT / "kernels/fused_add_rmsnorm"
     text = applied((folder / "baseline.production.cu").read_text())

@@ -235,7 +235,7 @@ def test_rows_longer_than_the_grid_are_computed_too(baseline: str, tmp_path: Pat
     assert "values wrong" in emulated("silu_and_mul", tmp_path / "wrong.cu", "0", "1", *SIZES)
 
 
-@pytest.mark.parametrize("baseline", ["production", "extracted"])
+@pytest.mark.parametrize("baseline", ["production", pytest.param("extracted", marks=pytest.mark.slow)])
 def test_more_rows_than_the_grid_is_high_are_computed_too(baseline: str, tmp_path: Path) -> None:
     """With a grid of a few blocks in y, where the rest is behind them in z."""
     text = bundle(baseline)
