@@ -268,6 +268,11 @@ class _Search:
             for s in (name, *(f"{name}:{v}" for v in getattr(_catalog()[name], "VARIANTS", ())))
         ]
 
+    @cached_property
+    def alone(self) -> frozenset[str]:
+        """Steps that only go on, by themselves, from what was measured."""
+        return frozenset(step for step in self.steps if getattr(self.rewrite(step), "ALONE", False))
+
     def prior(self, step: str) -> float:
         """Natural logarithm of the speedup to expect before anything was measured."""
         rewrite = self.rewrite(step)
@@ -324,9 +329,7 @@ class _Search:
         """One form of every rewrite that should help, in order: the form that promises most."""
         chosen = []
         for name in self.names:
-            forms = [
-                s for s in self.steps if s.partition(":")[0] == name and s not in without and not self._is_alone(s)
-            ]
+            forms = [s for s in self.steps if s.partition(":")[0] == name and s not in without | self.alone]
             best = max(forms, key=lambda step: self.gains[step], default=None)
             if best is not None and self.gains[best] > 0 and name not in without:
                 chosen.append(best)
@@ -342,10 +345,9 @@ class _Search:
 
     def _lists(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Steps worth simulating, by base: the bundle, single steps, the bundle less or more one or two of them."""
-        every = tuple(step for step in self.steps if not self._is_alone(step))
-        alone = tuple(step for step in self.steps if self._is_alone(step))
+        every = tuple(step for step in self.steps if step not in self.alone)
         # What such a step made of a source, and did not make it better, is no place to go on from in the same way.
-        came_to_nothing = {a.candidate for a in self.request.attempts if set(a.plan.steps) & set(alone)}
+        came_to_nothing = {a.candidate for a in self.request.attempts if self.alone.intersection(a.plan.steps)}
         came_to_nothing -= {self.request.incumbent}
         for base in self._bases():
             bundle = self._bundle()
@@ -353,7 +355,7 @@ class _Search:
             for step in every:
                 yield base, (step,)
             if base != self.root and base not in came_to_nothing:
-                yield from ((base, (step,)) for step in alone)
+                yield from ((base, (step,)) for step in self.steps if step in self.alone)
         bundle = self._bundle()
         for step in every:
             name = step.partition(":")[0]
@@ -369,9 +371,6 @@ class _Search:
                     yield self.root, self._ordered([*fewer, other])
                     yield self.root, self._ordered([*fewer, step, other])
                     yield self.request.incumbent, self._ordered([step, other])
-
-    def _is_alone(self, step: str) -> bool:
-        return getattr(self.rewrite(step), "ALONE", False)
 
     def _ordered(self, steps: list[str]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(steps), key=self.steps.index))

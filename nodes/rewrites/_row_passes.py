@@ -95,10 +95,6 @@ class Passes:
     def is_float(self, node: Node, loop: Loop) -> bool:
         return _Reader(self, loop).is_float(node)
 
-    def uses(self, found: Definition) -> list[Node]:
-        named = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == found.name]
-        return [n for n in named if (d := self.code.definition(n)) is not None and d.where == found.where]
-
     # What changes.
 
     def holds(self, earlier: Loop, later: Loop, node: Node, reading: Reading) -> bool:

@@ -163,14 +163,8 @@ class RowThreads:
 
     def uses(self, found: Definition, within: Node) -> list[Node]:
         """Where a variable is named, beside its declaration."""
-        uses = []
         itself = declared_name(found.declarator) if found.declarator is not None else None
-        for node in self.source.walk(within, "identifier"):
-            if self.source.of(node) == found.name and not same(node, itself):
-                here = self.code.definition(node)
-                if here is not None and here.where == found.where:
-                    uses.append(node)
-        return uses
+        return [node for node in self.code.uses(found, within) if not same(node, itself)]
 
     def _starts_from_zero(self, loop: Node, found: Definition) -> bool:
         """Whether the last that is done to the variable in front of the loop is to set it to zero."""

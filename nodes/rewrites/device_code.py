@@ -906,6 +906,11 @@ class Code:
                 found.add(definition.where)
         return found
 
+    def uses(self, found: Definition, within: Node) -> list[Node]:
+        """Where a variable is named, in source order."""
+        named = [n for n in self.source.walk(within, "identifier") if self.source.of(n) == found.name]
+        return [n for n in named if (here := self.definition(n)) is not None and here.where == found.where]
+
     def mutated(self, definition: Definition) -> bool:
         return definition.where in self._assigned_definitions
 

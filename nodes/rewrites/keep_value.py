@@ -259,7 +259,7 @@ class _Keeper:
         rows = {where: row for value in self.values for where, row in value.reading.arrays.items()}
         for where, row in rows.items():
             behind = max(v.loop.node.end_byte for v in self.values if where in v.reading.arrays)
-            uses = [use for use in self.passes.uses(row) if use.start_byte > behind]
+            uses = [use for use in self.code.uses(row, self.kernel.body) if use.start_byte > behind]
             if self._is_row(row) and all(self._is_spent(use) for use in uses):
                 freed[row.name] = [hold for use in uses if self._is_hold(hold := _statement(use))]
         return freed
@@ -287,7 +287,9 @@ class _Keeper:
         name = declared_name(declarators[0]) if len(declarators) == 1 else None
         if name is None:
             return False
-        found = self.passes.uses(Definition(self.source.of(name), "local", statement, declarators[0], None))
+        found = self.code.uses(
+            Definition(self.source.of(name), "local", statement, declarators[0], None), self.kernel.body
+        )
         return bool(found) and all(self._is_spent(n) for n in found)
 
 

@@ -269,8 +269,7 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
         if found is None or kind is None or source.of(kind) not in _WIDE or code.mutated(found):
             edits.replace(bound, f"{index}({source.of(bound)})")
             continue
-        uses = [n for n in source.walk(kernel.body, "identifier") if source.of(n) == found.name]
-        uses = [n for n in uses if (d := code.definition(n)) is not None and d.where == found.where]
+        uses = code.uses(found, kernel.body)
         alone = len(found.declaration.children_by_field_name("declarator")) == 1
         if not alone or not all(any(same(use, other.bound_node) for other in loops) for use in uses):
             edits.replace(bound, f"{index}({source.of(bound)})")

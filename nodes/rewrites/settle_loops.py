@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.device_code import Code, Definition, Kernel, inside, one_after_another, same, statements
+from nodes.rewrites.device_code import Code, Kernel, inside, one_after_another, same, statements
 from nodes.rewrites.regions import THREAD
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -108,7 +108,7 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         elif first is not None:
             return False
     step = _step(code, update, found.name)
-    uses = _uses(code, kernel, found)
+    uses = code.uses(found, kernel.body)
     own = found.declaration
     alone = len(own.children_by_field_name("declarator")) == 1 and same(own.parent, node.parent)
     if start is None or step is None or update is None or not alone:
@@ -129,11 +129,6 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     if last is not None:
         _drop_line(edits, source, last)
     return True
-
-
-def _uses(code: Code, kernel: Kernel, found: Definition) -> list[Node]:
-    named = [n for n in code.source.walk(kernel.body, "identifier") if code.source.of(n) == found.name]
-    return [n for n in named if (here := code.definition(n)) is not None and here.where == found.where]
 
 
 def _continues(jump: Node, loop: Node) -> bool:

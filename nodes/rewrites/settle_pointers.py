@@ -49,8 +49,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel, target: Node) -> bool:
     declared, name = _declared(code, found)
     if name is None:
         return False
-    uses = [n for n in source.walk(kernel.body, "identifier") if text(n) == found.name]
-    uses = [n for n in uses if (here := code.definition(n)) is not None and here.where == found.where]
+    uses = code.uses(found, kernel.body)
     before = [n for n in uses if n.end_byte <= assignment.start_byte]
     inner = [n for n in uses if right.start_byte <= n.start_byte < right.end_byte]
     if found.kind == "parameter" and not before:
