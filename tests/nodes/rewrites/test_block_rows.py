@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodes.policies.rules import applied_step
+from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, compile_strictly
 
 ROW = """\
@@ -430,11 +431,7 @@ def test_inputs_compute_what_the_reference_says(
     text = after((ROOT / f"tests/inputs/{folder}/baseline.plain.cu").read_text(), "block_rows", *steps)
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(text)
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", f"tests/inputs/{folder}", str(candidate)]
-    variables = {**os.environ, "EMULATE_BACKWARDS": "1"}
-    ended = subprocess.run(
-        [*command, "0", "1", workload], cwd=ROOT, capture_output=True, text=True, timeout=240, env=variables
-    )
+    ended = emulated(ROOT / "tests/inputs" / folder, candidate, "0", "1", workload, EMULATE_BACKWARDS="1")
     assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from nodes.policies.rules import RulesPolicy, applied_step
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.source import Source
 from nodes.roles import CoderRequest, Finding, PlannerRequest
+from tests.nodes.rewrites.emulate.emulation import emulated
 
 ROOT = Path(__file__).resolve().parents[3]
 H200 = DeviceFacts(
@@ -396,15 +395,7 @@ def test_bundles_compute_what_the_reference_says(path: Path, tmp_path: Path) -> 
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(text)
     offsets = ["0"] if f"{path.parent.name}/{path.name}" in NEED_ALIGNMENT else ["0", "1"]
-    command = [
-        sys.executable,
-        "-m",
-        "tests.nodes.rewrites.emulate.emulation",
-        str(path.parent),
-        str(candidate),
-        *offsets,
-    ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    ended = emulated(path.parent, candidate, *offsets)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

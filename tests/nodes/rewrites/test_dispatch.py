@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from nodes.rewrites import Facts
 from nodes.rewrites.dispatch import dispatched
 from nodes.rewrites.source import Unsupported
 from nodes.roles import Attempt, Finding, Plan, PlannerRequest
+from tests.nodes.rewrites.emulate.emulation import emulated
 
 ROOT = Path(__file__).resolve().parents[3]
 H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
@@ -174,15 +174,7 @@ def test_a_cuda_kernel_computes_the_same_in_every_band(tmp_path: Path) -> None:
     (tmp_path / "candidate.cu").write_text(
         dispatched(text, "cuda", kernel.spec, split((4096, first), (1 << 16, last), (None, first), measure=by))
     )
-    command = [
-        sys.executable,
-        "-m",
-        "tests.nodes.rewrites.emulate.emulation",
-        kernel.folder,
-        tmp_path / "candidate.cu",
-        "0",
-    ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    ended = emulated(kernel.folder, tmp_path / "candidate.cu", "0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from harness.tunables import tunables
 from kernels import catalog as kernels
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
+from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, refused
 
 STEPS = """\
@@ -150,15 +149,7 @@ def test_deep_grids_compute_the_same(name: str, baseline: str, more: tuple[str, 
     assert ("kInFlight" in text) == bool(more)
     assert f"DEEP_BLOCKS {32 * H200.units}" in text
     (tmp_path / "candidate.cu").write_text(text.replace(f"DEEP_BLOCKS {32 * H200.units}", "DEEP_BLOCKS 0"))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.nodes.rewrites.emulate.emulation",
-        kernel.folder,
-        tmp_path / "candidate.cu",
-        "0",
-    ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    ended = emulated(kernel.folder, tmp_path / "candidate.cu", "0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.keep_row import ITEMS
 from nodes.rewrites.pack import CEIL_DIV
+from tests.nodes.rewrites.emulate.emulation import emulated
 
 ROOT = Path(__file__).resolve().parents[3]
 H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
@@ -109,9 +108,7 @@ def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:
     picks = {"float16:tokens=13,hidden=4096": "8", "float16:tokens=25,hidden=2048": "4", "bfloat16:tokens=12,hidden=2048": "2",
              "float32:tokens=2,hidden=2048": "1", "bfloat16:tokens=2,hidden=9000": "2"}  # fmt: skip
     folder = ROOT / "kernels/fused_add_rmsnorm"
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", folder, candidate, "0", *picks]
-    environment = os.environ | {"EMULATE_MULTIPROCESSORS": "1"}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    ended = emulated(folder, candidate, "0", *picks, EMULATE_MULTIPROCESSORS="1")
     assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
     assert ended.stderr.split() == list(picks.values())
 

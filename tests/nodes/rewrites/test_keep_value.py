@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites.keep_row import ITEMS
 from nodes.rewrites.keep_value import ROOM
 from nodes.rewrites.pack import CEIL_DIV
+from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_keep_row import ASKED
 from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, compile_strictly, refused
 
@@ -314,10 +313,7 @@ def test_it_computes_what_the_reference_says(
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(re.sub(r"#define SHORT_ROWS_FROM \d+", "#define SHORT_ROWS_FROM 1", text))
     folder = ROOT / "tests/inputs/row_softmax"
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", folder, candidate, "0", "1", *WORKLOADS]
-    ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    ended = emulated(folder, candidate, "0", "1", *WORKLOADS, **environment)
     assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from kernels import catalog as kernels
 from nodes.policies.rules import RulesPolicy, applied_step
 from nodes.rewrites import catalog
 from nodes.roles import Finding, PlannerRequest
+from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, refused
 
 GROUPS = ROOT / "tests/inputs/rescale_groups"
@@ -97,8 +96,7 @@ def emulated(folder: Path, text: str, scratch: Path, *workloads: str) -> None:
     """Fails where the source computes anything but what the folder's reference does."""
     candidate = scratch / "candidate.cu"
     candidate.write_text(text)
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", str(folder), str(candidate), "0", "1"]
-    ended = subprocess.run([*command, *workloads], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    ended = emulation.emulated(folder, candidate, "0", "1", *workloads)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

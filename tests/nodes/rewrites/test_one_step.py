@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,8 @@ from kernels import catalog as kernels
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.dispatch import dispatched
-from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, flat, refused
+from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, after, flat, refused
 from tests.nodes.rewrites.test_dispatch import split
 from tests.nodes.rewrites.test_row_rewrites import compile_strictly
 
@@ -202,15 +201,7 @@ def bundle(baseline: str, kernel: str = "silu_and_mul", *more: str) -> str:
 
 
 def emulated(kernel: str, candidate: Path, *arguments: str) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.nodes.rewrites.emulate.emulation",
-        kernels.load(kernel).folder,
-        candidate,
-        *arguments,
-    ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    ended = emulation.emulated(kernels.load(kernel).folder, candidate, *arguments)
     return ended.stdout.strip() or ended.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 from harness.device import cuda_home
 from kernels import catalog as kernels
+from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cuda_rewrites import ROOT, after, flat, refused
 
 LANES = """\
@@ -149,8 +149,7 @@ def test_a_kernel_computes_the_same(baseline: str, tmp_path: Path) -> None:
     steps = ("pack", "packed_half") if baseline == "plain" else ("packed_half",)
     text = after(kernels.load(str(folder)).baseline("cuda", baseline)[1].read_text(), *steps)
     (tmp_path / "candidate.cu").write_text(text)
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", folder, tmp_path / "candidate.cu", "0"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    ended = emulated(folder, tmp_path / "candidate.cu", "0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -15,6 +15,7 @@ from harness.tunables import bake
 from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
+from tests.nodes.rewrites.emulate import emulation
 
 ROOT = Path(__file__).resolve().parents[3]
 FACTS = Facts(
@@ -387,8 +388,7 @@ def test_they_compute_what_the_reference_says(
 
 
 def emulated(folder: Path, candidate: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", str(folder), str(candidate), *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    ended = emulation.emulated(folder, candidate, *arguments)
     return ended.stdout.strip() or ended.stderr
 
 

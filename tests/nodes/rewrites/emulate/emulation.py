@@ -8,6 +8,7 @@ with status 1 where a value is wrong, 9 where the emulation itself refuses (a ba
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from nodes.rewrites.device_code import Code, declared_name
 from nodes.rewrites.source import Edits, Source
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[3]
 GUARD = 64
 """Elements on either side of every tensor that must stay as they are."""
 MOST_ELEMENTS = 70_000
@@ -176,6 +178,13 @@ def workload(named: str) -> Workload:
     dtype, _, axes = named.partition(":")
     sizes = dict(axis.split("=") for axis in axes.split(","))
     return Workload(axes={name: int(size) for name, size in sizes.items()}, dtype=dtype, devices=("cuda",))
+
+
+def emulated(folder: Path, candidate: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command above, in a process of its own: what the source does wrong may end it."""
+    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", folder, candidate, *arguments]
+    variables = os.environ | environment
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
 
 
 def check(folder: Path, text: str, offsets: list[int], workloads: list[Workload] | None = None) -> list[str]:
