@@ -159,7 +159,7 @@ def _attempt(attempt: Attempt) -> AttemptRow:
 
 
 def _plan(plan: Plan) -> PlanRow:
-    return PlanRow(**plan.model_dump())
+    return PlanRow(**plan.model_dump(exclude={"version"}))  # its one step says it in words
 
 
 @functools.cache

@@ -41,6 +41,17 @@ class Measure(Frozen):
         tensor = next(t for t in spec.tensors if t.name == self.tensor)
         return count * DTYPE_BYTES[spec.dtype(tensor, workload)]
 
+    def words(self, names: dict[str, str] | None = None) -> str:
+        """As an expression of C++, with these names for the arguments where they are called otherwise."""
+        said = names or {}
+        factors = [said.get(size, size) for size in self.sizes]
+        if self.tensor is not None:
+            # In front, or a product of two ints would overflow before it is widened.
+            factors.insert(0, f"sizeof(*{said.get(self.tensor, self.tensor)})")
+        elif len(factors) > 1:
+            factors.insert(0, "1LL")
+        return " * ".join(factors)
+
 
 class Band(Frozen):
     """Values for workloads that measure less than `below`; for all that are left where that is None."""
@@ -134,7 +145,7 @@ def confirmed(
         chosen = key if key != single and _faster(measured, key, single, cases, margin) else single
         if not kept or kept[-1][1] != chosen:
             kept.append((start, chosen))
-    limits = [_between(ranked[rank - 1], ranked[rank]) for rank in range(1, len(ranked))]
+    limits = [between(ranked[rank - 1], ranked[rank]) for rank in range(1, len(ranked))]
     cuts = [start for start, _ in kept[1:]]
     if not cuts or max(limits[cut - 1] for cut in cuts) > LARGEST_THRESHOLD:
         return None
@@ -159,7 +170,7 @@ def _faster(measured: dict[Key, Ratios], key: Key, single: Key, cases: list[int]
     return comparison.compare(comparison.geometric_mean(pairs), margin) is Comparison.FASTER
 
 
-def _between(low: int, high: int) -> int:
+def between(low: int, high: int) -> int:
     """A threshold between two measured sizes: near their geometric mean, a power of two or one and a half of it."""
     middle = math.sqrt(low * high)
     power = 2 ** int(math.log2(middle))

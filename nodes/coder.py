@@ -39,6 +39,7 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
             plan=draft.plan,
             source=context.store.get(before),
             origin=context.store.get(draft.plan.base) if draft.candidate else "",
+            other=context.store.get(draft.plan.version.candidate) if draft.plan.version else "",
             failure=_failure(draft),
             outcome=draft.verdict.outcome if draft.verdict else None,
             repair=draft.repairs + 1 if draft.candidate else 0,

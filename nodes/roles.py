@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from harness.bands import Measure
 from harness.records import DeviceFacts, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
 
@@ -50,6 +51,47 @@ class Finding(Frozen):
     """What the answer was based on, for the report: the request's probes. The node adds it, no policy needs to."""
 
 
+class Version(Frozen):
+    """Another form of the kernel that a plan puts beside its base's in one file, and when the host is to take it."""
+
+    candidate: str
+    """Hash of the source that the other form comes from; it PASSED."""
+    dtypes: tuple[str, ...] = Field(min_length=1)
+    measure: Measure | None = None
+    """Which size is compared with `below` or `at_least`; without it the other form serves all sizes of those dtypes."""
+    below: int | None = None
+    at_least: int | None = None
+    others: tuple[int, ...] = ()
+    """Thresholds in the neighbouring gaps between measured sizes, which a search may move to."""
+
+    @model_validator(mode="after")
+    def _one_side(self) -> Version:
+        if (self.below is not None) + (self.at_least is not None) != (self.measure is not None):
+            raise ValueError("a measure goes with one of below and at_least, and neither without one")
+        return self
+
+    def said(self, spec: Spec, limit: str = "") -> str:
+        """For what the other form is, as C++ compares it; `limit` is the threshold's name."""
+        said = [] if set(self.dtypes) == set(spec.dtypes) else [", ".join(self.dtypes)]
+        if self.measure is not None:
+            value = self.below if self.below is not None else self.at_least
+            said.append(f"{self.measure.words()} {self.sign} {limit or value}")
+        return " with ".join(said)
+
+    @property
+    def sign(self) -> str:
+        return "<" if self.below is not None else ">="
+
+    def takes(self, spec: Spec, workload: Workload) -> bool:
+        """Whether the host would call the other form for this workload."""
+        if workload.dtype not in self.dtypes:
+            return False
+        if self.measure is None:
+            return True
+        size = self.measure.of(spec, workload)
+        return size < self.below if self.below is not None else size >= (self.at_least or 0)
+
+
 class Plan(Frozen):
     """One change to make to the incumbent, and what it should do to which number."""
 
@@ -61,6 +103,8 @@ class Plan(Frozen):
     expected_speedup: float | None = None
     base: str = ""
     """Hash of the source that the plan starts from; the incumbent's unless the planner says otherwise."""
+    version: Version | None = None
+    """Set where the plan is to put another form beside the base's."""
 
 
 class Attempt(Frozen):
@@ -82,6 +126,8 @@ class Attempt(Frozen):
     against_incumbent: str = "UNCLEAR"
     gain: float | None = None
     """Median speedup over the incumbent of that moment."""
+    speedups: tuple[float, ...] = ()
+    """Medians against the baseline, one a timing, in the order of every verdict's timings."""
     tuned: dict[str, int] = Field(default_factory=dict)
     repairs: int = 0
     seconds: float = 0.0
@@ -140,6 +186,8 @@ class CoderRequest(Frozen):
     """The source that the plan starts from; on a repair, the source that failed."""
     origin: str = ""
     """On a repair: the source that the plan starts from."""
+    other: str = ""
+    """The source that the plan's version comes from, where it has one."""
     failure: str = ""
     """On a repair: the compiler's or the checker's own words, trimmed."""
     outcome: Outcome | None = None

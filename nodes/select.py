@@ -81,6 +81,7 @@ def _attempt(draft: Draft, round_: int, winner: Draft | None) -> Attempt:
             "comparison": verdict.suite.comparison,
             "against_incumbent": _gain(draft).comparison,
             "gain": _gain(draft).speedup.median,
+            "speedups": tuple(round(timing.speedup.median, 4) for timing in verdict.timings),
             "tuned": draft.tuned,
         }
     )

@@ -217,7 +217,7 @@ class ModelPolicy(ABC):
         template = "single" if self.agents == "single" else "coder"
         prompt = self._render(
             template, request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            failure=request.failure, outcome=request.outcome, repair=request.repair,
+            failure=request.failure, outcome=request.outcome, repair=request.repair, other=request.other,
         )  # fmt: skip
         try:
             source, notes = self._converse("coder", prompt, facts, lambda text: answers.code(text, request.source))

@@ -6,19 +6,23 @@ No answer depends on anything but its request, so a resumed run plans what an un
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import re
 import statistics
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from harness import comparison
 from harness.records import Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Workload, expression
+from nodes.policies import versions
 from nodes.rewrites import Facts, Rewrite, catalog
+from nodes.rewrites.multiversion import multiversion
 from nodes.rewrites.source import Source, Unsupported
 from nodes.roles import (
     Attempt,
@@ -33,6 +37,7 @@ from nodes.roles import (
     TesterAnswer,
     TesterRequest,
     Usage,
+    Version,
 )
 
 PRIOR_TRUST = 0.5
@@ -134,23 +139,11 @@ class RulesPolicy:
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         search = _Search(request)
-        plans: list[Plan] = []
-        for proposal in search.ranked():
-            plans.append(
-                Plan(
-                    id=digest(proposal.base, *proposal.steps)[:12],
-                    title=" + ".join(proposal.steps),
-                    steps=proposal.steps,
-                    rationale="; ".join(f"{step}: {search.rewrite(step).EXPECTED}" for step in proposal.steps),
-                    expected_speedup=round(proposal.speedup, 3),
-                    base=proposal.base,
-                )
-            )
-            if len(plans) == request.width:
-                break
-        return tuple(plans)
+        return tuple(search.plan(proposal) for proposal in itertools.islice(search.ranked(), request.width))
 
     def coder(self, request: CoderRequest) -> CoderAnswer:
+        if request.plan.version is not None:
+            return _two_forms(request, request.plan.version)
         facts = Facts(spec=request.spec, device=request.device)
         steps, start = list(request.plan.steps), request.source
         if request.repair:
@@ -172,6 +165,17 @@ class RulesPolicy:
         if request.repair and text == request.source:
             return CoderAnswer(reason="what is left of the plan is the source that failed")
         return CoderAnswer(source=text, reason=f"applied {', '.join(applied)}")
+
+
+def _two_forms(request: CoderRequest, version: Version) -> CoderAnswer:
+    if request.repair:
+        return CoderAnswer(reason="two forms that are right each for itself fail together")
+    language = request.device.device
+    try:
+        text = multiversion(_parsed(request.source, language), _parsed(request.other, language), request.spec, version)
+    except Unsupported as reason:
+        return CoderAnswer(reason=f"the two forms cannot stand in one file: {reason}")
+    return CoderAnswer(source=text, reason=request.plan.title)
 
 
 def _suspect(steps: list[str], outcome: Outcome | None) -> str:
@@ -228,6 +232,7 @@ class _Proposal:
     steps: tuple[str, ...]
     speedup: float
     """Expected, against the baseline."""
+    version: Version | None = field(default=None, compare=False)
 
 
 class _Search:
@@ -239,7 +244,7 @@ class _Search:
         self.after: dict[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]] = {}
         self.structures: dict[str, str] = {}
         self.sources = {**request.sources, request.incumbent: request.source}
-        tried = [a for a in request.attempts if a.plan.base]
+        tried = [a for a in request.attempts if a.plan.base and a.plan.version is None]
         self.root = tried[0].plan.base if tried and tried[0].plan.base in self.sources else request.incumbent
         self.tried = {(a.plan.base, a.plan.steps) for a in request.attempts}
         self.known = {a.candidate for a in request.attempts if a.candidate}
@@ -248,6 +253,23 @@ class _Search:
         # Where the host chooses numbers by size, what was planned reads otherwise than what came of it.
         planned = [self._after(a.plan.base, a.plan.steps)[0] for a in tried if a.plan.base in self.sources]
         self.known |= {self._structure(text) for text in planned}
+
+    def plan(self, proposal: _Proposal) -> Plan:
+        version = proposal.version
+        why = (
+            "; ".join(f"{step}: {self.rewrite(step).EXPECTED}" for step in proposal.steps)
+            if version is None
+            else "each form is kept where it measured faster; the host chooses"
+        )
+        return Plan(
+            id=digest(proposal.base, *proposal.steps)[:12],
+            title=" + ".join(proposal.steps),
+            steps=proposal.steps,
+            rationale=why,
+            expected_speedup=round(proposal.speedup, 3),
+            base=proposal.base,
+            version=version,
+        )
 
     def rewrite(self, step: str) -> Rewrite:
         return _catalog()[step.partition(":")[0]]
@@ -388,6 +410,13 @@ class _Search:
         lists = {plan: self._at_most(*plan) for plan in dict.fromkeys(self._lists())}
         place = {step: at for at, step in enumerate(self.steps)}
         waiting: list[tuple[float, int, list[int], str, _Proposal]] = []
+        joined = [(-round(p.speedup, 6), 1, [len(self.steps)], name, p) for name, p in self._two_forms()]
+        last = self.request.attempts[-1] if self.request.attempts else None
+        if joined and not (last is not None and last.plan.version is not None and not last.accepted):
+            # Both forms are measured, the lists below are guesses; but what was only noise in them goes on promising.
+            yield from self._new(joined.pop(0))
+        for entry in joined:
+            heapq.heappush(waiting, entry)
         for (base, steps), bound in sorted(lists.items(), key=lambda item: -item[1]):
             while waiting and -waiting[0][0] > bound:
                 yield from self._new(heapq.heappop(waiting))
@@ -399,6 +428,34 @@ class _Search:
                 heapq.heappush(waiting, (*order, _Proposal(base, applied, speedup)))
         while waiting:
             yield from self._new(heapq.heappop(waiting))
+
+    def _two_forms(self) -> Iterator[tuple[str, _Proposal]]:
+        """Pairs of measured sources that promise more in one file than the incumbent, each with its file's structure."""
+        request, language = self.request, self.request.device.device
+        times = {a.candidate: a.speedups for a in request.attempts if a.candidate in self.sources}
+        found = versions.proposed(
+            request.spec,
+            tuple(timing.workload for timing in request.timings),
+            {self.root: (1.0,) * len(request.timings)} | times,
+            self._speedup(request.incumbent),
+            comparison.MARGIN[language],
+        )
+        for base, version, speedup in found:
+            steps = (f"multiversion {version.candidate[:8]}: {version.said(request.spec)}",)
+            if (base, steps) in self.tried or base not in self.sources:
+                continue
+            try:
+                text = multiversion(
+                    _parsed(self.sources[base], language),
+                    _parsed(self.sources[version.candidate], language),
+                    request.spec,
+                    version,
+                )
+            except Unsupported:
+                continue
+            name = self._structure(text)
+            if name not in self.known:
+                yield name, _Proposal(base, steps, speedup, version)
 
     def _new(self, entry: tuple[float, int, list[int], str, _Proposal]) -> Iterator[_Proposal]:
         """The proposal, unless one for the same source came before."""

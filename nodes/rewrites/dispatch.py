@@ -15,6 +15,7 @@ from tree_sitter import Node
 from harness.bands import Split
 from harness.tunables import Tunable, bake, tunables
 from kernels.spec import DTYPE_BYTES, Spec
+from nodes.rewrites._entry import has_c_linkage, measured, parameters
 from nodes.rewrites.source import Edits, Source, Unsupported
 
 BANDS = {2: ("SMALL", "LARGE"), 3: ("SMALL", "MEDIUM", "LARGE")}
@@ -53,7 +54,7 @@ class _Dispatch:
         self.entries = {
             name
             for name, function in self.functions.items()
-            if name in names and all(self._has_c_linkage(node) for node in function.nodes)
+            if name in names and all(has_c_linkage(node) for node in function.nodes)
         }
         self.edits = Edits(source)
 
@@ -125,12 +126,6 @@ class _Dispatch:
         qualifiers = [self.source.of(child) for child in node.children if child.type == "type_qualifier"]
         return "constexpr" in qualifiers and len(node.children_by_field_name("declarator")) == 1
 
-    def _has_c_linkage(self, node: Node) -> bool:
-        here: Node | None = node
-        while here is not None and here.type != "linkage_specification":
-            here = here.parent
-        return here is not None
-
     def _holder(self, node: Node | None) -> Node | None:
         """The outermost definition around a node."""
         found = None
@@ -194,7 +189,7 @@ class _Dispatch:
         """The numbers of each band and the thresholds, in the place of the first number."""
         taken = {self.source.of(node) for node in self.source.walk(None, "identifier")}
         lines = [
-            f"// Which numbers are fastest depends on the workload: they were measured for bands of {self._said()}."
+            f"// Which numbers are fastest depends on the workload: they were measured for bands of {self.split.measure.words()}."
         ]
         new: list[str] = []
         for band, name in zip(self.split.bands, self.names, strict=True):
@@ -219,10 +214,6 @@ class _Dispatch:
             end = self.source.data.find(b"\n", node.start_byte) + 1 or len(self.source.data)
             self.edits.changes.append((node.start_byte, end, "" if index else "\n".join(lines) + "\n"))
 
-    def _said(self) -> str:
-        measure = self.split.measure
-        return " * ".join([*measure.sizes, *([f"sizeof(*{measure.tensor})"] if measure.tensor else [])])
-
     def _parametrise(self, node: Node, needs: list[str]) -> None:
         """The function takes the numbers that it depends on as template parameters, in front of its own."""
         declared = ", ".join(f"int {name}" for name in needs)
@@ -233,7 +224,7 @@ class _Dispatch:
                 raise Unsupported("a specialisation of a function")
             self.edits.insert(listed.start_byte + 1, f"{declared}, ")
             return
-        if self._has_c_linkage(node):
+        if has_c_linkage(node):
             raise Unsupported("a function that cannot be a template")
         indent = self.source.indent(node)
         self.edits.insert(node.start_byte, f"template <{declared}>\n{indent}")
@@ -283,7 +274,8 @@ class _Dispatch:
             whole = f"template <{head}>\nvoid {name}_tuned{parameters} {inner.text(body)}\n\n"
             self.edits.insert(outer.start_byte, whole)
         indent, unit = self.source.indent(node), self.source.unit(node)
-        condition, lines = self._condition(node), ["{"]
+        condition = measured(self.source, self.spec, node, self.split.measure)
+        lines = ["{"]
         for index, (limits, text) in enumerate(zip(self.split.bands, calls, strict=True)):
             test = f"if ({condition} < {self.names[index]}_BELOW) " if limits.below is not None else ""
             lines += [f"{unit}{'} else ' if index else ''}{test}{{", f"{unit * 2}{text}"]
@@ -307,33 +299,7 @@ class _Dispatch:
         return "".join(line if line.endswith("(") else f"{line} " for line in map(str.strip, text.split("\n"))).strip()
 
     def _own(self, name: str, node: Node, numbers: list[str]) -> str:
-        return f"{name}_tuned<{', '.join(numbers)}>({', '.join(self._parameters(node))});"
-
-    def _parameters(self, node: Node) -> list[str]:
-        declarator = node.child_by_field_name("declarator")
-        listed = declarator.child_by_field_name("parameters") if declarator is not None else None
-        names = []
-        for parameter in listed.named_children if listed is not None else []:
-            here = parameter.child_by_field_name("declarator")
-            while here is not None and here.type != "identifier":
-                here = here.child_by_field_name("declarator") or next(iter(reversed(here.named_children)), None)
-            if here is None:
-                raise Unsupported("an entry point with a parameter that has no name")
-            names.append(self.source.of(here))
-        return names
-
-    def _condition(self, node: Node) -> str:
-        """The measure in the entry point's own words."""
-        names = dict(zip([a.name for a in self.spec.arguments], self._parameters(node), strict=False))
-        measure = self.split.measure
-        if not {*measure.sizes, *([measure.tensor] if measure.tensor else [])} <= names.keys():
-            raise Unsupported("an entry point that lacks a size")
-        return " * ".join(
-            [
-                *(names[size] for size in measure.sizes),
-                *([f"sizeof(*{names[measure.tensor]})"] if measure.tensor else []),
-            ]
-        )
+        return f"{name}_tuned<{', '.join(numbers)}>({', '.join(parameters(self.source, node))});"
 
     @staticmethod
     def _in(node: Node, outer: Node) -> bool:

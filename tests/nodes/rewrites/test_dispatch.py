@@ -90,7 +90,7 @@ def test_how_it_reads() -> None:
     assert dispatched(HEAD + FORMS["only a call"], "cpu", SPEC, TWO) == (
         """\
 #include <cstdint>
-// Which numbers are fastest depends on the workload: they were measured for bands of n * sizeof(*out).
+// Which numbers are fastest depends on the workload: they were measured for bands of sizeof(*out) * n.
 #define SMALL_BELOW 64  // tune: 64
 #define STEP_SMALL 1  // tune: 1 3 5
 #define STEP_LARGE 5  // tune: 1 3 5
@@ -98,7 +98,7 @@ def test_how_it_reads() -> None:
 template <int STEP>
 static void run(float* y, int64_t n) { y[0] = STEP * 10 + BLOCK; }
 extern "C" void some_float32(float* y, int64_t count) {
-  if (count * sizeof(*y) < SMALL_BELOW) {
+  if (sizeof(*y) * count < SMALL_BELOW) {
     run<STEP_SMALL>(y, count);
   } else {
     run<STEP_LARGE>(y, count);

@@ -1,0 +1,359 @@
+"""Two forms of a kernel in one file; the host takes the other one for some data types, or below or above a size.
+
+    extern "C" void silu_float16(const __half* x, __half* y, int count, cudaStream_t stream) {
+      if (sizeof(*y) * count < SMALL_BELOW) {      // the other form came with all that it needs, named ..._small
+        silu_float16_small(x, y, count, stream);
+        return;
+      }
+      ...                                          // as it was
+
+Both forms were measured; what one of them lost where the other won is not lost any more. What the files have in common
+stays in one piece. No step by itself: it needs a second source (see Version in nodes/roles.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tree_sitter import Node
+
+from kernels.spec import Spec
+from nodes.rewrites._entry import has_c_linkage, measured, parameters
+from nodes.rewrites._insert import include
+from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.roles import Version
+
+_DIRECTIVES = {"preproc_def", "preproc_function_def"}
+_NAMED = {
+    *_DIRECTIVES,
+    "alias_declaration",
+    "class_specifier",
+    "concept_definition",
+    "enum_specifier",
+    "struct_specifier",
+    "union_specifier",
+}
+_WORDS = ("identifier", "namespace_identifier", "type_identifier")
+"""A class in front of `::` parses as a namespace."""
+_DECLARES = {"declaration", "function_definition", "type_definition"}
+
+
+def multiversion(source: Source, other: Source, spec: Spec, version: Version) -> str:
+    """`source` with `other`'s form for what `version` says. Raises Unsupported where a form is not understood."""
+    if any(one.root.has_error and any(node.is_error for node in one.walk()) for one in (source, other)):
+        raise Unsupported("the parser did not understand all of it")
+    return _Joined(_File(source, spec), _File(other, spec), spec, version).text()
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """A definition at the top of a file, with the comments that belong to it."""
+
+    node: Node
+    names: tuple[str, ...]
+    start: int
+    end: int
+    scope: tuple[str, ...] = ()
+    """Named namespaces around it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _File:
+    source: Source
+    spec: Spec
+
+    @cached_property
+    def items(self) -> list[_Item]:
+        return [self._item(node, scope) for node, scope in self._flat(self.source.root)]
+
+    @cached_property
+    def groups(self) -> dict[str, list[_Item]]:
+        """All definitions of a name: overloads and specialisations stay together."""
+        found: dict[str, list[_Item]] = {}
+        for item in self.items:
+            for name in item.names:
+                found.setdefault(name, []).append(item)
+        return found
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Every identifier, those in the text of macros included."""
+        return frozenset(self.source.of(node) for node in self.source.walk() if not node.children) | frozenset(
+            inner.of(node) for inner, node, _ in self._macro_words(self.source.root)
+        )
+
+    def entry(self, dtype: str) -> Node | None:
+        """The definition of the entry point for a data type, None where no such function can be seen."""
+        for name in self.spec.entry_names(dtype):
+            for item in self.groups.get(name, []):
+                if item.node.child_by_field_name("body") is not None and has_c_linkage(item.node):
+                    return item.node
+        return None
+
+    def text(self, item: _Item) -> str:
+        return self.source.data[item.start : item.end].decode().rstrip()
+
+    def uses(self, item: _Item) -> set[str]:
+        """Names that an item reads or defines."""
+        nodes = self.source.walk(item.node, *_WORDS)
+        return {self.source.of(node) for node in nodes} | {
+            inner.of(node) for inner, node, _ in self._macro_words(item.node)
+        }
+
+    def renamed(self, item: _Item, names: dict[str, str]) -> str:
+        changes = [
+            (node.start_byte, node.end_byte, names[self.source.of(node)])
+            for node in self.source.walk(item.node, *_WORDS)
+            if self.source.of(node) in names
+        ]
+        for inner, node, at in self._macro_words(item.node):
+            if inner.of(node) in names:
+                changes.append((at + node.start_byte, at + node.end_byte, names[inner.of(node)]))
+        pieces, at = [], item.start
+        for start, end, text in sorted(changes):
+            pieces += [self.source.data[at:start].decode(), text]
+            at = end
+        return ("".join(pieces) + self.source.data[at : item.end].decode()).rstrip()
+
+    def _macro_words(self, node: Node) -> list[tuple[Source, Node, int]]:
+        """Identifiers of directives below a node, which the grammar keeps as text: their tree, node and offset."""
+        found = []
+        for text in self.source.walk(node, "preproc_arg"):
+            inner = self.source.reparsed(self.source.of(text))
+            found += [(inner, word, text.start_byte) for word in inner.walk(None, *_WORDS)]
+        return found
+
+    def _flat(self, node: Node, scope: tuple[str, ...] = ()) -> list[tuple[Node, tuple[str, ...]]]:
+        """Definitions, those within `extern "C"` and namespaces too, with the names of the namespaces."""
+        found: list[tuple[Node, tuple[str, ...]]] = []
+        for child in node.named_children:
+            body = child.child_by_field_name("body")
+            if child.type in {"linkage_specification", "namespace_definition"} and body is not None:
+                name = child.child_by_field_name("name")
+                inside = (*scope, self.source.of(name)) if name is not None else scope
+                found += self._flat(body, inside) if body.type == "declaration_list" else [(body, inside)]
+            elif child.type not in {"comment", "preproc_include"}:
+                found.append((child, scope))
+        return found
+
+    def _item(self, node: Node, scope: tuple[str, ...]) -> _Item:
+        start, end = node.start_byte, node.end_byte
+        before = node.prev_sibling
+        while before is not None and before.type == "comment" and self._alone(before) and self._adjacent(before, start):
+            start, before = before.start_byte, before.prev_sibling
+        line_end = self.source.data.find(b"\n", max(end - 1, 0))
+        after = node.next_sibling
+        while after is not None and after.type in {";", "comment"} and after.start_byte < line_end:
+            end, after = after.end_byte, after.next_sibling
+        return _Item(node, tuple(self._names(node)), start, end, scope)
+
+    def _alone(self, comment: Node) -> bool:
+        """Whether nothing stands in front of it on its line."""
+        line = self.source.data.rfind(b"\n", 0, comment.start_byte) + 1
+        return not self.source.data[line : comment.start_byte].strip()
+
+    def _adjacent(self, comment: Node, start: int) -> bool:
+        return self.source.data[comment.end_byte : start].count(b"\n") <= 1
+
+    def _names(self, node: Node) -> list[str]:
+        while node.type == "template_declaration":
+            node = node.named_children[-1]
+        if node.type in _NAMED:
+            inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
+            named = [node, *inside]  # what an enum lists is known beside it, too
+            return [self._last(one.child_by_field_name("name")) for one in named]
+        if node.type in _DECLARES:
+            names = [self._last(one) for one in node.children_by_field_name("declarator")]
+            return names or [self._last(node.child_by_field_name("type"))]
+        return [""]
+
+    def _last(self, node: Node | None) -> str:
+        """The name that a declarator ends in, "" where it has none of its own."""
+        while node is not None and node.type not in {"identifier", "type_identifier"}:
+            inner = node.child_by_field_name("declarator") or node.child_by_field_name("name")
+            if inner is None and node.type in {"reference_declarator", "parenthesized_declarator"}:
+                inner = next(iter(reversed(node.named_children)), None)
+            node = inner
+        return self.source.of(node)
+
+
+class _Joined:
+    def __init__(self, first: _File, second: _File, spec: Spec, version: Version) -> None:
+        self.first, self.second, self.spec, self.version = first, second, spec, version
+        self.entries = {dtype: self._entries(dtype) for dtype in version.dtypes}
+        self.suffix = self._suffix()
+
+    def text(self) -> str:
+        copied = self._copied()
+        own = {name for item in copied for name in item.names} - {""}
+        names = {name: self._named(name) for name in own}
+        at = self._place(copied)
+        edits = Edits(self.first.source)
+        edits.insert(at, self._written(copied, names))
+        for mine, theirs in self._distinct():
+            self._enter(edits, mine, names[self._name(theirs)])
+        headers = [self.second.source.of(n.child_by_field_name("path")) for n in self._includes(self.second)]
+        missing = set(headers) - {
+            self.first.source.of(n.child_by_field_name("path")) for n in self._includes(self.first)
+        }
+        text = edits.apply()
+        for header in sorted(missing):
+            if not header.startswith("<"):
+                raise Unsupported(f"an include of {header}")
+            source = self.first.source.reparsed(text)
+            edits = Edits(source)
+            include(source, edits, header.strip("<>"))
+            text = edits.apply()
+        return text
+
+    def _written(self, copied: list[_Item], names: dict[str, str]) -> str:
+        text = f"// The form for {self.version.said(self.spec, self._bound())}: measured faster there, and slower elsewhere than the one above."
+        if self.version.measure is not None:
+            text += f"\n{self._threshold()}"
+        before: _Item | None = None
+        for item in copied:
+            scope = before.scope if before is not None else ()
+            if item.scope != scope:
+                text += f"\n\n}}  // namespace {'::'.join(scope)}" if scope else ""
+                text += f"\n\nnamespace {'::'.join(item.scope)} {{" if item.scope else ""
+            together = before is not None and {before.node.type, item.node.type} <= _DIRECTIVES
+            renamed = self.second.renamed(item, names)
+            entry = any(item.node == theirs for _, theirs in self._distinct())
+            text += ("\n" if together else "\n\n") + (self._static(item, renamed) if entry else renamed)
+            before = item
+        if before is not None and before.scope:
+            text += f"\n\n}}  // namespace {'::'.join(before.scope)}"
+        return text + "\n\n"
+
+    @staticmethod
+    def _includes(file: _File) -> list[Node]:
+        return list(file.source.walk(None, "preproc_include"))
+
+    def _entries(self, dtype: str) -> tuple[Node, Node]:
+        mine, theirs = self.first.entry(dtype), self.second.entry(dtype)
+        if mine is None or theirs is None:
+            raise Unsupported(f"no entry point for {dtype} is written out")
+        return mine, theirs
+
+    def _distinct(self) -> list[tuple[Node, Node]]:
+        """Entry points, once where one serves several data types."""
+        pairs = {mine.start_byte: (mine, theirs) for mine, theirs in self.entries.values()}
+        return list(pairs.values())
+
+    def _name(self, entry: Node) -> str:
+        return self.second._names(entry)[0]
+
+    def _copied(self) -> list[_Item]:
+        """Items of the other file that its entry points need and that this file has not, in their order."""
+        theirs = [entry for _, entry in self._distinct()]
+        needed: dict[int, _Item] = {}
+        waiting = [item for item in self.second.items if any(item.node == entry for entry in theirs)]
+        while waiting:
+            item = waiting.pop()
+            if item.start not in needed:
+                needed[item.start] = item
+                waiting += [other for name in self.second.uses(item) for other in self.second.groups.get(name, [])]
+        for item in self.second.items:
+            # What has no name of its own (a using directive, a condition of the preprocessor) must be in both files.
+            if "" in item.names and self.second.text(item) not in self._texts and item.start not in needed:
+                raise Unsupported(f"line {item.node.start_point[0] + 1} of the other form cannot be named")
+        own = {item.start for item in needed.values() if not self._shared(item) or item.node in theirs}
+        changed = True
+        while changed:  # what builds on something that differs is not the same either
+            names = {name for start in own for name in needed[start].names}
+            more = {
+                s for s, item in needed.items() if s not in own and names & (self.second.uses(item) | set(item.names))
+            }
+            own |= more
+            changed = bool(more)
+        if any("" in needed[start].names for start in own):
+            raise Unsupported("a definition without a name differs")
+        return [needed[start] for start in sorted(own)]
+
+    @cached_property
+    def _texts(self) -> dict[str, int]:
+        return {self.first.text(item): item.start for item in self.first.items}
+
+    def _shared(self, item: _Item) -> bool:
+        """Whether this file has the same definitions of the item's names."""
+        for name in item.names:
+            mine = [self.first.text(one) for one in self.first.groups.get(name, [])]
+            if mine != [self.second.text(one) for one in self.second.groups.get(name, [])]:
+                return False
+        return True
+
+    def _place(self, copied: list[_Item]) -> int:
+        """In front of the first entry point, if all that the copies build on stands above it."""
+        first = min((mine for mine, _ in self._distinct()), key=lambda node: node.start_byte)
+        outer = first
+        while outer.parent is not None and outer.parent.type != "translation_unit":
+            outer = outer.parent
+        at = outer.start_byte
+        before = outer.prev_sibling
+        while before is not None and before.type == "comment" and self.first._alone(before):
+            at, before = before.start_byte, before.prev_sibling
+        own = {name for item in copied for name in item.names}
+        for name in {name for item in copied for name in self.second.uses(item)} - own:
+            if any(item.start >= at for item in self.first.groups.get(name, [])):
+                raise Unsupported(f"{name} is defined below the first entry point")
+        return at
+
+    # --- words -------------------------------------------------------------------------------------------------
+
+    def _suffix(self) -> str:
+        """One that makes no name that is there already."""
+        version = self.version
+        plain = (
+            "_".join(version.dtypes) if version.measure is None else "small" if version.below is not None else "large"
+        )
+        taken, count = self.first.words | self.second.words, 1
+        while True:
+            suffix = plain if count == 1 else f"{plain}{count}"
+            self.suffix = suffix
+            if not taken & {
+                self._bound(),
+                *map(self._named, [name for item in self.second.items for name in item.names]),
+            }:
+                return suffix
+            count += 1
+
+    def _named(self, name: str) -> str:
+        if name[:1].isupper() and "_" not in name and not name.isupper():
+            return f"{name}{self.suffix.capitalize()}"
+        return f"{name}_{self.suffix.upper() if name.isupper() else self.suffix}"
+
+    def _bound(self) -> str:
+        return f"{self.suffix.upper()}_{'BELOW' if self.version.below is not None else 'FROM'}"
+
+    def _threshold(self) -> str:
+        value = self.version.below if self.version.below is not None else self.version.at_least
+        choices = sorted({value, *self.version.others})
+        listed = f"  // tune: {' '.join(map(str, choices))}" if len(choices) > 1 else ""
+        return f"#define {self._bound()} {value}{listed}"
+
+    def _static(self, item: _Item, text: str) -> str:
+        """An entry point of the other form, which nobody outside of the file calls any more."""
+        at = item.node.start_byte - item.start
+        head = self.second.source.data[item.start : item.node.start_byte].decode()
+        return f"{head}static {text[len(head) :]}" if at else f"static {text}"
+
+    def _enter(self, edits: Edits, entry: Node, called: str) -> None:
+        source, version = self.first.source, self.version
+        body = entry.child_by_field_name("body")
+        assert body is not None
+        indent, unit = source.indent(entry), source.unit(entry)
+        call = f"{called}({', '.join(parameters(source, entry))})"
+        returns = source.of(entry.child_by_field_name("type")) != "void"
+        calls = [f"return {call};"] if returns else [f"{call};", "return;"]
+        if version.measure is None:
+            edits.replace(body, f"{{\n{indent}{unit}{calls[0]}\n{indent}}}")
+            return
+        condition = f"{measured(source, self.spec, entry, version.measure)} {version.sign} {self._bound()}"
+        lines = [f"if ({condition}) {{", *(f"{unit}{line}" for line in calls), "}"]
+        head = "".join(f"\n{indent}{unit}{line}" for line in lines)
+        if body.start_point[0] != body.end_point[0]:
+            edits.insert(body.start_byte + 1, head)
+            return
+        inside = "".join(f"\n{indent}{unit}{source.of(node)}" for node in body.named_children)
+        edits.replace(body, f"{{{head}{inside}\n{indent}}}")

@@ -1,0 +1,89 @@
+"""Which pairs of measured forms are proposed, and which are not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.bands import Measure
+from kernels.spec import Size, Spec, Tensor, Workload
+from nodes.policies.versions import proposed
+
+DTYPES = ("float16", "float32")
+WORKLOADS = tuple(
+    Workload(axes={"rows": rows, "n": n}, dtype=dtype)
+    for dtype in DTYPES
+    for rows, n in ((16, 1024), (64, 1024), (1024, 1024))
+)
+SPEC = Spec(
+    name="some",
+    summary="an operation with two sizes",
+    axes=("rows", "n"),
+    dtypes=DTYPES,
+    arguments=(Tensor(name="out", role="output", shape=("rows", "n")), Size(name="rows"), Size(name="n")),
+    workloads=WORKLOADS,
+)
+MARGIN = 0.01
+ONES = (1.0,) * 6
+
+
+def best(speedups: dict[str, tuple[float, ...]], incumbent: float):
+    found = proposed(SPEC, WORKLOADS, {"root": ONES} | speedups, incumbent, MARGIN)
+    assert [one[2] for one in found] == sorted((one[2] for one in found), reverse=True)
+    return found[0] if found else None
+
+
+def mean(*values: float) -> float:
+    return math.prod(values) ** (1 / len(values))
+
+
+def test_a_form_that_loses_on_the_largest_leaves_it_to_the_other() -> None:
+    base, version, speedup = best({"a": (2, 2, 0.8, 2, 2, 0.8)}, 1.0)
+    names = {base, version.candidate}
+    assert names == {"root", "a"}
+    taken = [version.takes(SPEC, workload) for workload in WORKLOADS]
+    assert taken in ([True, True, False] * 2, [False, False, True] * 2)
+    assert speedup == pytest.approx(mean(2, 2, 1, 2, 2, 1), rel=MARGIN)
+
+
+def test_a_form_of_one_data_type() -> None:
+    base, version, speedup = best({"a": (2, 2, 2, 1, 1, 1), "b": (1, 1, 1, 2, 2, 2)}, mean(2, 1))
+    assert {base, version.candidate} == {"a", "b"} and version.measure is None and len(version.dtypes) == 1
+    assert speedup == pytest.approx(2, rel=MARGIN)
+
+
+def test_a_size_within_one_data_type() -> None:
+    base, version, _ = best({"a": (2, 2, 0.9, 2, 2, 2)}, 1.0)
+    assert {base, version.candidate} == {"a", "root"}
+    chosen = [w.label for w in WORKLOADS if version.takes(SPEC, w) == (version.candidate == "root")]
+    assert chosen == [WORKLOADS[2].label]
+    assert version.dtypes == ("float16",) if version.candidate == "root" else version.measure is not None
+
+
+@pytest.mark.parametrize(
+    "speedups",
+    [
+        {},
+        {"a": (1.5,) * 6},  # nothing that another one does better
+        {"a": (1.5, 1.5, 1.5, 1.5, 1.5, 1.505), "b": (1.5, 1.5, 1.5, 1.5, 1.5, 1.495)},  # noise
+        {"a": (1.5, 0.9, 1.6, 1.5, 0.9, 1.5), "b": (0.9, 0.9, 1.5, 0.9, 0.9, 1.5)},  # slower than the baseline in between
+        {"a": (1.5, 1.5)},  # of another suite
+    ],
+)  # fmt: skip
+def test_what_promises_nothing_is_not_proposed(speedups: dict[str, tuple[float, ...]]) -> None:
+    incumbent = 1.5 if speedups else 1.0
+    assert best(speedups, incumbent) is None
+
+
+def test_without_timings_there_is_nothing_to_propose() -> None:
+    assert proposed(SPEC, (), {"root": (), "a": ()}, 1.0, MARGIN) == []
+
+
+def test_thresholds_lie_between_measured_sizes_and_may_move_to_the_next_gap() -> None:
+    _, version, _ = best({"a": (2, 2, 0.8, 2, 2, 0.8)}, 1.0)
+    limit = version.below or version.at_least
+    rows = Measure(sizes=("rows",))
+    assert version.measure == rows or version.measure.tensor == "out"
+    sizes = sorted(version.measure.of(SPEC, workload) for workload in WORKLOADS)
+    assert sizes[0] < limit < sizes[-1] and limit not in version.others and version.others

@@ -1,0 +1,220 @@
+"""Two forms in one file: how it reads, which of them runs, what is refused, and that the rules' own files go together."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.bands import Measure, measures
+from harness.records import DeviceFacts
+from harness.store import digest
+from harness.tunables import tunables
+from kernels import catalog
+from kernels.spec import Size, Spec, Tensor, Workload
+from nodes.policies.rules import RulesPolicy
+from nodes.rewrites.multiversion import multiversion
+from nodes.rewrites.source import Source, Unsupported
+from nodes.roles import CoderRequest, Finding, PlannerRequest, Version
+from tests.nodes.rewrites.emulate.emulation import emulated
+
+ROOT = Path(__file__).resolve().parents[3]
+H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
+SPEC = Spec(
+    name="some",
+    summary="an operation with one size",
+    axes=("n",),
+    dtypes=("float32", "float64"),
+    arguments=(Tensor(name="out", role="output", shape=("n",)), Size(name="n")),
+    workloads=(Workload(axes={"n": 1}, dtype="float32"),),
+)
+BYTES = Measure(sizes=("n",), tensor="out")
+BOTH = ("float32", "float64")
+
+
+def version(dtypes: tuple[str, ...] = BOTH, **more) -> Version:
+    return Version(candidate="other", dtypes=dtypes, **more)
+
+
+def below(limit: int, dtypes: tuple[str, ...] = BOTH, **more) -> Version:
+    return version(dtypes, measure=BYTES, below=limit, **more)
+
+
+def joined(first: str, second: str, how: Version) -> str:
+    return multiversion(Source(first, "cpu"), Source(second, "cpu"), SPEC, how)
+
+
+def entries(body: str) -> str:
+    return "".join(
+        f'extern "C" void some_{name}({ctype}* y, int64_t count) {{ {body} }}\n'
+        for name, ctype in (("float32", "float"), ("float64", "double"))
+    )
+
+
+def called(text: str, folder: Path, counts: list[int]) -> list[tuple[float, float]]:
+    """What a source writes to the first element of each data type."""
+    built_as = folder / f"{digest(text)}.so"  # a library that is loaded already would be taken for it
+    built_as.with_suffix(".cpp").write_text(text)
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wno-unused-function", "-Werror"]
+    subprocess.run(["g++", *flags, "-o", built_as, built_as.with_suffix(".cpp")], check=True)
+    built = ctypes.CDLL(str(built_as))
+    found = []
+    for count in counts:
+        single, double = (ctypes.c_float * 1)(), (ctypes.c_double * 1)()
+        built.some_float32(single, ctypes.c_int64(count))
+        built.some_float64(double, ctypes.c_int64(count))
+        found.append((single[0], double[0]))
+    return found
+
+
+SHARED = """\
+#include <cstdint>
+#define STEP 1  // tune: 1 3 5
+
+// Ten of them.
+static int tens(int x) { return 10 * x; }
+"""
+FIRST = SHARED + "template <typename T>\nstatic void run(T* y) { y[0] = tens(STEP); }\n\n" + entries("run(y);")
+SECOND = (
+    SHARED.replace("<cstdint>", "<cmath>\n#include <cstdint>")
+    + "// The other way.\ntemplate <typename T>\nstatic void run(T* y) { y[0] = -std::fabs(T(tens(STEP))); }\n\n"
+    + entries("run(y);")
+)
+
+
+def test_how_it_reads() -> None:
+    assert joined(FIRST, SECOND, below(64, ("float32",), others=(32,))) == (
+        """\
+#include <cstdint>
+#include <cmath>
+#define STEP 1  // tune: 1 3 5
+
+// Ten of them.
+static int tens(int x) { return 10 * x; }
+template <typename T>
+static void run(T* y) { y[0] = tens(STEP); }
+
+// The form for float32 with sizeof(*out) * n < SMALL_BELOW: measured faster there, and slower elsewhere than the one above.
+#define SMALL_BELOW 64  // tune: 32 64
+
+// The other way.
+template <typename T>
+static void run_small(T* y) { y[0] = -std::fabs(T(tens(STEP))); }
+
+static void some_float32_small(float* y, int64_t count) { run_small(y); }
+
+extern "C" void some_float32(float* y, int64_t count) {
+  if (sizeof(*y) * count < SMALL_BELOW) {
+    some_float32_small(y, count);
+    return;
+  }
+  run(y);
+}
+extern "C" void some_float64(double* y, int64_t count) { run(y); }
+"""
+    )
+
+
+# what the second file has where the first one has it otherwise -> its value is negative
+FORMS = {
+    "a function": "static void put(T* y) { y[0] = SIGN tens(1); }",
+    "a number": "#define VALUE SIGN 10  // tune: 10\ntemplate <typename T>\nstatic void put(T* y) { y[0] = VALUE; }",
+    "a macro of a macro": "#define VALUE (2 * FIVE)\n#define FIVE SIGN 5\nstatic void put(T* y) { y[0] = VALUE; }",
+    "a constant below what uses it": "constexpr int kSign = SIGN 1;\nstatic int sign() { return kSign; }\n"
+    "static void put(T* y) { y[0] = sign() * tens(1); }",
+    "one of two overloads": "static int of(int) { return SIGN 10; }\nstatic int of(long) { return 7; }\n"
+    "static void put(T* y) { y[0] = of(0); }",
+    "a specialisation": "template <typename U>\nstruct Value {\n  static constexpr int get = 1;\n};\ntemplate <>\nstruct Value<int> {\n"
+    "  static constexpr int get = SIGN 10;\n};\nstatic void put(T* y) { y[0] = Value<int>::get; }",
+    "within a namespace without a name": "namespace {\nint ten() { return SIGN 10; }\n}  // namespace\n"
+    "static void put(T* y) { y[0] = ten(); }",
+    "within namespaces": "namespace mine {\nint five() { return SIGN 5; }\nnamespace deep {\nint ten() { return 2 * five(); }\n}\n}\n"
+    "static void put(T* y) { y[0] = mine::deep::ten(); }",
+    "a type": "enum Sign { kSign = SIGN 1 };\nusing Which = Sign;\nstatic void put(T* y) { y[0] = tens(Which::kSign); }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_size_and_type_gets_its_form(form: str, tmp_path: Path) -> None:
+    text = FORMS[form].replace("static void put(T*", "template <typename T>\nstatic void put(T*")
+    text = text.replace("template <typename T>\ntemplate <typename T>", "template <typename T>")
+    first, second = (SHARED + text.replace("SIGN", sign) + "\n" + entries("put(y);") for sign in ("+", "-"))
+    new = joined(first, second, below(64))
+    assert called(new, tmp_path, [1, 7, 8, 15, 16]) == [(-10, -10), (-10, -10), (-10, 10), (-10, 10), (10, 10)]
+    new = joined(first, second, version(measure=BYTES, at_least=64))
+    assert called(new, tmp_path, [7, 8, 16]) == [(10, 10), (10, -10), (-10, -10)]
+    assert called(joined(first, second, version(("float64",))), tmp_path, [1, 99]) == [(10, -10), (10, -10)]
+    again = joined(joined(first, second, below(64)), first, below(16))
+    assert called(again, tmp_path, [1, 2, 4, 8, 16]) == [(10, 10), (10, -10), (-10, -10), (-10, 10), (10, 10)]
+
+
+def test_what_both_files_have_is_there_once_and_a_number_of_each_is_searched() -> None:
+    first = FIRST
+    second = SECOND.replace("#define STEP 1 ", "#define STEP 3 ")
+    new = joined(first, second, below(64, others=(32,)))
+    assert {t.name: (t.value, t.choices) for t in tunables(new)} == {
+        "STEP": (1, (1, 3, 5)), "STEP_SMALL": (3, (1, 3, 5)), "SMALL_BELOW": (64, (32, 64)),
+    }  # fmt: skip
+    assert new.count("static int tens(int x)") == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (FIRST, SHARED + "#define ENTRY(NAME, T) extern \"C\" void NAME(T* y, int64_t count) { y[0] = 1; }\n"
+         "ENTRY(some_float32, float)\nENTRY(some_float64, double)\n"),
+        (FIRST, SECOND + "namespace {\nint broken(\n}\n"),
+        (FIRST, SHARED + "#if __cplusplus > 201100\nconstexpr int kOne = 1;\n#endif\n" + entries("y[0] = kOne;")),
+        (FIRST, SHARED + "using namespace std;\n" + entries("y[0] = 1;")),
+        (FIRST, '#include "mine.h"\n' + SECOND),
+        (FIRST.replace("int64_t count", "int64_t"), SECOND),
+        # What the copy would build on stands below the place where it has to go.
+        ("#include <cstdint>\nint late();\n" + entries("y[0] = 1;") + "#define LATE 2\n",
+         "#include <cstdint>\n#define LATE 2\n" + entries("y[0] = LATE;")),
+    ],
+    ids=["entries by a macro", "not parsed", "conditions", "a using directive", "a header of its own",
+         "a parameter without a name", "defined too late"],
+)  # fmt: skip
+def test_what_is_not_understood_is_refused(first: str, second: str) -> None:
+    with pytest.raises(Unsupported):
+        joined(first, second, below(64))
+
+
+@pytest.mark.parametrize(
+    ("name", "baseline"),
+    [("scaled_rms_norm", "plain"), pytest.param("gather_rows", "vector", marks=pytest.mark.slow)],
+)
+def test_the_rules_own_forms_of_a_kernel_go_together(name: str, baseline: str, tmp_path: Path) -> None:
+    """The baseline above a size, the first plan's file below, both ways round, emulated on either side of it."""
+    folder = ROOT / "tests" / "inputs" / name
+    kernel = catalog.load(str(folder))
+    text = kernel.baseline("cuda", baseline)[1].read_text()
+    policy, finding = RulesPolicy(), Finding(bound="latency", summary="")
+    request = PlannerRequest(
+        spec=kernel.spec,
+        device=H200,
+        finding=finding,
+        incumbent="root",
+        source=text,
+        attempts=(),
+        sources={"root": text},
+    )
+    (plan,) = policy.planner(request)
+    asked = CoderRequest(spec=kernel.spec, device=H200, finding=finding, plan=plan, source=text)
+    new = policy.coder(asked).source
+    small = [w for w in kernel.spec.workloads if not w.timed]
+    measure = measures(kernel.spec)[0]
+    limit = max(measure.of(kernel.spec, workload) for workload in small)  # the largest of them is not below it
+    for index, (first, second) in enumerate([(text, new), (new, text)]):
+        both = multiversion(
+            Source(first, "cuda"),
+            Source(second, "cuda"),
+            kernel.spec,
+            Version(candidate="other", dtypes=kernel.spec.dtypes, measure=measure, below=limit),
+        )
+        path = tmp_path / f"{index}.cu"
+        path.write_text(both)
+        ran = emulated(folder, path)
+        assert (ran.returncode, ran.stdout.strip()) == (0, "right"), ran.stdout + ran.stderr
