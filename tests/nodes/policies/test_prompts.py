@@ -8,6 +8,7 @@ import subprocess
 import jinja2
 import pytest
 
+from harness.bands import Measure
 from harness.records import DeviceFacts
 from harness.store import digest
 from harness.tunables import tunables
@@ -17,7 +18,7 @@ from nodes.policies.chat import ModelPolicy
 from nodes.policies.render import PROMPTS, data, prototypes, render
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.policies.trim import LIMIT_CHARS, trimmed
-from nodes.roles import Attempt
+from nodes.roles import Attempt, Version
 from tests.nodes.policies.examples import (
     CPU,
     GPU,
@@ -148,6 +149,13 @@ def test_coder_reads_what_a_rules_plan_means() -> None:
         pytest.skip("no rewrite is written yet")
     _, user = prompt("coder", for_coder(plan=PLAN.model_copy(update={"steps": (name,)})))
     assert f"{name}: {rewrite.EXPECTED}" in user
+
+
+def test_coder_reads_both_forms_of_a_rules_plan_that_puts_them_in_one_file() -> None:
+    version = Version(candidate="b" * 64, dtypes=("float16",), measure=Measure(sizes=("tokens",)), below=512)
+    _, user = prompt("coder", for_coder(plan=PLAN.model_copy(update={"version": version}), other="// the other form"))
+    assert "for float16 with tokens < 512" in user and "// the other form" in user
+    assert "other form" not in prompt("coder", for_coder())[1]
 
 
 def test_tunables_are_explained_in_the_form_that_the_harness_reads() -> None:
