@@ -2,7 +2,10 @@
 
 Every form was timed on the same workloads. For each pair the choices that a host can make at a launch (by data type, by
 one side of a threshold on a size) are gone through; what is promised is the mean over all timings of the form that each
-workload would get. Medians carry noise, so every condition must earn half a margin; the harness measures the result.
+workload would get, less half a margin, since medians carry noise. The harness measures the result.
+
+What is faster on the whole stays the rule, and the other form the exception, under the narrowest conditions that say the
+same of the measured workloads: sizes that nobody measured get what was faster on the whole.
 """
 
 from __future__ import annotations
@@ -34,34 +37,35 @@ def proposed(
     if not workloads:
         return []
     logs = {name: [math.log(value) for value in each] for name, each in speedups.items() if len(each) == len(workloads)}
-    best: dict[tuple[str, str], tuple[float, Version]] = {}
+    means = {name: sum(each) / len(each) for name, each in logs.items()}
+    best: dict[tuple[str, str], tuple[float, int, Version]] = {}
     choices = list(_choices(spec, workloads))
     for base, mine in logs.items():
         for other, theirs in logs.items():
-            if other == base:
+            if other == base or (means[other], other) > (means[base], base):
                 continue
-            for version, cost in choices:
+            for version, narrowness in choices:
                 taken = [version.takes(spec, workload) for workload in workloads]
                 joined = [b if take else a for a, b, take in zip(mine, theirs, taken, strict=True)]
-                promise = sum(joined) / len(joined) - cost * margin / 2
-                if min(joined) > -margin and promise > best.get((base, other), (-math.inf,))[0]:
-                    best[base, other] = promise, version.model_copy(update={"candidate": other})
+                promise = round(sum(joined) / len(joined) - margin / 2, 9)
+                if min(joined) > -margin and (promise, narrowness) > best.get((base, other), (-math.inf, 0))[:2]:
+                    best[base, other] = promise, narrowness, version.model_copy(update={"candidate": other})
     found = [
         (base, version, math.exp(promise))
-        for (base, _), (promise, version) in best.items()
+        for (base, _), (promise, _, version) in best.items()
         if promise > math.log(incumbent) + margin
     ]
     return sorted(found, key=lambda one: (-one[2], one[0], one[1].candidate))[:MOST]
 
 
 def _choices(spec: Spec, workloads: Sequence[Workload]) -> Iterator[tuple[Version, int]]:
-    """What a host can go by, with the number of conditions. Nothing that takes all of the workloads or none."""
+    """What a host can go by, and how narrow that is: a size, a data type, both. Nothing that takes all or none."""
     dtypes = list(dict.fromkeys(workload.dtype for workload in workloads))
     subsets = [tuple(spec.dtypes), *((dtype,) for dtype in dtypes if len(dtypes) > 1)]
     for subset in subsets:
-        narrowed = int(subset != tuple(spec.dtypes))
+        narrowed = 2 * (subset != tuple(spec.dtypes))
         if narrowed:
-            yield Version(candidate="", dtypes=subset), 1
+            yield Version(candidate="", dtypes=subset), narrowed
         mine = [workload for workload in workloads if workload.dtype in subset]
         for measure in measures(spec):
             ranked = sorted({measure.of(spec, workload) for workload in mine})
