@@ -201,6 +201,8 @@ def _parsed(text: str, language: str) -> Source:
 def _rewritten(step: str, text: str, facts_json: str) -> str | None:
     facts = Facts.model_validate_json(facts_json)
     name, _, argument = step.partition(":")
+    if name not in _catalog() or argument not in ("", *getattr(_catalog()[name], "VARIANTS", ())):
+        return None  # a model's plan, or one of another version
     rewrite = _catalog()[name].rewrite
     source = _parsed(text, facts.device.device)
     try:
@@ -221,8 +223,6 @@ def _errors(source: Source) -> int:
 
 def applied_step(step: str, text: str, facts: Facts) -> str | None:
     """The source after one step, or None where it does not apply. `step` is a rewrite's name, or `name:argument`."""
-    if step.partition(":")[0] not in _catalog():
-        return None
     return _rewritten(step, text, facts.model_dump_json())
 
 

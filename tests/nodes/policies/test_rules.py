@@ -111,6 +111,14 @@ def test_the_numbers_of_what_passed_are_searched_again_before_worse_plans_are_tr
     assert all(plans[at].steps == ("search_on",) and plans[at].base != run.root for at in again)
 
 
+def test_rules_go_on_after_a_model_whose_plans_are_sentences() -> None:
+    """Once its money is spent, the rules answer for a chat model."""
+    run = Run()
+    plan = Plan(id="m", title="packs", steps=("Load eight at a time.", "spread: over more blocks"), base=run.root)
+    run.attempts.append(Attempt(round=1, plan=plan, candidate="c", outcome=Outcome.PASSED, speedup=1.2))
+    assert run.play(1, lambda plan: 1.5)[0].steps == RulesPolicy().planner(Run().request())[0].steps
+
+
 def test_width_gives_different_plans() -> None:
     plans = RulesPolicy().planner(Run(width=4).request())
     assert len(plans) == 4 and len({plan.id for plan in plans}) == 4
