@@ -11,6 +11,7 @@ import math
 import re
 import statistics
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -44,6 +45,8 @@ PRIOR_TRUST = 0.5
 """How far a rewrite's own SPEEDUP is believed against one measurement, which counts as 1."""
 FAILURE_GAIN = 0.6
 """What a plan that did not pass counts as, so that plans with the same steps come later."""
+STRIKES = 2
+"""How often a step may come to nothing by itself, from whatever base."""
 AT_THE_LIMIT = 0.93
 """Share of the speed of light from which on there is nothing left to say but so."""
 SMALL_LIGHT_US = 3.0
@@ -295,6 +298,12 @@ class _Search:
         """Steps that only go on, by themselves, from what was measured."""
         return frozenset(step for step in self.steps if getattr(self.rewrite(step), "ALONE", False))
 
+    @cached_property
+    def given_up(self) -> frozenset[tuple[str, ...]]:
+        """Single steps that came to nothing often enough; every new base would ask for them once more."""
+        failed = Counter(a.plan.steps for a in self.request.attempts if not a.accepted)
+        return frozenset(steps for steps, times in failed.items() if len(steps) == 1 and times >= STRIKES)
+
     def prior(self, step: str) -> float:
         """Natural logarithm of the speedup to expect before anything was measured."""
         rewrite = self.rewrite(step)
@@ -374,10 +383,9 @@ class _Search:
         for base in self._bases():
             bundle = self._bundle()
             yield base, bundle
-            for step in every:
-                yield base, (step,)
-            if base != self.root and base not in came_to_nothing:
-                yield from ((base, (step,)) for step in self.steps if step in self.alone)
+            for step in self.steps:
+                if step not in self.alone or (base != self.root and base not in came_to_nothing):
+                    yield base, (step,)
         bundle = self._bundle()
         for step in every:
             name = step.partition(":")[0]
@@ -422,7 +430,9 @@ class _Search:
                 yield from self._new(heapq.heappop(waiting))
             text, applied = self._after(base, steps)
             name = self._structure(text)
-            if applied and (base, applied) not in self.tried and not {name, digest(text)} & self.known:
+            if not applied or applied in self.given_up:
+                continue
+            if (base, applied) not in self.tried and not {name, digest(text)} & self.known:
                 speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
                 order = (-round(speedup, 6), len(applied), [place[step] for step in applied], name)
                 heapq.heappush(waiting, (*order, _Proposal(base, applied, speedup)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,14 @@ def test_the_numbers_of_what_passed_are_searched_again_before_worse_plans_are_tr
     again = [at for at, plan in enumerate(plans) if "search_on" in plan.steps]
     assert again and again[0] < 5, [plan.steps for plan in plans]
     assert all(plans[at].steps == ("search_on",) and plans[at].base != run.root for at in again)
+
+
+def test_a_step_that_came_to_nothing_by_itself_twice_is_not_planned_so_from_the_next_base() -> None:
+    run = Run()
+    plans = run.play(15, lambda plan: 2.0 + len(run.attempts) / 1e4)  # noise: each as fast as the one before
+    single = Counter(plan.steps for plan in plans if len(plan.steps) == 1)
+    assert single and max(single.values()) <= 2
+    assert len(plans) == 15
 
 
 def test_rules_go_on_after_a_model_whose_plans_are_sentences() -> None:
