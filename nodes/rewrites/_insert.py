@@ -32,6 +32,15 @@ def after_definitions(source: Source, type_name: str) -> int:
     return end
 
 
+def behind_stores(source: Source) -> int:
+    """The byte behind the last definition of store_lanes."""
+    end = 0
+    for node in source.walk(None, "function_definition"):
+        if source.of(node.child_by_field_name("declarator")).startswith("store_lanes("):
+            end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+    return end or after_definitions(source, "")
+
+
 def define(source: Source, edits: Edits, name: str, line: str) -> None:
     """Adds a `#define` once."""
     if any(source.of(node.child_by_field_name("name")) == name for node in source.walk(None, "preproc_def")):

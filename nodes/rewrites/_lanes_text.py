@@ -90,17 +90,19 @@ static inline void store_lanes(int8_t* to, lanes value, int64_t count) {
 """
 
 _EXP = """
-// e^x to 2 ulp: x = n ln 2 + r, a polynomial for e^r, scaled by 2^n. Minimum and maximum hand a NaN on.
+// e^x to 1.1 ulp: x = n ln 2 + r with n in sixteenths, 2^n by a table of its fraction and by scaling, a short polynomial
+// for e^r. Out of range n saturates the scaling and r, then meaningless, is cut off; a NaN comes through n.
 static inline lanes exp_lanes(lanes x) {
-    const lanes inside = _mm512_max_ps(splat(-104.0f), _mm512_min_ps(splat(89.0f), x));
-    const lanes n = _mm512_roundscale_ps(inside * 1.44269504f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const lanes r = (inside - n * 0.693145752f) - n * 1.42860677e-6f;
-    lanes power = r * 0.00831250105f + 0.0418903312f;
-    power = power * r + 0.166671154f;
-    power = power * r + 0.499992303f;
-    power = power * r + 1.0f;
-    power = power * r + 1.0f;
-    return _mm512_scalef_ps(power, n);
+    const lanes sixteenths = {  // 2^(k / 16)
+        1.0f, 1.04427378f, 1.09050773f, 1.13878863f, 1.18920712f, 1.24185781f, 1.29683955f, 1.35425555f,
+        1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f, 1.68179283f, 1.75625216f, 1.83400809f, 1.91520656f};
+    const lanes shifted = x * 1.44269504f + 786432.0f;  // 1.5 * 2^19: its last bit is worth 1 / 16
+    const lanes n = shifted - 786432.0f;
+    const lanes r = _mm512_range_ps((x - n * 0.693145752f) - n * 1.42860677e-6f, splat(0.03125f), 2);  // nearer to zero
+    lanes tail = r * 0.166666667f + 0.5f;
+    tail = tail * r + 1.0f;
+    const lanes fraction = _mm512_permutexvar_ps(_mm512_castps_si512(shifted), sixteenths);
+    return _mm512_scalef_ps(fraction + fraction * (tail * r), n);
 }
 """
 

@@ -12,7 +12,7 @@ from tree_sitter import Node
 from kernels.spec import Workload
 from nodes.rewrites import Facts
 from nodes.rewrites import _lanes_text as prelude
-from nodes.rewrites._insert import after_definitions, define
+from nodes.rewrites._insert import behind_stores, define
 from nodes.rewrites._loops import (
     Loop,
     canonical,
@@ -64,7 +64,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     threshold = _threshold_mb(facts)
     line = _DEFINE.format(threshold=threshold, large=4 * threshold)
     define(source, edits, "STREAM_FROM_MB", line)
-    edits.insert(_behind_stores(source), prelude.streams())
+    edits.insert(behind_stores(source), prelude.streams())
     return edits.apply()
 
 
@@ -135,15 +135,6 @@ def _parameters(source: Source, function: Node) -> set[str]:
     for node in source.walk(function.child_by_field_name("declarator"), "parameter_declaration"):
         names |= identifiers(source, node.child_by_field_name("declarator"))
     return names
-
-
-def _behind_stores(source: Source) -> int:
-    """The byte behind the last definition of store_lanes."""
-    end = 0
-    for node in source.walk(None, "function_definition"):
-        if source.of(node.child_by_field_name("declarator")).startswith("store_lanes("):
-            end = max(end, source.data.find(b"\n", node.end_byte) + 1)
-    return end or after_definitions(source, "")
 
 
 def _factor(text: str) -> str:

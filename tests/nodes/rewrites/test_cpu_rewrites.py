@@ -410,3 +410,53 @@ def test_stream():
     assert [(t.name, t.value) for t in tunables(after)] == [("STREAM_FROM_MB", 20)]
     assert apply("cpu_stream", lanes, facts(rows=64)) is None, "everything fits into the cache"
     assert apply("cpu_stream", lanes.replace("sums[r] = sum", "sums[r] = y[r]")) is None, "the output is read again"
+
+
+SWISH = """\
+    #include <cmath>
+    #include <cstdint>
+
+    static float swish(float v) {
+        return v / (1.0f + expf(-v));
+    }
+
+    void f(const float* x, const float* weight, float* y, int64_t rows, int64_t columns) {
+        for (int64_t r = 0; r < rows; ++r) {
+            const float* row = x + r * columns;
+            for (int64_t c = 0; c < columns; ++c) {
+                y[r * columns + c] = swish(row[c]) * weight[c];
+            }
+        }
+    }
+"""
+
+
+def streamed(text: str, *first: str) -> str:
+    for step in (*first, "cpu_lanes", "cpu_stream"):
+        text = apply(step, text)
+    return text
+
+
+def test_prefetch():
+    after = apply("cpu_prefetch", streamed(SWISH, "cpu_vector_math"))
+    assert behind(after, "const int64_t count = std").startswith(
+        "const int64_t count = std::min<int64_t>(LANES, columns - c);\n"
+        "            prefetch_ahead(row + c);\n"
+        "            store_lanes(y + r * columns + c, swish(load_lanes(row + c, count)) *"
+    ), "the row, not the weights, which stay in the caches"
+    assert after.index("constexpr int64_t LANES") < after.index("void prefetch_ahead(") < after.index("void f(")
+
+
+def test_prefetch_leaves_alone():
+    short = streamed(SWISH.replace("expf(-v)", "v * v"))
+    assert ", count, streams);" in short
+    assert apply("cpu_prefetch", short) is None, "little arithmetic"
+    lanes = apply("cpu_lanes", apply("cpu_vector_math", SWISH))
+    assert apply("cpu_prefetch", lanes) is None, "nothing goes past the caches"
+    loop = "for (int64_t c = 0; c < columns; ++c) {"
+    twice = SWISH.replace(loop, f"float sum = 0.0f;\n{loop} sum += weight[c]; }}\n{loop}").replace(
+        "= swish", "= sum * swish"
+    )
+    assert apply("cpu_prefetch", streamed(twice, "cpu_vector_math")).count("prefetch_ahead(row + c);") == 1
+    twice = twice.replace("+= weight[c]", "+= row[c]")
+    assert apply("cpu_prefetch", streamed(twice, "cpu_vector_math")) is None, "the sum has just read the row"

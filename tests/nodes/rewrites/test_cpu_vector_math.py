@@ -14,6 +14,8 @@ from nodes.rewrites import _lanes_text, cpu_vector_math
 
 ULPS = {"exp": 2.2, "log": 1.5, "log1p": 2.0, "tanh": 2.5, "erf": 2.5}
 """Largest error allowed, in units in the last place. Measured over a tenth of all floats: 2.17, 0.81, 1.44, 1.88, 2.33."""
+LANES_ULPS = ULPS | {"exp": 1.1}
+"""Over lanes the exponential goes by a table. Measured over a 37th of all floats: 1.071."""
 HEADERS = "#include <algorithm>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n#include <immintrin.h>\n"
 
 
@@ -69,4 +71,4 @@ def test_against_fp64(library, form, name):
         ulp = np.spacing(np.abs(wanted[~special])).astype(np.float64)
         error = np.abs(y[~special].astype(np.float64) - right[~special]) / ulp
     assert not np.isnan(error).any()
-    assert error.max() <= ULPS[name], x[~special][error.argmax()]
+    assert error.max() <= (ULPS if form == "scalar" else LANES_ULPS)[name], x[~special][error.argmax()]
