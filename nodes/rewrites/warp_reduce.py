@@ -75,7 +75,7 @@ class Tree:
 
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
-    edits, site = Edits(source), 0
+    edits, site = Edits(source), next_site(code)
     needed: set[str] = set()
     for kernel in code.kernels:
         attempt = Edits(source)
@@ -93,6 +93,20 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return edits.apply()
     except Unsupported:
         return None
+
+
+def next_site(code: Code) -> int:
+    """The first SITE that no call of ours has yet."""
+    taken = [-1]
+    for call in code.source.walk(None, "template_function"):
+        listed = call.child_by_field_name("arguments")
+        first = code.source.of(listed.named_children[0]) if listed is not None and listed.named_children else ""
+        if (
+            code.source.of(call.child_by_field_name("name")) in {f"block_{kind}" for kind in HELPERS}
+            and first.isdigit()
+        ):
+            taken.append(int(first))
+    return max(taken) + 1
 
 
 def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
@@ -114,8 +128,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
     ]
     if not trees or not kernel.launches:
         raise Unsupported("no reduction tree")
-    whole_warps = [_whole_warps(code, kernel, launch.block) for launch in kernel.launches]
-    if not all(whole_warps):
+    if not all(whole_warps(code, kernel, launch.block) for launch in kernel.launches):
         raise Unsupported("blocks that may not be whole warps")
     arrays = {name for tree in trees for name in tree.arrays}
     handled: list[Node] = [node for tree in trees for node in (*tree.stores, tree.loop)]
@@ -174,7 +187,7 @@ def _remove(edits: Edits, source: Source, node: Node) -> None:
     edits.changes.append((start, end, ""))
 
 
-def _whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
+def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
     """Whether the block is known to be a multiple of 32 threads."""
     value = code.polynomial(block).value
     if value is not None:
@@ -185,20 +198,18 @@ def _whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
             text = code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()")
             return text.isdigit() and int(text) >= 32 and int(text) % 32 == 0
         if found is not None and found.value is not None and not code.mutated(found):
-            return _whole_warps(code, kernel, found.value)
+            return whole_warps(code, kernel, found.value)
     if block.type in {"call_expression", "compound_literal_expression"} and code.source.of(block).startswith("dim3"):
         listed = block.child_by_field_name("arguments") or block.child_by_field_name("value")
         return (
-            listed is not None
-            and listed.named_child_count == 1
-            and _whole_warps(code, kernel, listed.named_children[0])
+            listed is not None and listed.named_child_count == 1 and whole_warps(code, kernel, listed.named_children[0])
         )
     if block.type == "argument_list" and block.named_child_count == 1:
-        return _whole_warps(code, kernel, block.named_children[0])
+        return whole_warps(code, kernel, block.named_children[0])
     return all(c % 32 == 0 for _, c in code.polynomial(block).terms)
 
 
-def _is_barrier(source: Source, node: Node) -> bool:
+def is_barrier(source: Source, node: Node) -> bool:
     return node.type == "expression_statement" and source.of(node).replace(" ", "") == "__syncthreads();"
 
 
@@ -209,9 +220,9 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
     if distance is None or body is None or loop.parent is None:
         return None
     inner = statements(body)
-    early = len(inner) == 2 and _is_barrier(source, inner[0])
+    early = len(inner) == 2 and is_barrier(source, inner[0])
     step_node = inner[1 if early else 0] if inner else body
-    if len(inner) != 2 or step_node.type != "if_statement" or not (early or _is_barrier(source, inner[1])):
+    if len(inner) != 2 or step_node.type != "if_statement" or not (early or is_barrier(source, inner[1])):
         return None
     consequence, holder = step_node.child_by_field_name("consequence"), step_node.child_by_field_name("condition")
     condition = holder.child_by_field_name("value") if holder is not None else None
@@ -228,7 +239,7 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
     siblings = [c for c in loop.parent.named_children if c.type not in {"comment", "preproc_call"}]
     at = next(i for i, c in enumerate(siblings) if same(c, loop))
     around = [s for s in (siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None) if s]
-    barriers = [s for s in around[: 2 if early else 1] if _is_barrier(source, s)]
+    barriers = [s for s in around[: 2 if early else 1] if is_barrier(source, s)]
     ready = at - 1 if barriers and same(barriers[0], siblings[at - 1]) else at
     if not early and ready == at:
         return None

@@ -1,0 +1,198 @@
+"""Who reads what a block's reduction leaves behind: its result in a variable, and its slots in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from tree_sitter import Node
+
+from nodes.rewrites._idle import LOOPS
+from nodes.rewrites.algebra import Polynomial
+from nodes.rewrites.device_code import Code, Definition, Kernel, declared_name, inside, same, statements
+from nodes.rewrites.regions import THREAD
+from nodes.rewrites.source import Edits, Unsupported
+from nodes.rewrites.warp_reduce import is_barrier
+
+
+def slots_of(code: Code, found: Definition) -> str:
+    """The element of shared memory, or of a pointer into it, that a name stands for; "" where it does not."""
+    declaration, declarator = found.declaration, found.declarator
+    if declaration is None or declarator is None:
+        return ""
+    element = code.source.of(declaration.child_by_field_name("type"))
+    if any(code.source.of(c) == "__shared__" for c in code.source.walk(declaration, "type_qualifier")):
+        return element if declarator.type in {"array_declarator", "identifier"} else ""
+    if (
+        declarator.type != "init_declarator"
+        or declarator.child_by_field_name("declarator").type != "pointer_declarator"
+    ):
+        return ""
+    for name in code.source.walk(found.value, "identifier"):
+        inner = code.definition(name)
+        if inner is not None and inner.kind == "local" and inner.where != found.where and slots_of(code, inner):
+            return element
+    return ""
+
+
+def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: Node | None = None) -> None:
+    """In a loop the slots are written again: a barrier in each round keeps that from overtaking the round before."""
+    around: Node | None = statement.parent
+    while around is not None and around.type not in LOOPS and not same(around, kernel.body):
+        around = around.parent
+    if around is None or around.type not in LOOPS:
+        return
+    body = around.child_by_field_name("body")
+    waits = [s for s in statements(body) if is_barrier(code.source, s)] if body is not None else []
+    if not any(s.end_byte <= statement.start_byte or s.start_byte >= (last or statement).end_byte for s in waits):
+        edits.insert(statement.start_byte, f"__syncthreads();\n{code.source.indent(statement)}")
+
+
+def declared_alone(code: Code, declaration: Node) -> Definition | None:
+    (declarator,) = declaration.children_by_field_name("declarator")
+    name = declared_name(declarator)
+    value = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
+    return Definition(code.source.of(name), "local", declaration, declarator, value) if name is not None else None
+
+
+def own_name(edits: Edits, code: Code, kernel: Kernel, found: Definition, first: Node, last: Node) -> str | None:
+    """A new name for a variable behind the statements, put where it is read; None where the variable is assigned to later,
+    or read where the new name is not in sight."""
+    around = last.parent
+    here: Node | None = first.parent
+    while here is not None and not same(here, kernel.body):
+        if here.type in LOOPS and not inside(found.declaration, here):
+            return None
+        here = here.parent
+    later = [use for use in code.uses(found, kernel.body) if use.start_byte >= last.end_byte]
+    assigned = {n.start_byte for n in code.assigned(kernel.body)}
+    if around is None or any(use.start_byte in assigned or not inside(use, around) for use in later):
+        return None
+    new = code.fresh(f"{found.name}_of_block")
+    for use in later:
+        edits.replace(use, new)
+    return new
+
+
+def check_readers(
+    code: Code, kernel: Kernel, found: Definition, statement: Node, allowed: Callable[[Code, Node], bool]
+) -> None:
+    """Whoever reads the variable behind the statement may, until it is assigned to anew. Raises Unsupported where not."""
+    around, end = statement.parent, kernel.body.end_byte
+    here: Node | None = around
+    while here is not None and not same(here, kernel.body):
+        if here.type in LOOPS and not inside(found.declaration, here):
+            raise Unsupported("a result that the next round may read")
+        here = here.parent
+    for later in statements(around) if around is not None else ():
+        if later.start_byte < statement.end_byte or later.type != "expression_statement":
+            continue
+        assignment = later.named_children[0] if later.named_child_count else later
+        target, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+        if assignment.type == "assignment_expression" and code.source.of(assignment.children[1]) == "=":
+            names = {code.source.of(n) for n in code.source.walk(right, "identifier")}
+            if target is not None and code.source.of(target) == found.name and found.name not in names:
+                end = later.start_byte
+                break
+    for use in code.uses(found, kernel.body):
+        if statement.end_byte <= use.start_byte < end and not allowed(code, use):
+            raise Unsupported("a result that others read")
+
+
+def nobody(code: Code, node: Node) -> bool:
+    return False
+
+
+def is_leaders(code: Code, node: Node) -> bool:
+    """Whether only the block's first thread gets there."""
+    here = node
+    while here.parent is not None and here.parent.type != "function_definition":
+        parent = here.parent
+        taken = parent.type == "if_statement" and same(parent.child_by_field_name("consequence"), here)
+        if taken and _is_leader(code, parent.child_by_field_name("condition").child_by_field_name("value")):
+            return True
+        here = parent
+    return False
+
+
+def _is_leader(code: Code, condition: Node | None) -> bool:
+    """`threadIdx.x == 0`, perhaps with more to it."""
+    if condition is None:
+        return False
+    if condition.type == "parenthesized_expression" and condition.named_child_count == 1:
+        return _is_leader(code, condition.named_children[0])
+    if condition.type == "unary_expression" and code.source.of(condition.children[0]) == "!":
+        return code.polynomial(condition.child_by_field_name("argument")) == Polynomial.symbol(THREAD)
+    if condition.type != "binary_expression":
+        return False
+    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+    sign = code.source.of(condition.child_by_field_name("operator"))
+    if sign == "&&":
+        return _is_leader(code, left) or _is_leader(code, right)
+    return sign == "==" and {code.polynomial(left), code.polynomial(right)} == {
+        Polynomial.symbol(THREAD),
+        Polynomial.constant(0),
+    }
+
+
+def check_slots(
+    code: Code, kernel: Kernel, names: set[str], written: list[tuple[int, int]], cells: Collection[str] = ()
+) -> None:
+    """Nothing else reads what a reduction leaves in its slots: in front of each read there is a write of the kernel's own,
+    nearer than the reduction. `written`: where the reductions are; `cells`: what they leave there still."""
+    source = code.source
+    events = [(start, False) for start, _ in written]
+    reads = []
+    names, own = _with_bases(code, kernel, names)
+    for name in source.walk(kernel.body, "identifier"):
+        if source.of(name) not in names or any(a <= name.start_byte < b for a, b in [*written, *own]):
+            continue
+        found, parent = code.definition(name), name.parent
+        declared = parent is not None and parent.type in {
+            "array_declarator",
+            "pointer_declarator",
+            "init_declarator",
+            "declaration",
+        }
+        if declared and parent is not None and not same(parent.child_by_field_name("value"), name):
+            continue
+        if found is None or found.kind != "local" or not slots_of(code, found):
+            continue
+        if parent is None:
+            raise Unsupported("slots of unknown use")
+        place = name
+        if parent.type == "subscript_expression" and same(parent.child_by_field_name("argument"), name):
+            place = parent
+        elif parent.type == "binary_expression" and source.of(parent.child_by_field_name("operator")) == "+":
+            continue  # what lies behind them
+        elif found.declarator is None or found.declarator.type != "identifier":
+            raise Unsupported("slots that are handed on")
+        owner = place.parent
+        sets = (
+            owner is not None
+            and owner.type == "assignment_expression"
+            and same(owner.child_by_field_name("left"), place)
+        )
+        if sets and source.of(owner.child_by_field_name("operator")) == "=":
+            events.append((owner.end_byte, True))
+        else:
+            reads.append(place)
+    events.sort()
+    for read in reads:
+        before = [theirs for at, theirs in events if at <= read.start_byte]
+        if not before or not (before[-1] or source.of(read) in cells):
+            raise Unsupported("slots that are read elsewhere")
+
+
+def _with_bases(code: Code, kernel: Kernel, names: set[str]) -> tuple[set[str], list[tuple[int, int]]]:
+    """Also what the names point into, and where they are made of that."""
+    every, own = set(names), []
+    for node in code.source.walk(kernel.body, "init_declarator"):
+        name = declared_name(node)
+        if name is None or code.source.of(name) not in names:
+            continue
+        inner = code.source.walk(node.child_by_field_name("value"), "identifier")
+        bases = {code.source.of(n) for n in inner if (f := code.definition(n)) is not None and slots_of(code, f)}
+        if bases:
+            every |= bases
+            own.append((node.start_byte, node.end_byte))
+    return every, own
