@@ -50,7 +50,7 @@ class RowThreads:
 
     def _region(self) -> Region:
         found = regions(self.kernel)
-        if len(found) != 1 or found[0].kind == "block" or found[0].axis != "x":
+        if len(found) != 1 or found[0].kind in {"block", "team"} or found[0].axis != "x":
             raise Unsupported("no row a thread")
         (region,) = found
         if region.loop is not None:

@@ -24,6 +24,8 @@ class Symbol:
     """Dividend and divisor of `/` and `%`."""
     operator: str = ""
     node: Node | None = field(default=None, compare=False, hash=False, repr=False)
+    address: Polynomial | None = field(default=None, compare=False, hash=False, repr=False)
+    """Of an element that is loaded, `p[i]`: p + i."""
 
     def depends_on(self, symbol: Symbol) -> bool:
         return self == symbol or any(part.depends_on(symbol) for part in self.parts)

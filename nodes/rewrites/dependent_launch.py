@@ -153,9 +153,10 @@ def named(kernel: Kernel, launch: Launch) -> str:
     parameters = [p.name for p in kernel.parameters]
     deduced = []
     for name in names[len(launch.template_arguments) :]:
-        typed = [p.name for p in kernel.parameters if p.pointer and p.element == name]
+        typed = [p for p in kernel.parameters if p.element == name]
         if not typed:
             raise Unsupported(f"template argument {name} of {kernel.name} is deduced")
-        deduced.append(f"std::decay_t<decltype(*{text(launch.arguments[parameters.index(typed[0])])})>")
+        argument = text(launch.arguments[parameters.index(typed[0].name)])
+        deduced.append(f"std::decay_t<decltype({'*' if typed[0].pointer else ''}{argument})>")
     function = text(launch.function).split("<")[0].rstrip()
     return f"{function}<{', '.join([*launch.template_arguments, *deduced])}>"

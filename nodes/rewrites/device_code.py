@@ -1078,8 +1078,23 @@ class Code:
         # Two places may spell different variables alike: the definitions are part of the name.
         marks = ",".join(sorted(f"{p.text}@{p.where}" for p in parts))
         return Polynomial.symbol(
-            Symbol(f"{text} [{marks}]", parts=frozenset(parts) or frozenset({Symbol(text)}), node=node)
+            Symbol(
+                f"{text} [{marks}]",
+                parts=frozenset(parts) or frozenset({Symbol(text)}),
+                node=node,
+                address=self._loaded(node, depth),
+            )
         )
+
+    def _loaded(self, node: Node, depth: int) -> Polynomial | None:
+        """Where `p[i]` or `__ldg(&p[i])` is, None for anything else."""
+        if node.type == "call_expression" and self.source.of(node.child_by_field_name("function")) in LOADS:
+            listed = node.child_by_field_name("arguments")
+            return self.polynomial(listed.named_children[0], depth + 1) if listed is not None else None
+        base, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+        if node.type != "subscript_expression" or base is None or indices is None or indices.named_child_count != 1:
+            return None
+        return self.polynomial(base, depth + 1) + self.polynomial(indices.named_children[0], depth + 1)
 
     def pointer_base(self, pointer: Polynomial) -> Symbol | None:
         """The one pointer in `base + offset`, None where there is none (an array of a struct, a local)."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.algebra import Polynomial
+from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     Access,
     Code,
@@ -31,7 +31,7 @@ from nodes.rewrites.device_code import (
     same,
     without_unused,
 )
-from nodes.rewrites.regions import THREAD, Region, Stride, accesses_in, carries_state, conditional, regions
+from nodes.rewrites.regions import Region, Stride, accesses_in, carries_state, conditional, regions, streams
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -44,7 +44,8 @@ ORDER = 30
 ELEMENT_BYTES = {
     "float": 4, "__half": 2, "half": 2, "__nv_bfloat16": 2, "nv_bfloat16": 2, "int8_t": 1, "uint8_t": 1, "char": 1,
     "signed char": 1, "unsigned char": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_storage_t": 1, "int": 4, "int32_t": 4, "uint32_t": 4,
-    "double": 8, "int64_t": 8, "int16_t": 2, "uint16_t": 2, "short": 2,
+    "double": 8, "int64_t": 8, "int16_t": 2, "uint16_t": 2, "short": 2, "unsigned": 4,
+    "__half2": 4, "half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4, "float2": 8, "int2": 8, "uint2": 8,
 }  # fmt: skip
 
 PACK_BYTES = """\
@@ -200,6 +201,9 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
             return None
     except Unsupported:
         return None
+    stored = {
+        name for access in accesses_in(kernel, region) if access.writes for name in (access.root, access.base.text)
+    }
     for access in accesses_in(kernel, region):
         stride = Stride(region.symbol)
         try:
@@ -210,6 +214,8 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
                 raise Unsupported("a pointer that moves, from an address that the host cannot check")
             if kernel.changes_within(access.offset, list(region.body)):
                 raise Unsupported("an index that the body changes")
+            if any(_looked_up(code, symbol) & stored for symbol in access.offset.symbols):
+                raise Unsupported("an index out of memory that the body changes")
             if (
                 access.base.text != access.root
                 and access.base.node is not None
@@ -245,10 +251,10 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     kept = [g for g in kept if g.first.root not in scalar_writes]
     if region.kind == "guard" and not _only_block_index(kernel, region):
         return None
-    if carries_state(kernel, list(region.body)):
+    if carries_state(kernel, list(region.body)) and not streams(kernel, region):
         return None
     for access in kernel.accesses:  # a thread's own share, written out, would become another share
-        if access.writes and access.root and not region.holds(access.node) and access.offset.depends_on(THREAD):
+        if access.writes and access.root and not region.holds(access.node) and region.tells_apart(access.offset):
             return None
     if not kept or not kernel.launches or all(_is_fallback(code, launch) for launch in kernel.launches):
         return None
@@ -263,6 +269,17 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         group.name = _free(f"{_called(code.source, group.first)}_pack", taken)
         taken.add(group.name)
     return Packed(kernel, region, kept, multiples)
+
+
+def _looked_up(code: Code, symbol: Symbol) -> set[str]:
+    """Every name in an element that an index is read from."""
+    named = (
+        code.source.walk(symbol.node, "identifier") if symbol.address is not None and symbol.node is not None else ()
+    )
+    roots = (
+        {code.root_of(s) for s in symbol.address.symbols if code.element_of(s)} if symbol.address is not None else set()
+    )
+    return roots | {code.source.of(name) for name in named}
 
 
 def _divided_whole(code: Code, kernel: Kernel, region: Region) -> list[tuple[Polynomial, int]]:
@@ -366,8 +383,11 @@ def _free(name: str, taken: set[str]) -> str:
     return name if name not in taken else next(f"{name}_{n}" for n in range(2, 1000) if f"{name}_{n}" not in taken)
 
 
-def _conditions(kernel: Kernel, launch: Launch, region: Region, polynomial: Polynomial, times: int) -> list[str]:
-    """What the host checks so that the polynomial is a multiple of (width * times). Raises where it cannot know."""
+def _conditions(
+    kernel: Kernel, launch: Launch, region: Region, polynomial: Polynomial, times: int
+) -> list[tuple[tuple[str, ...], int]]:
+    """Products, as their factors, that must be multiples of (width * the integer) so that the polynomial is a multiple of
+    (width * times). Raises where the host cannot know."""
     found = []
     # In an order of its own: a set's would differ from one process to the next.
     for monomial, coefficient in sorted(polynomial.terms, key=lambda term: [symbol.text for symbol in term[0]]):
@@ -384,8 +404,14 @@ def _conditions(kernel: Kernel, launch: Launch, region: Region, polynomial: Poly
                 continue
         if not factors:
             raise Unsupported("an offset whose alignment the host cannot know")
-        found.append(" * ".join(factors) + (f" % ({times} * PACK)" if times > 1 else " % PACK") + " == 0")
+        found.append((tuple(factors), times))
     return found
+
+
+def _implied(condition: tuple[tuple[str, ...], int], others: list[tuple[tuple[str, ...], int]]) -> bool:
+    """Whether a part of the product is a multiple already."""
+    factors, times = condition
+    return any(len(some) < len(factors) and set(some) <= set(factors) and by % times == 0 for some, by in others)
 
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed]) -> None:
@@ -435,7 +461,8 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     indices, per_pack, per_lane = _split(packed, first, lane)
     outer = source.indent(region.loop.node if region.loop else region.guard or region.body[0])
     unit = source.unit(kernel.body)
-    inner = outer + unit
+    behind_return = region.guard is not None and not any(inside(s, region.guard) for s in region.body)
+    inner = outer if behind_return else outer + unit
     kind = region.type if region.type != "auto" else "int64_t"
     lines, written = [f"const {kind} {first} = {pack} * {width};"], list[str]()
     lines += indices  # loads come before what is computed once a pack: it may wait for loads of its own
@@ -479,15 +506,25 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     edits.replace(region.bound_node, f"{bound} / {width}")
     consequence = region.guard.child_by_field_name("consequence")
     assert consequence is not None
-    if inside(region.body[-1], consequence):
+    if behind_return:
+        for statement in region.body[:-1]:
+            _drop(edits, statement)
+        edits.replace(region.body[-1], text.lstrip())
+    else:
         for statement in region.body:
             if not inside(statement, consequence):
-                edits.replace(statement, "")
+                _drop(edits, statement)
         edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
+
+
+def _drop(edits: Edits, statement: Node) -> None:
+    """The statement goes, with its lines where it has them for itself."""
+    data = edits.source.data
+    start, end = data.rfind(b"\n", 0, statement.start_byte) + 1, data.find(b"\n", statement.end_byte)
+    if data[start : statement.start_byte].strip() or data[statement.end_byte : end].strip() or statement.has_error:
+        edits.replace(statement, "")
     else:
-        for statement in region.body[:-1]:
-            edits.replace(statement, "")
-        edits.replace(region.body[-1], text.lstrip())
+        edits.changes.append((start, end + 1, ""))
 
 
 def _flat(lines: list[str]) -> list[str]:
@@ -661,12 +698,19 @@ def _rewrite_launch(
 ) -> None:
     source = code.source
     statement = launch.statement
-    conditions: list[str] = []
+    required: list[tuple[tuple[str, ...], int]] = []
     for packed in found:
         for polynomial, times in packed.multiples:
             for condition in _conditions(packed.kernel, launch, packed.region, polynomial, times):
-                if condition not in conditions:
-                    conditions.append(condition)
+                if condition not in required:
+                    required.append(condition)
+    # Names of our own must not hide a variable that the launch's arguments or sizes mention.
+    count, lanes, pack, run = (code.fresh(name) for name in ("WIDTH", "lanes", "PACK", "launch_packs"))
+    conditions = [
+        f"{' * '.join(factors)} % {pack if times == 1 else f'({times} * {pack})'} == 0"
+        for factors, times in required
+        if not _implied((factors, times), required)
+    ]
     bases = dict.fromkeys(group.first.root for packed in found for group in packed.groups)
     names = [p.name for p in kernel.parameters]
     pointers = [source.of(launch.arguments[names.index(base)]) for base in bases]
@@ -675,12 +719,9 @@ def _rewrite_launch(
     if not launch.template_arguments and element in kernel.template_names:  # deduced, so deduce it here too
         typed = [p.name for p in kernel.parameters if p.pointer and p.element == element]
         size = f"std::decay_t<decltype(*{source.of(launch.arguments[names.index(typed[0])])})>"
-    # Names of our own must not hide a variable that the launch's arguments or sizes mention.
-    count, lanes, pack, run = (code.fresh(name) for name in ("WIDTH", "lanes", "PACK", "launch_packs"))
-    conditions = [re.sub(r"\bPACK\b(?= == 0|\) == 0)", pack, condition) for condition in conditions]
     grid = source.of(launch.grid)
     regions_ = [packed.region for packed in found]
-    if regions_[0].kind != "block" and len(found) == 1 and _only_block_index(kernel, regions_[0]):
+    if regions_[0].kind not in {"block", "team"} and len(found) == 1 and _only_block_index(kernel, regions_[0]):
         bound = host_text(found[0].kernel, launch, regions_[0].bound_node)
         bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
         width = launch.extents(launch.block)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,10 +37,11 @@ def _poly(*symbols: Symbol) -> Polynomial:
 class Region:
     """Statements that run once for every `name` below `bound`, shared out over threads.
 
-    block: the threads of a block stride over it. grid: all threads of the grid's x do. guard: one element a thread.
+    block: the threads of a block's x stride over it. team: those of a warp, or of a block of two dimensions, do. grid: all
+    threads of the grid's x do. guard: one element a thread.
     """
 
-    kind: Literal["block", "grid", "guard"]
+    kind: Literal["block", "team", "grid", "guard"]
     name: str
     symbol: Symbol
     type: str
@@ -59,6 +60,17 @@ class Region:
 
     def holds(self, node: Node) -> bool:
         return any(inside(node, statement) for statement in self.body)
+
+    def tells_apart(self, place: Polynomial) -> bool:
+        """Whether threads that share the elements out between them mean different places by this."""
+
+        def differs(symbol: Symbol) -> bool:
+            whole = self.kind == "team" and self.loop is not None and symbol.operator == "/"
+            if whole and symbol.operands == (_poly(THREAD), self.loop.step):
+                return False  # which team it is
+            return symbol == THREAD or any(differs(part) for part in symbol.parts)
+
+        return any(differs(symbol) for symbol in place.symbols)
 
 
 def thread_loops(kernel: Kernel) -> list[Loop]:
@@ -94,9 +106,11 @@ def regions(kernel: Kernel) -> list[Region]:
     """Every place of the kernel that hands out single elements, in source order."""
     found: list[Region] = []
     for loop in thread_loops(kernel):
-        kind: Literal["block", "grid", "guard"]
+        kind: Literal["block", "team", "grid", "guard"]
         if loop.start == _poly(THREAD) and _is_extent(kernel, loop.step):
             kind = "block"
+        elif _is_place_in_team(loop.start, loop.step):
+            kind = "team"
         elif _is_global_index(kernel, loop.start) and loop.step in (
             _poly(BLOCK_DIM, GRID_DIM), loop.start.coefficient(BLOCK) * _poly(GRID_DIM),
         ):  # fmt: skip
@@ -112,6 +126,14 @@ def regions(kernel: Kernel) -> list[Region]:
         if guarded is not None:
             found.append(guarded)
     return found
+
+
+def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
+    """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
+    if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
+        return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
+    (place, *more) = start.symbols
+    return not more and start == _poly(place) and place.operator == "%" and place.operands == (_poly(THREAD), step)
 
 
 def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:
@@ -250,6 +272,8 @@ class Stride:
     def _of_symbol(self, symbol: Symbol) -> int:
         if symbol == self.symbol:
             return 1
+        if symbol.address is not None and self.of(symbol.address) == 0:
+            return 0  # a row that is looked up, the same for the whole pack
         if symbol.operator not in {"/", "%"}:
             raise Unsupported(f"an index through {symbol.text}")
         dividend, divisor = symbol.operands
@@ -306,7 +330,7 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
     whole = list(body)
     outer: dict[int, str] = {}
     for statement in whole:
-        for target in code.assigned(statement):
+        for target in _changed(kernel, statement):
             found = code.definition(target)
             if found is not None and not any(inside(found.declaration, s) for s in whole):
                 outer[found.where] = found.name
@@ -335,6 +359,59 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
             )  # the fields of a float2 are sums of their own
             if found is not None and found.where in outer and not fold_of(kernel, value):
                 return True
+    return False
+
+
+def _changed(kernel: Kernel, statement: Node) -> Iterator[Node]:
+    """Variables that a statement assigns to, or that a function of the file may, by reference."""
+    yield from kernel.code.assigned(statement)
+    for call in kernel.source.walk(statement, "call_expression"):
+        listed = call.child_by_field_name("arguments")
+        if listed is None or kernel.source.of(call.child_by_field_name("function")) in kernel.code.macros:
+            continue
+        for argument in listed.named_children:
+            if argument.type == "identifier" and kernel.code.lends(call, argument)[0]:
+                yield argument
+
+
+def streams(kernel: Kernel, region: Region) -> bool:
+    """Whether state that a thread carries along can only be a summary of its elements that others' are joined to.
+
+    A running maximum with its sum, the largest and its place, a mean with its variance: which thread of the block had which
+    element means nothing, as nothing leaves the loop but the state and everybody begins with the same. What happens to
+    it afterwards is not looked at; a chain in which the order counts (a hash) is for the checker to find.
+    """
+    source, code = kernel.source, kernel.code
+    if region.loop is None or not kernel.synchronises:
+        return False
+    if any(access.writes and region.holds(access.node) for access in kernel.accesses):
+        return False
+    for statement in region.body:
+        for target in _changed(kernel, statement):
+            found = code.definition(target)
+            if found is None or any(inside(found.declaration, s) for s in region.body):
+                continue
+            if found.kind != "local" or found.value is None or "__shared__" in source.of(found.declaration):
+                return False
+            if code.polynomial(found.value).depends_on(THREAD):
+                return False
+        for use in source.walk(statement, "identifier"):
+            if source.of(use) == region.name and not _only_place(source, use):
+                return False
+    return True
+
+
+def _only_place(source: Source, use: Node) -> bool:
+    """Whether an index says which element is meant, or is kept as it is."""
+    parent = use.parent
+    if parent is not None and parent.type == "assignment_expression":
+        return (
+            same(parent.child_by_field_name("right"), use) and source.of(parent.child_by_field_name("operator")) == "="
+        )
+    while parent is not None and not parent.type.endswith("statement"):
+        if parent.type == "subscript_argument_list":
+            return True
+        parent = parent.parent
     return False
 
 

@@ -318,3 +318,149 @@ def test_all_of_1024_threads_are_counted_on() -> None:
         "v = by_warp[threadIdx.x % 32]", "v = threadIdx.x % 32 < blockDim.x / 32 ? by_warp[threadIdx.x % 32] : 0"
     )
     assert not refused(guarded, "keep_row")
+
+
+WARP_A_ROW = """\
+  const int lane = threadIdx.x % WARP, row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+  if (row >= rows) return;
+  float sum = 0.0f;
+  for (int i = lane; i < n; i += WARP) sum += x[row * n + i];
+  for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+  for (int i = lane; i < n; i += WARP) y[row * n + i] = x[row * n + i] / sum;"""
+
+
+def a_warp_a_row(body: str = WARP_A_ROW) -> str:
+    launch = "plain<<<(rows + 7) / 8, 256, 0, stream>>>(x, y, n, rows);"
+    return kernel(body, "const float* x, float* y, int n, int rows", launch, "#define WARP 32\n")
+
+
+def test_the_lanes_of_a_warp_share_a_row_out() -> None:
+    new = flat(after(a_warp_a_row(), "pack"))
+    assert new.count("for (int pack = lane; pack < n / VEC; pack += WARP)") == 2
+    assert "store_lanes(&y[row * n + first], y_pack);" in new
+    assert "plain<WIDTH><<<(rows + 7) / 8, 256, 0, stream>>>" in new
+    masked = WARP_A_ROW.replace("threadIdx.x % WARP", "threadIdx.x & 31").replace("i += WARP", "i += 32")
+    assert "pack = lane; pack < n / VEC; pack += 32" in flat(after(a_warp_a_row(masked), "pack"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("lane = threadIdx.x % WARP", "lane = threadIdx.x % 16"),  # every element twice
+        ("  for (int m", "  y[row * 32 + lane] = sum;\n  for (int m"),  # what a lane had is written out
+        ("lane = threadIdx.x % WARP", "lane = blockIdx.x % WARP"),
+    ],
+)
+def test_what_only_looks_like_the_lanes_of_a_warp(old: str, new: str) -> None:
+    assert refused(a_warp_a_row(WARP_A_ROW.replace(old, new)), "pack")
+
+
+def test_the_threads_of_a_block_of_two_dimensions_share_a_row_out() -> None:
+    body = """\
+  const int at = threadIdx.x + threadIdx.y * blockDim.x, all = blockDim.x * blockDim.y;
+  for (int i = at; i < n; i += all) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] + 1;"""
+    new = flat(after(kernel(body, launch="plain<<<rows, dim3(32, 4), 0, stream>>>(x, y, n);"), "pack"))
+    assert "for (int pack = at; pack < n / VEC; pack += all)" in new
+    assert refused(kernel(body.replace("threadIdx.y * blockDim.x", "threadIdx.y * 8")), "pack")
+
+
+LARGEST = """\
+  __shared__ float best[256];
+  __shared__ int place[256];
+  float largest = -1.0f;
+  int at = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    const float v = x[blockIdx.x * n + i];
+    if (v > largest) {
+      largest = v;
+      at = i;
+    }
+  }
+  best[threadIdx.x] = largest;
+  place[threadIdx.x] = at;
+  __syncthreads();
+  for (int t = 0; t < blockDim.x; ++t) if (best[t] > largest) { largest = best[t]; at = place[t]; }
+  if (threadIdx.x == 0) y[blockIdx.x] = at;"""
+
+
+def test_a_thread_may_sum_its_elements_up_in_state_of_any_form() -> None:
+    new = flat(after(kernel(LARGEST), "pack"))
+    assert "const int i = first + k; const float v = x_pack.at[k]; if (v > largest) { largest = v; at = i; }" in new
+    online = LARGEST.replace("if (v > largest) {", "{\n      at = at * (v > largest) + (v == largest);")
+    assert not refused(kernel(online.replace("at = i;", "")), "pack")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("at = i;", "at = i / 2 + at;"),  # the place itself counts
+        ("float largest = -1.0f;", "float largest = threadIdx.x;"),  # not everybody begins with the same
+        ("if (v > largest) {", "y[blockIdx.x * n + i] = largest;\n    if (v > largest) {"),  # on its way it is seen
+        ("  int at = 0;", "  int at;"),
+    ],
+)
+def test_state_that_is_more_than_a_summary(old: str, new: str) -> None:
+    assert refused(kernel(LARGEST.replace(old, new)), "pack")
+
+
+def test_state_that_a_function_changes_by_reference_is_state() -> None:
+    """Its elements were once handed out anew although each got the number of those before it."""
+    head = "__device__ float next(float& count, float v) {\n  count += 1;\n  return count * v;\n}\n"
+    body = """\
+  float count = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = next(count, x[blockIdx.x * n + i]);"""
+    assert refused(kernel(body, head=head), "pack")
+    assert not refused(kernel(body, head=head.replace("float&", "float")), "pack")
+
+
+EMBED = """\
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const int row = i / columns, token = tokens[row];
+  y[i] = x[token * columns + i % columns] + x[i % columns];"""
+EMBED_PARAMETERS = "const float* x, float* y, int* tokens, int n, int columns"
+EMBED_LAUNCH = "plain<<<(rows * n + 255) / 256, 256, 0, stream>>>(x, y, nullptr, rows * n, n);"
+
+
+def test_a_row_that_is_looked_up_is_the_same_for_a_pack() -> None:
+    new = flat(after(kernel(EMBED, EMBED_PARAMETERS, EMBED_LAUNCH), "pack"))
+    assert "load_lanes<VEC>(&x[token * columns + first % columns])" in new
+    assert "(n) % PACK == 0" in new or "n % PACK == 0" in new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tokens[row]", "tokens[i]"),  # a row for each element
+        ("  y[i] =", "  tokens[row] = 0;\n  y[i] ="),  # other lanes find another row
+    ],
+)
+def test_a_row_that_is_looked_up_by_element(old: str, new: str) -> None:
+    text = kernel(EMBED.replace(old, new), EMBED_PARAMETERS, EMBED_LAUNCH)
+    assert refused(text, "pack") or "x[token * columns + first" not in after(text, "pack")
+
+
+def test_pairs_of_halves_are_elements_too() -> None:
+    """Four of them make 16 bytes; the size of the type was once unknown."""
+    head = "#include <cuda_fp16.h>\n"
+    body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = __hmul2(x[i], x[i]);"
+    new = after(
+        kernel(
+            body,
+            "const __half2* x, __half2* y, int n",
+            "plain<<<1, 256, 0, stream>>>((const __half2*)x, (__half2*)y, n);",
+            head,
+        ),
+        "pack",
+    )
+    assert "PACK = PACK_BYTES / sizeof(__half2);" in new and "Lanes<__half2, VEC> y_pack;" in new
+
+
+def test_a_functor_that_is_passed_by_value_names_its_type() -> None:
+    head = "struct Twice {\n  __device__ float operator()(float v) const { return 2 * v; }\n};\n"
+    head += "template <typename T, typename F> "
+    body = "  if (threadIdx.x < n) y[threadIdx.x] = f(x[threadIdx.x]);"
+    text = kernel(body, "F f, const T* x, T* y, int n", "plain<<<1, 256, 0, stream>>>(Twice(), x, y, n);", head)
+    assert "launch_dependent(plain<std::decay_t<decltype(*x)>, std::decay_t<decltype(Twice())>>, 1," in after(
+        text, "dependent_launch"
+    )

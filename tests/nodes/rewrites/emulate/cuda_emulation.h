@@ -39,6 +39,7 @@ using cudaError_t = int;
 constexpr int cudaSuccess = 0;
 
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+constexpr int warpSize = 32;
 
 namespace emulate {
 
@@ -204,6 +205,11 @@ template <typename V> V __shfl_down_sync(unsigned, V v, unsigned delta, int widt
   const V other = emulate::exchange(v, mine + delta < 32 ? mine + delta : mine);
   return mine % width + delta < unsigned(width) ? other : v;
 }
+template <typename V> V __shfl_up_sync(unsigned, V v, unsigned delta, int width = 32) {
+  const unsigned mine = emulate::self->linear % 32;
+  const V other = emulate::exchange(v, mine >= delta ? mine - delta : mine);
+  return mine % width >= delta ? other : v;
+}
 namespace cooperative_groups {
 struct cluster_group {
   void sync() const { emulate::meet(emulate::whole_cluster); }
@@ -319,6 +325,8 @@ inline __half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
 inline __half2 __floats2half2_rn(float x, float y) { return {x, y}; }
 struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 using nv_bfloat162 = __nv_bfloat162;
+inline float2 __bfloat1622float2(__nv_bfloat162 v) { return {v.x, v.y}; }
+inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {v.x, v.y}; }
 inline __half2 __float2half2_rn(float v) { return {v, v}; }
 inline __nv_bfloat162 __float2bfloat162_rn(float v) { return {v, v}; }
 template <typename P, typename F> P of_both(P a, P b, F f) { return {f(float(a.x), float(b.x)), f(float(a.y), float(b.y))}; }

@@ -19,6 +19,7 @@ from tree_sitter import Node
 
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
+from nodes.rewrites import settle_macros
 from nodes.rewrites.device_code import Code, declared_name
 from nodes.rewrites.source import Edits, Source
 
@@ -40,7 +41,7 @@ HEADERS = (
 
 def host_source(text: str) -> str:
     """The file as C++: launches become calls, shared memory a place in the block's, CUDA's headers the emulation's."""
-    source = Source(text, "cuda")
+    source = Source(settle_macros.expanded(Source(text, "cuda")), "cuda")  # launches may stand in macros
     edits = Edits(source)
     for launch in Code(source).launches:
         if launch.dependent:
@@ -103,6 +104,8 @@ def _values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.
     rule = tensor.values[0]
     if rule.startswith("index:"):
         return torch.randint(0, workload.axes[rule[6:]], shape, generator=generator).to(dtype)
+    if rule == "uniform":
+        return torch.rand(shape, generator=generator).to(dtype)
     if rule.startswith("range:"):
         low, high = (float(x) for x in rule[6:].split(":"))
         return (torch.rand(shape, generator=generator) * (high - low) + low).to(dtype)

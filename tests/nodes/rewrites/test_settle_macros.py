@@ -1,0 +1,89 @@
+"""Launches and loops out of macros: the text that comes out, what is left alone, and that other steps then apply."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nodes.rewrites.test_cuda_rewrites import ROWS, after, flat, refused
+
+DISPATCH = """\
+#include <cuda_fp16.h>
+#define CEIL(a, b) (((a) + (b)-1) / (b))
+
+template <typename T>
+__global__ void twice(const T* x, T* y, long n) {
+  long i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = (T)((float)x[i] * 2.0f);
+}
+
+#define LAUNCH(T, threads)                                                  \\
+  do {                                                                      \\
+    twice<T><<<CEIL(n, threads), threads, 0, stream>>>((const T*)x, (T*)y, n); \\
+  } while (0)
+
+#define ENTRY(NAME, T)                                                      \\
+  extern "C" void twice_##NAME(const T* x, T* y, long n, cudaStream_t stream) { \\
+    LAUNCH(T, 256);                                                         \\
+  }
+ENTRY(float16, __half)
+ENTRY(float32, float)
+#undef ENTRY
+"""
+LOOP = """\
+#define KERNEL_LOOP(i, n) for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (long)blockDim.x * gridDim.x)
+
+__global__ void twice(const float* x, float* y, long n) {
+  KERNEL_LOOP(at, n) {
+    y[at] = x[at] * 2.0f;
+  }
+}
+extern "C" void run(const float* x, float* y, long n, cudaStream_t stream) {
+  twice<<<1024, 256, 0, stream>>>(x, y, n);
+}
+"""
+
+
+def test_a_launch_in_a_macro_of_a_macro_is_written_out() -> None:
+    new = after(DISPATCH, "settle_macros")
+    assert "#define CEIL" in new and "LAUNCH" not in new and "ENTRY" not in new
+    assert 'extern "C" void twice_float16(const __half* x, __half* y, long n, cudaStream_t stream) {' in new
+    launch = "twice<__half><<<CEIL(n, 256), 256, 0, stream>>>((const __half*)x, (__half*)y, n);"
+    assert f"do {{ {launch} }} while (0);" in flat(new)
+
+
+def test_a_loop_in_a_macro_is_a_loop_and_can_be_packed() -> None:
+    assert refused(LOOP, "pack")
+    new = after(LOOP, "settle_macros")
+    assert (
+        "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += (long)blockDim.x * gridDim.x) {"
+        in new
+    )
+    assert "#define" not in new
+    assert "store_lanes(&y[first], y_pack);" in after(new, "pack")
+
+
+def test_lines_of_a_macro_stand_where_it_was_used() -> None:
+    text = ROWS.replace("  scale_rows<<<rows, 256, 0, stream>>>(x, factor, y, n);", "  CASE(256);").replace(
+        'extern "C"', "#define CASE(W)       \\\n  if (n > W) {  \\\n    scale_rows<<<rows, W, 0, stream>>>(x, factor, y, n); \\\n  }\n\nextern \"C\""
+    )  # fmt: skip
+    new = after(text, "settle_macros")
+    assert "  if (n > 256) {\n    scale_rows<<<rows, 256, 0, stream>>>(x, factor, y, n);\n  }\n}" in new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y[at] = x[at] * 2.0f;", "y[at] = x[at] * 2.0f;\n#ifdef OTHER\n#define KERNEL_LOOP(i, n) if (n)\n#endif"),
+        ("(i, n) for", "(i, n) for (; #n[0];) for"),
+        ("KERNEL_LOOP(at, n) {", "KERNEL_LOOP(at) {"),
+        ("i < (n)", "i < KERNEL_LOOP(i, n)"),
+    ],
+)
+def test_a_macro_that_is_not_understood_stays(old: str, new: str) -> None:
+    assert refused(LOOP.replace(old, new), "settle_macros")
+
+
+def test_a_cast_keeps_its_parentheses() -> None:
+    text = LOOP.replace("KERNEL_LOOP(i, n) for", "KERNEL_LOOP(i, n, T) for").replace("i < (n)", "i < (T)n")
+    new = after(text.replace("(at, n)", "(at, n, long)"), "settle_macros")
+    assert "at < (long)n;" in new
