@@ -54,8 +54,8 @@ from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
 HELPS: frozenset[Bound] = frozenset({"memory", "latency", "compute"})
-EXPECTED = "nothing by itself, or a barrier less: later steps see a reduction that they know"
-SPEEDUP = 1.0001
+EXPECTED = "a barrier less a reduction, 1 to 3 % of a short row, and later steps see a reduction that they know"
+SPEEDUP = 1.03  # measured beside the plan without it: the norm 1.1 % hot, l2_normalize 1.0 to 3.7 %
 ORDER = 21
 
 MOST = 32
