@@ -449,16 +449,16 @@ class Kernel:
                 return None
             pointer = code.polynomial(argument) + code.polynomial(inner[0])
         base = code.pointer_base(pointer)
-        owner = node.parent
-        while owner is not None and owner.type in {"parenthesized_expression"}:
-            owner = owner.parent
+        target, owner = node, node.parent
+        while owner is not None and owner.type == "parenthesized_expression":
+            target, owner = owner, owner.parent
         if base is None or owner is None:
             return None
         if owner.type == "pointer_expression" and source.of(owner.children[0]) == "&":
             return None  # an address, no access
         reads, writes = True, False
         # A store to one field, or one element, of a struct in memory leaves the others: it reads as far as we know.
-        target, whole = node, True
+        whole = True
         while owner.type in {"field_expression", "subscript_expression"} and same(
             owner.child_by_field_name("argument"), target
         ):
@@ -892,8 +892,10 @@ class Code:
                 target = here.child_by_field_name("argument")
             else:
                 continue
-            while target is not None and target.type == "field_expression" and target.children[1].type != "->":
-                target = target.child_by_field_name("argument")
+            while target is not None and target.type in {"field_expression", "parenthesized_expression"}:
+                if target.type == "field_expression" and target.children[1].type == "->":
+                    break
+                target = target.child_by_field_name("argument") or target.named_children[0]
             if target is not None and target.type == "identifier":
                 yield target
 
@@ -1004,6 +1006,8 @@ class Code:
             return -argument if source.of(node.children[0]) == "-" else argument
         if kind == "pointer_expression" and source.of(node.children[0]) == "&":
             target = node.child_by_field_name("argument")
+            while target is not None and target.type == "parenthesized_expression":
+                target = target.named_children[0]
             if target is not None and target.type == "subscript_expression":
                 base, indices = target.child_by_field_name("argument"), target.child_by_field_name("indices")
                 if base is not None and indices is not None and indices.named_child_count == 1:

@@ -1,7 +1,8 @@
 """Scalar loads and stores become packs of up to 16 bytes.
 
 Applies to a loop over elements that threads share out (`for (i = threadIdx.x; i < n; i += blockDim.x)`, a grid-stride
-loop, or one guarded element a thread) whose body reads or writes neighbouring elements for neighbouring `i`. The loop
+loop, or one guarded element a thread) whose body reads or writes neighbouring elements for neighbouring `i`; an element
+may be a vector (half2, float2, uint2) that the kernel sees its parameter through, see _vectors.py. The loop
 then runs over packs: indices and everything else that is the same for a whole pack are computed once, all loads come
 before the arithmetic, all stores after it. Right because no thread may rely on another's elements between two barriers.
 
@@ -12,11 +13,11 @@ back to packs of one element; no tail is needed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from nodes.rewrites import Facts
+from nodes.rewrites import Facts, _vectors
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     Access,
@@ -46,6 +47,8 @@ ELEMENT_BYTES = {
     "signed char": 1, "unsigned char": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_storage_t": 1, "int": 4, "int32_t": 4, "uint32_t": 4,
     "double": 8, "int64_t": 8, "int16_t": 2, "uint16_t": 2, "short": 2, "unsigned": 4,
     "__half2": 4, "half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4, "float2": 8, "int2": 8, "uint2": 8,
+    "char2": 2, "uchar2": 2, "char4": 4, "uchar4": 4, "short2": 4, "ushort2": 4, "short4": 8, "ushort4": 8, "uint": 4,
+    "unsigned int": 4, "uint64_t": 8, "float4": 16, "int4": 16, "uint4": 16, "double2": 16,
 }  # fmt: skip
 
 PACK_BYTES = """\
@@ -68,6 +71,22 @@ __device__ __forceinline__ void store_lanes(T* to, const Lanes<T, N, A>& lanes) 
   *reinterpret_cast<Lanes<T, N, A>*>(to) = lanes;
 }
 """
+PAIRS = """\
+// {pair} copies its halves one by one: many of them move as the words that they are.
+template <int N, int A = N>
+__device__ __forceinline__ Lanes<{pair}, N, A> load_lanes(const {pair}* from) {{
+  const auto words = *reinterpret_cast<const Lanes<unsigned, N, A>*>(from);
+  return reinterpret_cast<const Lanes<{pair}, N, A>&>(words);
+}}
+
+template <int N, int A>
+__device__ __forceinline__ void store_lanes({pair}* to, const Lanes<{pair}, N, A>& lanes) {{
+  *reinterpret_cast<Lanes<unsigned, N, A>*>(to) = reinterpret_cast<const Lanes<unsigned, N, A>&>(lanes);
+}}
+"""
+PAIRED = {
+    "__half2": "__half2", "half2": "__half2", "__nv_bfloat162": "__nv_bfloat162", "nv_bfloat162": "__nv_bfloat162",
+}  # fmt: skip
 ALIGNED = """\
 template <typename... P>
 inline bool aligned_to_16_bytes(P... pointers) {
@@ -123,12 +142,22 @@ class Packed:
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
+    plain = _vectors.written_out(source)
+    if plain != source.text and (packed := _packed(source.reparsed(plain))) is not None:
+        return packed
+    return _packed(source)
+
+
+def _packed(source: Source) -> str | None:
     code = code_of(source)
     edits = Edits(source)
     changed = False
+    pairs: set[str] = set()
     for kernel in code.kernels:
         try:
-            found = [packed for region in regions(kernel) if (packed := _packable(code, kernel, region)) is not None]
+            found = [
+                packed for region in regions(kernel, True) if (packed := _packable(code, kernel, region)) is not None
+            ]
             while parted := next((packed for packed in found if _parted(kernel, packed, found)), None):
                 found = [packed for packed in found if packed is not parted]
             if found:
@@ -136,6 +165,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 _rewrite_kernel(attempt, code, kernel, found)
                 edits.changes += attempt.changes
                 changed = True
+                pairs |= _pairs(kernel, found)
         except Unsupported:
             continue
     if not changed:
@@ -143,12 +173,25 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     try:
         require(edits, code, PACK_BYTES, "PACK_BYTES", includes=("cstdint", "type_traits"))
         require(edits, code, LANES, "Lanes", "load_lanes", "store_lanes")
+        for pair in sorted(pairs):
+            require(edits, code, PAIRS.format(pair=pair))
         require(edits, code, ALIGNED, "aligned_to_16_bytes")
         if any("ceil_div(" in change[2] for change in edits.changes):
             require(edits, code, CEIL_DIV, "ceil_div")
         return without_unused(code, edits.apply())
     except Unsupported:
         return None
+
+
+def _pairs(kernel: Kernel, found: list[Packed]) -> set[str]:
+    """The types of two halves that the packs are made of, whatever the launches' template arguments are."""
+    elements = {group.first.element for packed in found for group in packed.groups}
+    for element in list(elements):
+        elements |= {_vectors.spelt_out(kernel, element), *_vectors.trait_types(kernel, element)}
+        if element in kernel.template_names:
+            at = kernel.template_names.index(element)
+            elements |= {argument for launch in kernel.launches for argument in launch.template_arguments[at : at + 1]}
+    return {PAIRED[plain] for element in elements if (plain := kernel.code.plain_type(element)) in PAIRED}
 
 
 def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
@@ -164,6 +207,8 @@ def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
             shared = mine.root == other.root if mine.root else mine.base == other.base and not other.root
             if not shared or not (mine.writes or other.writes) or region.holds(other.node):
                 continue
+            if region.otherwise is not None and inside(other.node, region.otherwise):
+                continue  # of a thread that has no elements
             fellow = next((p for p in found if p.region.holds(other.node)), None)
             if fellow is not None and fellow.region.bound == region.bound and fellow.region.kind == region.kind:
                 continue
@@ -204,29 +249,33 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     stored = {
         name for access in accesses_in(kernel, region) if access.writes for name in (access.root, access.base.text)
     }
+    seen_as: dict[str, set[Symbol]] = {}
+    for access in accesses_in(kernel, region):
+        seen_as.setdefault(access.root, set()).add(access.base)
+    in_two_sizes = {
+        root for root, bases in seen_as.items()
+        if len(bases) > 1 and any(base.node is not None and base.node.type != "identifier" for base in bases)
+    }  # fmt: skip
     for access in accesses_in(kernel, region):
         stride = Stride(region.symbol)
         try:
-            step = stride.of(access.offset)
+            if access.root in in_two_sizes & stored:
+                raise Unsupported("elements that are written in one size and met in another")
+            access, pointer, size = _in_parameter(code, access)
+            step, uneven = divmod(stride.of(access.offset), size)
             if access.wide:
                 raise Unsupported("packed already")
-            if kernel.changes_within(Polynomial.symbol(access.base), [kernel.body]):
+            if kernel.changes_within(Polynomial.symbol(pointer), [kernel.body]):
                 raise Unsupported("a pointer that moves, from an address that the host cannot check")
             if kernel.changes_within(access.offset, list(region.body)):
                 raise Unsupported("an index that the body changes")
             if any(_looked_up(code, symbol) & stored for symbol in access.offset.symbols):
                 raise Unsupported("an index out of memory that the body changes")
-            if (
-                access.base.text != access.root
-                and access.base.node is not None
-                and access.base.node.type != "identifier"
-            ):
-                raise Unsupported("elements of another type than the parameter's")
-            if not 1 <= step <= 4 or conditional(access.node, region, kernel):
+            if uneven or not 1 <= step <= (4 if size == 1 else 1) or conditional(access.node, region, kernel):
                 raise Unsupported("not lanes of a pack")
             remainder = _remainder(access, step)
             aligned = access.offset - Polynomial.constant(remainder)
-            needed = [(m, 1) for m in stride.multiples] + [(aligned, 1)]
+            needed = [(m, 1) for m in stride.multiples] + [(aligned, size)]
             for launch in kernel.launches:
                 for polynomial, times in needed:
                     _conditions(kernel, launch, region, polynomial, times)
@@ -251,6 +300,13 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     kept = [g for g in kept if g.first.root not in scalar_writes]
     if region.kind == "guard" and not _only_block_index(kernel, region):
         return None
+    stores = any(access.writes for access in accesses_in(kernel, region))
+    if _tell_apart(code, region, [*(region.body if stores else ()), *([region.otherwise] if region.otherwise else ())]):
+        return None  # what an element becomes is not to depend on who has it
+    if region.otherwise is not None and any(
+        not inside(a.node, region.guard) and region.holds(a.node) for a in kernel.accesses
+    ):
+        return None  # loads in front of a guard that both of its branches use
     if carries_state(kernel, list(region.body)) and not streams(kernel, region):
         return None
     for access in kernel.accesses:  # a thread's own share, written out, would become another share
@@ -269,6 +325,40 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         group.name = _free(f"{_called(code.source, group.first)}_pack", taken)
         taken.add(group.name)
     return Packed(kernel, region, kept, multiples)
+
+
+def _tell_apart(code: Code, region: Region, nodes: list[Node]) -> bool:
+    """Whether the nodes ask which of the threads that share the elements out it is. A team's row is asked for by right, in
+    more ways than can be told from that."""
+    return region.kind != "team" and any(
+        region.tells_apart(code.polynomial(name))
+        for node in nodes
+        for name in code.source.walk(node, "identifier", "field_expression")
+        if name.type == "identifier" or code.source.of(name).startswith("threadIdx.")
+    )
+
+
+def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
+    """The access, the pointer that its offset counts from, and how many units of the offset an element is long: of a vector
+    that the kernel sees somewhere in its parameter, the offset counts the parameter's elements.
+
+    Raises Unsupported where the host cannot say where the vectors begin.
+    """
+    node = access.base.node
+    if access.base.text == access.root or node is None or node.type == "identifier":
+        return access, access.base, 1
+    held = code.polynomial(_vectors.seen_through(node))
+    parameter = code.pointer_base(held)
+    if parameter is None or parameter.text != access.root:
+        raise Unsupported("elements of another type than the parameter's")
+    start = held - Polynomial.symbol(parameter)
+    if not start.terms:
+        return access, parameter, 1
+    own, other = (ELEMENT_BYTES.get(code.plain_type(e), 0) for e in (access.element, code.element_of(parameter)))
+    if not other or own % other or not own:
+        raise Unsupported("elements of unknown sizes")
+    size = own // other
+    return replace(access, offset=start + Polynomial.constant(size) * access.offset), parameter, size
 
 
 def _looked_up(code: Code, symbol: Symbol) -> set[str]:
@@ -447,11 +537,27 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     generic = [e for e in elements if e in kernel.template_names]
     if generic:
         return sorted(generic)[0]
-    sizes = {e: ELEMENT_BYTES.get(kernel.code.plain_type(e), 0) for e in elements}
+    sizes = {e: ELEMENT_BYTES.get(kernel.code.plain_type(_vectors.spelt_out(kernel, e)), 0) for e in elements}
+    for element in elements:
+        if not sizes[element]:
+            sizes[element] = min(_trait_bytes(kernel, element), default=0)
     if not all(sizes.values()):
         raise Unsupported(f"elements of unknown size: {', '.join(sorted(e for e in elements if not sizes[e]))}")
     wide = [e for e in elements if sizes[e] >= 2] or sorted(elements)
-    return min(wide, key=lambda e: (sizes[e], e))
+    narrowest = min(wide, key=lambda e: (sizes[e], e))
+    if sizes[narrowest] >= 16:
+        raise Unsupported("as wide as a load can be")
+    return narrowest
+
+
+def _trait_bytes(kernel: Kernel, element: str) -> list[int]:
+    """The sizes of `typename Trait<T>::type`, by T; empty where one is not known."""
+    found = [ELEMENT_BYTES.get(kernel.code.plain_type(name), 0) for name in _vectors.trait_types(kernel, element)]
+    return found if all(0 < size <= 8 for size in found) else []
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
 
 
 def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> None:
@@ -503,6 +609,11 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     assert name is not None and left is not None
     edits.replace(name, pack)
     edits.replace(left, pack)
+    if region.otherwise is not None:
+        definition = region.definition
+        edits.insert(
+            definition.end_byte, f"\n{source.indent(definition)}const {kind} {region.name} = {pack} * {width};"
+        )
     edits.replace(region.bound_node, f"{bound} / {width}")
     consequence = region.guard.child_by_field_name("consequence")
     assert consequence is not None
@@ -512,7 +623,7 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
         edits.replace(region.body[-1], text.lstrip())
     else:
         for statement in region.body:
-            if not inside(statement, consequence):
+            if not inside(statement, consequence) and region.otherwise is None:
                 _drop(edits, statement)
         edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
 
@@ -715,7 +826,13 @@ def _rewrite_launch(
     names = [p.name for p in kernel.parameters]
     pointers = [source.of(launch.arguments[names.index(base)]) for base in bases]
     conditions.append(f"aligned_to_16_bytes({', '.join(pointers)})")
-    size = dict(zip(kernel.template_names, launch.template_arguments, strict=False)).get(element, element)
+    named = dict(zip(kernel.template_names, launch.template_arguments, strict=False))
+    spelt = _vectors.spelt_out(kernel, element)
+    size = named.get(spelt, spelt)
+    if _trait_bytes(kernel, element):
+        if not _words(spelt) & set(kernel.template_names) <= set(named):
+            raise Unsupported(f"{spelt} of arguments that the launch does not name")
+        size = re.sub(r"\w+", lambda word: named.get(word[0], word[0]), spelt)
     if not launch.template_arguments and element in kernel.template_names:  # deduced, so deduce it here too
         typed = [p.name for p in kernel.parameters if p.pointer and p.element == element]
         size = f"std::decay_t<decltype(*{source.of(launch.arguments[names.index(typed[0])])})>"
@@ -726,7 +843,10 @@ def _rewrite_launch(
         bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
         width = launch.extents(launch.block)[0]
         extents = dict(zip("xyz", launch.extents(launch.grid), strict=True))
-        extents[regions_[0].axis] = along = f"ceil_div({bound} / {count}, {width})"
+        # One more for what is left over; also where the elements are a part of what there is, and may be none: no grid is empty.
+        more = regions_[0].otherwise is not None or any(s.operator == "/" for s in regions_[0].bound.symbols)
+        packs = f"{bound} / {count} + 1" if more else f"{bound} / {count}"
+        extents[regions_[0].axis] = along = f"ceil_div({packs}, {width})"
         shape = list(extents.values())
         while shape[-1] == "1":
             shape.pop()

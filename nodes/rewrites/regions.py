@@ -8,6 +8,7 @@ from typing import Literal
 
 from tree_sitter import Node
 
+from nodes.rewrites._summaries import is_summary
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     COORDINATES,
@@ -57,6 +58,8 @@ class Region:
     """guard: the if statement."""
     axis: str = "x"
     """guard: along which of the grid's dimensions the elements run."""
+    otherwise: Node | None = None
+    """guard: the else branch, in which the one thread behind the last element does what is left over."""
 
     def holds(self, node: Node) -> bool:
         return any(inside(node, statement) for statement in self.body)
@@ -102,8 +105,9 @@ def _is_extent(kernel: Kernel, step: Polynomial) -> bool:
     )  # fmt: skip
 
 
-def regions(kernel: Kernel) -> list[Region]:
-    """Every place of the kernel that hands out single elements, in source order."""
+def regions(kernel: Kernel, with_rest: bool = False) -> list[Region]:
+    """Every place of the kernel that hands out single elements, in source order; guards with an else branch only where
+    `with_rest` says that the caller knows of these."""
     found: list[Region] = []
     for loop in thread_loops(kernel):
         kind: Literal["block", "team", "grid", "guard"]
@@ -123,7 +127,7 @@ def regions(kernel: Kernel) -> list[Region]:
         found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
     if not found:
         guarded = _guarded(kernel)
-        if guarded is not None:
+        if guarded is not None and (with_rest or guarded.otherwise is None):
             found.append(guarded)
     return found
 
@@ -163,10 +167,11 @@ def _guarded(kernel: Kernel) -> Region | None:
         symbol = Symbol(name, declarators[0].start_byte, node=name_node)
         for later in range(at + 1, len(body)):
             guard = body[later]
-            if guard.type == "declaration" or waits(source, guard):
+            if guard.type in {"declaration", "alias_declaration", "type_definition"} or waits(source, guard):
                 continue
-            if guard.type != "if_statement" or guard.child_by_field_name("alternative") is not None:
+            if guard.type != "if_statement":
                 return None
+            otherwise = guard.child_by_field_name("alternative")
             consequence, holder = guard.child_by_field_name("consequence"), guard.child_by_field_name("condition")
             condition = holder.child_by_field_name("value") if holder is not None else None
             if consequence is None or condition is None:
@@ -177,6 +182,10 @@ def _guarded(kernel: Kernel) -> Region | None:
                 return None
             bound = comparison.child_by_field_name("right")
             assert bound is not None
+            if otherwise is not None and (
+                leaves or not same(comparison, condition) or not _is_rest(kernel, otherwise, symbol, bound)
+            ):
+                return None
             between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
             if between is None:
                 return None
@@ -184,8 +193,53 @@ def _guarded(kernel: Kernel) -> Region | None:
             return Region(
                 "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
                 between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
+                otherwise=otherwise,
             )  # fmt: skip
     return None
+
+
+def _is_rest(kernel: Kernel, otherwise: Node, symbol: Symbol, bound: Node) -> bool:
+    """Whether of all indices that are not below the bound, the branch does something for the bound itself alone.
+
+    `else if (i == n / 2 && ...)`, or where i counts twos, `else if (2 * i < n)` and `else for (j = 2 * i; j < n; ++j)`.
+    """
+    code = Code(kernel.source, pinned=frozenset({symbol.where}))
+    limit, element = code.polynomial(bound), Polynomial.symbol(symbol)
+    branch = [statement for child in otherwise.named_children for statement in statements(child)]
+    if len(branch) != 1:
+        return False
+    (only,) = branch
+
+    def reaches(left: Polynomial, right: Polynomial) -> bool:
+        """Whether `left < right` says that the index is below the bound, where that is rounded up."""
+        (divided, *more) = limit.symbols or {symbol}
+        if more or limit != Polynomial.symbol(divided) or divided.operator != "/":
+            return False
+        whole, by = divided.operands
+        return right == whole and by.value is not None and left == Polynomial.constant(by.value) * element
+
+    if only.type == "for_statement":
+        loop = next((loop for loop in kernel.loops if same(loop.node, only)), None)
+        return loop is not None and loop.step.value == 1 and reaches(code.polynomial(loop.start_node), loop.bound)
+    if only.type != "if_statement" or only.child_by_field_name("alternative") is not None:
+        return False
+    holder = only.child_by_field_name("condition")
+    stack = [holder.child_by_field_name("value")] if holder is not None else []
+    while stack:
+        part = stack.pop()
+        if part is not None and part.type == "parenthesized_expression":
+            stack.append(part.named_children[0])
+        if part is None or part.type != "binary_expression":
+            continue
+        left, right = part.child_by_field_name("left"), part.child_by_field_name("right")
+        operator = kernel.source.of(part.child_by_field_name("operator"))
+        if operator == "&&":
+            stack += [left, right]
+        elif left is not None and right is not None and operator in {"==", "<"}:
+            a, b = code.polynomial(left), code.polynomial(right)
+            if (operator == "==" and {a, b} == {element, limit}) or (operator == "<" and reaches(a, b)):
+                return True
+    return False
 
 
 def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: str) -> tuple[Node, ...] | None:
@@ -194,6 +248,8 @@ def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: 
     needed = {source.of(n) for n in source.walk(condition, "identifier")} - {index}
     rest: list[Node] = []
     for statement in reversed(between):
+        if statement.type in {"alias_declaration", "type_definition"}:
+            continue  # stays where it is
         declared = {
             source.of(name) for d in statement.children_by_field_name("declarator") if (name := declared_name(d)) is not None
         }  # fmt: skip
@@ -348,6 +404,7 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
             own = found is not None and array and "__shared__" not in source.of(found.declaration)
             if found is not None and own and not any(inside(found.declaration, s) for s in whole):
                 return True  # an array of the thread's own outlives the element
+    kinds: dict[tuple[int, str], str] = {}
     for statement in whole:
         for identifier in source.walk(statement, "identifier"):
             if source.of(identifier) not in outer.values():
@@ -357,8 +414,10 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
             value = (
                 field if field.type == "field_expression" else identifier
             )  # the fields of a float2 are sums of their own
-            if found is not None and found.where in outer and not fold_of(kernel, value):
-                return True
+            if found is not None and found.where in outer:
+                fold = fold_of(kernel, value)
+                if not fold or kinds.setdefault((found.where, source.of(value)), fold) != fold:
+                    return True  # also `h ^= e; h *= 31;`, where each by itself would be a fold
     return False
 
 
@@ -379,7 +438,7 @@ def streams(kernel: Kernel, region: Region) -> bool:
 
     A running maximum with its sum, the largest and its place, a mean with its variance: which thread of the block had which
     element means nothing, as nothing leaves the loop but the state and everybody begins with the same. What happens to
-    it afterwards is not looked at; a chain in which the order counts (a hash) is for the checker to find.
+    it afterwards is not looked at: how many elements a thread had, worked out from its place, is for the checker to find.
     """
     source, code = kernel.source, kernel.code
     if region.loop is None or not kernel.synchronises:
@@ -398,7 +457,7 @@ def streams(kernel: Kernel, region: Region) -> bool:
         for use in source.walk(statement, "identifier"):
             if source.of(use) == region.name and not _only_place(source, use):
                 return False
-    return True
+    return is_summary(kernel, region.name, list(region.body))
 
 
 def _only_place(source: Source, use: Node) -> bool:

@@ -387,7 +387,8 @@ def test_a_thread_may_sum_its_elements_up_in_state_of_any_form() -> None:
     new = flat(after(kernel(LARGEST), "pack"))
     assert "const int i = first + k; const float v = x_pack.at[k]; if (v > largest) { largest = v; at = i; }" in new
     online = LARGEST.replace("if (v > largest) {", "{\n      at = at * (v > largest) + (v == largest);")
-    assert not refused(kernel(online.replace("at = i;", "")), "pack")
+    online = online.replace("at = i;", "").replace("= v;\n", "= fmaxf(largest, v);\n")
+    assert "= v;" not in online.replace("float v =", "") and not refused(kernel(online), "pack")
 
 
 @pytest.mark.parametrize(
@@ -401,6 +402,58 @@ def test_a_thread_may_sum_its_elements_up_in_state_of_any_form() -> None:
 )
 def test_state_that_is_more_than_a_summary(old: str, new: str) -> None:
     assert refused(kernel(LARGEST.replace(old, new)), "pack")
+
+
+SUMMARIES = {
+    "a softmax": ("float m = -1e30f, s = 0;", "const float t = fmaxf(m, v); s = s * expf(m - t) + expf(v - t); m = t;"),
+    "the same in two": ("float m = -1e30f, s = 0;", "const float t = fmaxf(m, v); s *= expf(m - t); s += expf(v - t); m = t;"),
+    "a mean": ("float m = 0, s = 0; int c = 0;", "c += 1; const float d = v - m; m += d / c; s += d * (v - m);"),
+    "a mean, counted in floats": ("float m = 0, s = 0, c = 0;", "c = c + 1.0f; const float d = v - m; m = m + d / c; s += d * (v - m);"),
+    "a sum with what it lost": ("float s = 0, c = 0;", "const float z = v - c; const float t = s + z; c = (t - s) - z; s = t;"),
+    "whether any": ("float s = 0, m = 0; bool any = false;", "if (v > m) { any = true; m = v; s = any; }"),
+}  # fmt: skip
+ROUNDS = {
+    "a sign that turns": ("float s = 0, w = 1;", "s += w * v; w = -w;"),
+    "every other": ("float s = 0; int c = 0;", "if (c & 1) s += v; else s -= v; c++;"),
+    "the first few": ("float s = 0; int c = 4;", "if (c-- > 0) s += v;"),
+    "the first": ("float s = 0; bool first = true;", "if (first) { s = v; first = false; }"),
+    "the last": ("float s = 0;", "s = v;"),
+    "the last of some": ("float s = 0;", "if (v > 0) s = v;"),
+    "the one before": ("float p = 0, s = 0;", "s += fabsf(v - p); p = v;"),
+    "a hash": ("unsigned s = 7;", "s = s * 31u + (unsigned)v;"),
+    "a hash in two": ("unsigned s = 7;", "s ^= (unsigned)v; s *= 16777619u;"),
+    "what fades": ("float s = 0;", "s = 0.9f * s + 0.1f * v;"),
+    "what fades in one": ("float s = 0;", "s = fmaf(s, 0.9f, v);"),
+    "weights by round": ("float s = 0, w = 1;", "s += v * w; w *= 0.5f;"),
+    "an index by round": ("float s = 0; int c = 0;", "s += v * x[c]; ++c;"),
+    "a struct's": ("struct { float s; int c; } a = {0, 0}; float s = 0;", "a.s += (a.c % 2) ? v : -v; a.c++; s = fmaxf(s, a.s);"),
+    "a function's": ("float s = 0; int c = 0;", "step(s, c, v);"),
+}  # fmt: skip
+
+
+def rounds(start: str, step: str) -> str:
+    head = "__device__ void step(float& s, int& c, float v) {\n  s += (c % 2) ? v : -v;\n  ++c;\n}\n"
+    body = f"""\
+  __shared__ float part[256];
+  {start}
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {{
+    const float v = x[blockIdx.x * n + i];
+    {step}
+  }}
+  part[threadIdx.x] = s;
+  __syncthreads();
+  if (threadIdx.x == 0) for (int t = 0; t < blockDim.x; ++t) y[blockIdx.x] += part[t];"""
+    return kernel(body, head=head)
+
+
+@pytest.mark.parametrize("form", SUMMARIES)
+def test_what_is_the_same_in_any_order_is_packed(form: str) -> None:
+    assert not refused(rounds(*SUMMARIES[form]), "pack")
+
+
+@pytest.mark.parametrize("form", ROUNDS)
+def test_what_tells_one_round_from_another_is_not(form: str) -> None:
+    assert refused(rounds(*ROUNDS[form]), "pack")
 
 
 def test_state_that_a_function_changes_by_reference_is_state() -> None:
