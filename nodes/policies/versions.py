@@ -39,13 +39,15 @@ def proposed(
     logs = {name: [math.log(value) for value in each] for name, each in speedups.items() if len(each) == len(workloads)}
     means = {name: sum(each) / len(each) for name, each in logs.items()}
     best: dict[tuple[str, str], tuple[float, int, Version]] = {}
-    choices = list(_choices(spec, workloads))
+    choices = [
+        (version, narrowness, [version.takes(spec, workload) for workload in workloads])
+        for version, narrowness in _choices(spec, workloads)
+    ]
     for base, mine in logs.items():
         for other, theirs in logs.items():
             if other == base or (means[other], other) > (means[base], base):
                 continue
-            for version, narrowness in choices:
-                taken = [version.takes(spec, workload) for workload in workloads]
+            for version, narrowness, taken in choices:
                 joined = [b if take else a for a, b, take in zip(mine, theirs, taken, strict=True)]
                 promise = round(sum(joined) / len(joined) - margin / 2, 9)
                 if min(joined) > -margin and (promise, narrowness) > best.get((base, other), (-math.inf, 0))[:2]:

@@ -28,7 +28,7 @@ def _next(code: Code) -> str | None:
         for node, names in declarations:
             if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not _is_dynamic(code, node)):
                 return _dropped(code, kernel, node)
-        if declarations or _others_share(code, kernel) or _meets_in_memory(kernel):
+        if declarations or _hides_shared(code, kernel) or _others_share(code, kernel) or _meets_in_memory(kernel):
             continue
         for node in code.source.walk(kernel.body, "expression_statement"):
             if is_barrier(code.source, node) and _runs_once(kernel, node):
@@ -45,6 +45,22 @@ def _shared(code: Code, kernel: Kernel) -> list[tuple[Node, list[str]]]:
         if any(code.source.of(c) == "__shared__" for c in code.source.walk(node, "type_qualifier")):
             found.append((node, [code.source.of(declared_name(d)) for d in node.children_by_field_name("declarator")]))
     return found
+
+
+def _hides_shared(code: Code, kernel: Kernel) -> bool:
+    """Whether the kernel may use shared memory that is declared in front of it, or by a macro."""
+    source, names = code.source, set()
+    for node in source.walk(None, "declaration"):
+        shared = any(source.of(child) == "__shared__" for child in source.walk(node, "type_qualifier"))
+        around: Node | None = node
+        while around is not None and around.type != "function_definition":
+            around = around.parent
+        if shared and around is None:
+            names |= {source.of(declared_name(d)) for d in node.children_by_field_name("declarator")}
+    for node in source.walk(None, "preproc_def", "preproc_function_def"):
+        if "__shared__" in source.of(node.child_by_field_name("value")):
+            names.add(source.of(node.child_by_field_name("name")))
+    return any(source.of(node) in names for node in source.walk(kernel.body, "identifier", "type_identifier"))
 
 
 def _is_dynamic(code: Code, node: Node) -> bool:

@@ -43,7 +43,8 @@ def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: 
         return
     body = around.child_by_field_name("body")
     waits = [s for s in statements(body) if is_barrier(code.source, s)] if body is not None else []
-    if not any(s.end_byte <= statement.start_byte or s.start_byte >= (last or statement).end_byte for s in waits):
+    waits = [s for s in waits if s.end_byte <= statement.start_byte or s.start_byte >= (last or statement).end_byte]
+    if not waits or any(True for _ in code.source.walk(around, "continue_statement")):  # which may skip the barrier
         edits.insert(statement.start_byte, f"__syncthreads();\n{code.source.indent(statement)}")
 
 

@@ -63,6 +63,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 def _ask_ahead(source: Source, loop: Loop, addresses: list[Node], edits: Edits) -> None:
     """Prefetches before the statements that load: of what differs from row to row, as the rest stays in the caches."""
+    if loop.body.type != "compound_statement":
+        return  # what is put in front would be the loop's body
     rows = _outermost(source, loop)
     varying = declared_names(source, rows.body) | {rows.variable}
     if rows.node != loop.node:
@@ -73,6 +75,8 @@ def _ask_ahead(source: Source, loop: Loop, addresses: list[Node], edits: Edits) 
         if text not in asked and identifiers(source, address) & varying:
             asked.add(text)
             statement = next(node for node in loop.body.named_children if address.end_byte <= node.end_byte)
+            if statement.type != "declaration" and identifiers(source, address) & declared_names(source, statement):
+                continue  # of a branch within the step
             indent = " " * statement.start_point[1]
             edits.insert(statement.start_byte, f"prefetch_ahead({text});\n{indent}")
 

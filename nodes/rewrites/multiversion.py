@@ -36,14 +36,23 @@ _NAMED = {
 }
 _WORDS = ("identifier", "namespace_identifier", "type_identifier")
 """A class in front of `::` parses as a namespace."""
+_INLINE = "inline"
+"""Behind the name of an inline namespace: it cannot be opened again in a file that has none."""
 _DECLARES = {"declaration", "function_definition", "type_definition"}
+_FIXED = {"const", "constexpr"}
 
 
 def multiversion(source: Source, other: Source, spec: Spec, version: Version) -> str:
     """`source` with `other`'s form for what `version` says. Raises Unsupported where a form is not understood."""
-    if any(one.root.has_error and any(node.is_error for node in one.walk()) for one in (source, other)):
+    if any(one.root.has_error and any(_is_lost(node) for node in one.walk()) for one in (source, other)):
         raise Unsupported("the parser did not understand all of it")
     return _Joined(_File(source, spec), _File(other, spec), spec, version).text()
+
+
+def _is_lost(node: Node) -> bool:
+    """An error, or the rest of a macro's text behind a comment, which the grammar takes for code of its own."""
+    within = node.is_missing and node.parent is not None and node.parent.type.startswith("preproc_")
+    return node.is_error or within
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +88,31 @@ class _File:
     @cached_property
     def words(self) -> frozenset[str]:
         """Every identifier, those in the text of macros included."""
-        return frozenset(self.source.of(node) for node in self.source.walk() if not node.children) | frozenset(
-            inner.of(node) for inner, node, _ in self._macro_words(self.source.root)
+        return self.leaves(self.source.root)
+
+    @cached_property
+    def macros(self) -> frozenset[str]:
+        defined = self.source.walk(None, *_DIRECTIVES)
+        return frozenset(self.source.of(node.child_by_field_name("name")) for node in defined)
+
+    @cached_property
+    def undefined(self) -> frozenset[str]:
+        """Names of macros that end somewhere."""
+        calls = self.source.walk(None, "preproc_call")
+        ends = [node for node in calls if self.source.of(node.child_by_field_name("directive")).endswith("undef")]
+        return frozenset(self.source.of(node.child_by_field_name("argument")).strip() for node in ends)
+
+    @cached_property
+    def scopes(self) -> frozenset[str]:
+        """Names that may stand in front of `::` and mean something of this file."""
+        named = self.source.walk(None, "namespace_definition")
+        spaces = [self.source.of(node.child_by_field_name("name")) for node in named]
+        return frozenset(part for name in spaces for part in name.split("::")) | self.groups.keys()
+
+    def leaves(self, node: Node) -> frozenset[str]:
+        """Every word of an item, names of fields and the text of macros included."""
+        return frozenset(self.source.of(one) for one in self.source.walk(node) if not one.children) | frozenset(
+            inner.of(word) for inner, word, _ in self._macro_words(node)
         )
 
     def entry(self, dtype: str) -> Node | None:
@@ -97,18 +129,81 @@ class _File:
     def uses(self, item: _Item) -> set[str]:
         """Names that an item reads or defines."""
         nodes = self.source.walk(item.node, *_WORDS)
-        return {self.source.of(node) for node in nodes} | {
-            inner.of(node) for inner, node, _ in self._macro_words(item.node)
+        return {self.source.of(node) for node in nodes if not self._foreign(self.source, node)} | {
+            inner.of(node) for inner, node, _ in self._macro_words(item.node) if not self._foreign(inner, node)
         }
+
+    def hidden(self, item: _Item) -> set[str]:
+        """Names that mean a type's own member somewhere in an item: `size` in a method of what has a field `size`."""
+        found: set[str] = set()
+        for kind in self.source.walk(item.node, "class_specifier", "struct_specifier", "union_specifier"):
+            fields = {self.source.of(name) for name in self.source.walk(kind, "field_identifier")}
+            found |= {name for name in map(self.source.of, self.source.walk(kind, *_WORDS)) if name in fields}
+        return found
+
+    @cached_property
+    def dynamic(self) -> dict[str, str]:
+        """Dynamic shared memory by name, with its type: one name has one type in all of a file."""
+        found = {}
+        for node in self.source.walk(None, "declaration"):
+            words = {self.source.of(child) for child in self.source.walk(node)}
+            if {"extern", "__shared__"} <= words:
+                for declarator in node.children_by_field_name("declarator"):
+                    found[self._last(declarator)] = self.source.of(node.child_by_field_name("type"))
+        return found
+
+    def directives(self, item: _Item) -> list[Node]:
+        return list(self.source.walk(item.node, "preproc_arg"))
+
+    def keeps_state(self, item: _Item) -> bool:
+        """Whether something outlives a call there: two forms that each count on their own would share it."""
+        node = item.node
+        while node.type == "template_declaration":
+            node = node.named_children[-1]
+        if node.type == "declaration":
+            variables = [
+                one
+                for one in node.children_by_field_name("declarator")
+                if not any(True for _ in self.source.walk(one, "function_declarator"))
+            ]
+            return bool(variables) and not self._is_fixed(node)
+        inside = self.source.walk(node, "declaration") if node.type == "function_definition" else ()
+        return any(
+            any(self.source.of(child) == "static" for child in one.children)
+            and not any(self.source.of(child) == "__shared__" for child in one.children)
+            and not self._is_fixed(one)
+            for one in inside
+        )
+
+    def _is_fixed(self, declaration: Node) -> bool:
+        words = {self.source.of(child) for child in declaration.children}
+        pointers = any(True for _ in self.source.walk(declaration, "pointer_declarator"))
+        return "constexpr" in words or ("const" in words and not pointers)
+
+    def _foreign(self, source: Source, node: Node) -> bool:
+        """Whether it is somebody else's: `max` in `std::max`."""
+        here = node
+        while here.parent is not None and here.parent.type in {"template_function", "template_type", "dependent_name"}:
+            if not same_place(here.parent.child_by_field_name("name") or here.parent, here):
+                return False
+            here = here.parent
+        outer = here.parent
+        if outer is None or outer.type not in {"qualified_identifier", "using_declaration"}:
+            return False
+        scope = outer.child_by_field_name("scope")
+        if scope is None or same_place(scope, here):
+            return False
+        words = [source.of(word) for word in source.walk(scope, *_WORDS)]
+        return bool(words) and not self.scopes & set(words)
 
     def renamed(self, item: _Item, names: dict[str, str]) -> str:
         changes = [
             (node.start_byte, node.end_byte, names[self.source.of(node)])
             for node in self.source.walk(item.node, *_WORDS)
-            if self.source.of(node) in names
+            if self.source.of(node) in names and not self._foreign(self.source, node)
         ]
         for inner, node, at in self._macro_words(item.node):
-            if inner.of(node) in names:
+            if inner.of(node) in names and not self._foreign(inner, node):
                 changes.append((at + node.start_byte, at + node.end_byte, names[inner.of(node)]))
         pieces, at = [], item.start
         for start, end, text in sorted(changes):
@@ -118,10 +213,12 @@ class _File:
 
     def _macro_words(self, node: Node) -> list[tuple[Source, Node, int]]:
         """Identifiers of directives below a node, which the grammar keeps as text: their tree, node and offset."""
-        found = []
-        for text in self.source.walk(node, "preproc_arg"):
-            inner = self.source.reparsed(self.source.of(text))
-            found += [(inner, word, text.start_byte) for word in inner.walk(None, *_WORDS)]
+        found, waiting = [], [(self.source, text, 0) for text in self.source.walk(node, "preproc_arg")]
+        while waiting:
+            source, text, at = waiting.pop()
+            inner, start = source.reparsed(source.of(text)), at + text.start_byte
+            found += [(inner, word, start) for word in inner.walk(None, *_WORDS)]
+            waiting += [(inner, more, start) for more in inner.walk(None, "preproc_arg")]  # behind a `#name`
         return found
 
     def _flat(self, node: Node, scope: tuple[str, ...] = ()) -> list[tuple[Node, tuple[str, ...]]]:
@@ -132,8 +229,10 @@ class _File:
             if child.type in {"linkage_specification", "namespace_definition"} and body is not None:
                 name = child.child_by_field_name("name")
                 inside = (*scope, self.source.of(name)) if name is not None else scope
+                if any(self.source.of(one) == "inline" for one in child.children):
+                    inside = (*inside, _INLINE)
                 found += self._flat(body, inside) if body.type == "declaration_list" else [(body, inside)]
-            elif child.type not in {"comment", "preproc_include"}:
+            elif child.type not in {"comment", "preproc_include", "static_assert_declaration"}:
                 found.append((child, scope))
         return found
 
@@ -160,13 +259,28 @@ class _File:
         while node.type == "template_declaration":
             node = node.named_children[-1]
         if node.type in _NAMED:
-            inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
-            named = [node, *inside]  # what an enum lists is known beside it, too
-            return [self._last(one.child_by_field_name("name")) for one in named]
+            return self._type_names(node)
         if node.type in _DECLARES:
-            names = [self._last(one) for one in node.children_by_field_name("declarator")]
-            return names or [self._last(node.child_by_field_name("type"))]
+            declarators = node.children_by_field_name("declarator")
+            if any(self._is_member(one) for one in declarators):
+                return [""]
+            names, kind = [self._last(one) for one in declarators], node.child_by_field_name("type")
+            if kind is not None and kind.type in _NAMED and kind.child_by_field_name("body") is not None:
+                names += [name for name in self._type_names(kind) if name or not names]  # `typedef struct A { } B;`
+            return names or [self._last(kind)]
         return [""]
+
+    def _type_names(self, node: Node) -> list[str]:
+        inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
+        named = [node, *inside]  # what an enum lists is known beside it, too
+        return [self._last(one.child_by_field_name("name")) for one in named]
+
+    def _is_member(self, declarator: Node) -> bool:
+        """Whether it is of something that is declared elsewhere: `int Some::get() { ... }`."""
+        here: Node | None = declarator
+        while here is not None and here.type != "qualified_identifier":
+            here = here.child_by_field_name("declarator")
+        return here is not None
 
     def _last(self, node: Node | None) -> str:
         """The name that a declarator ends in, "" where it has none of its own."""
@@ -176,6 +290,10 @@ class _File:
                 inner = next(iter(reversed(node.named_children)), None)
             node = inner
         return self.source.of(node)
+
+
+def same_place(one: Node, other: Node) -> bool:
+    return (one.start_byte, one.end_byte) == (other.start_byte, other.end_byte)
 
 
 class _Joined:
@@ -219,7 +337,7 @@ class _Joined:
                 text += f"\n\nnamespace {'::'.join(item.scope)} {{" if item.scope else ""
             together = before is not None and {before.node.type, item.node.type} <= _DIRECTIVES
             renamed = self.second.renamed(item, names)
-            entry = any(item.node == theirs for _, theirs in self._distinct())
+            entry = bool({self._name(theirs) for _, theirs in self._distinct()} & set(item.names))
             text += ("\n" if together else "\n\n") + (self._static(item, renamed) if entry else renamed)
             before = item
         if before is not None and before.scope:
@@ -248,17 +366,21 @@ class _Joined:
         """Items of the other file that its entry points need and that this file has not, in their order."""
         theirs = [entry for _, entry in self._distinct()]
         needed: dict[int, _Item] = {}
-        waiting = [item for item in self.second.items if any(item.node == entry for entry in theirs)]
+        # What has no name of its own (a condition of the preprocessor, an operator) may be needed or not: it counts.
+        waiting = [item for item in self.second.items if "" in item.names or item.node in theirs]
         while waiting:
             item = waiting.pop()
             if item.start not in needed:
                 needed[item.start] = item
                 waiting += [other for name in self.second.uses(item) for other in self.second.groups.get(name, [])]
         for item in self.second.items:
-            # What has no name of its own (a using directive, a condition of the preprocessor) must be in both files.
-            if "" in item.names and self.second.text(item) not in self._texts and item.start not in needed:
+            if "" in item.names and self.second.text(item) not in self._texts:
                 raise Unsupported(f"line {item.node.start_point[0] + 1} of the other form cannot be named")
-        own = {item.start for item in needed.values() if not self._shared(item) or item.node in theirs}
+        own = {
+            start
+            for start, item in needed.items()
+            if item.node in theirs or not self._shared(item) or self.second.keeps_state(item)
+        }
         changed = True
         while changed:  # what builds on something that differs is not the same either
             names = {name for start in own for name in needed[start].names}
@@ -269,7 +391,33 @@ class _Joined:
             changed = bool(more)
         if any("" in needed[start].names for start in own):
             raise Unsupported("a definition without a name differs")
-        return [needed[start] for start in sorted(own)]
+        if any("##" in self.second.source.of(t) for item in needed.values() for t in self.second.directives(item)):
+            raise Unsupported("names that a macro puts together")
+        copied = [needed[start] for start in sorted(own)]
+        self._check(copied)
+        return copied
+
+    def _check(self, copied: list[_Item]) -> None:
+        """Raises Unsupported where a word of the copies would mean something else in this file, or under its new name."""
+        names = {name for item in copied for name in item.names}
+        for item in copied:
+            entry = {self._name(theirs) for _, theirs in self._distinct()} & set(item.names)
+            if _INLINE in item.scope or (entry and item.scope):
+                raise Unsupported("a namespace that cannot be opened again")
+            uses, more = self.second.uses(item), self.second.leaves(item.node)
+            taken = (uses & self.first.groups.keys()) | (more & self.first.macros)
+            other = taken - self.second.groups.keys() - {""}
+            ended = (more - names) & (self.first.undefined | self.second.undefined)
+            own = self.second.hidden(item) & names - {""} - set(item.names)
+            mine, theirs = self.first.dynamic, self.second.dynamic
+            typed = {name for name in more & mine.keys() & theirs.keys() if mine[name] != theirs[name]}
+            for reason, found in (
+                ("means two things", other | own),
+                ("is undefined again", ended),
+                ("is shared memory of two types", typed),
+            ):
+                if found:
+                    raise Unsupported(f"{min(found)} {reason}")
 
     @cached_property
     def _texts(self) -> dict[str, int]:
@@ -278,8 +426,8 @@ class _Joined:
     def _shared(self, item: _Item) -> bool:
         """Whether this file has the same definitions of the item's names."""
         for name in item.names:
-            mine = [self.first.text(one) for one in self.first.groups.get(name, [])]
-            if mine != [self.second.text(one) for one in self.second.groups.get(name, [])]:
+            mine = [(self.first.text(one), one.scope) for one in self.first.groups.get(name, [])]
+            if mine != [(self.second.text(one), one.scope) for one in self.second.groups.get(name, [])]:
                 return False
         return True
 

@@ -34,7 +34,9 @@ class Macro:
     node: Node
     parameters: tuple[str, ...]
     body: str
-    """Without the backslashes, its lines moved left as far as the first one."""
+    """Without the backslashes and what is behind `//`, its lines moved left as far as the first one."""
+    macros: frozenset[str] = frozenset()
+    """Names that stand for more than they seem to."""
 
     def expanded(self, arguments: list[str]) -> str:
         """Raises Unsupported where the numbers of parameters and arguments differ, or an argument becomes a string."""
@@ -57,7 +59,7 @@ class Macro:
                 continue
             glued = False
             out.append(values.get(piece, piece))
-        return "".join(_bare(out, set(arguments)))
+        return "".join(_bare(out, set(arguments) - self.macros))
 
 
 def _bare(words: list[str], arguments: set[str]) -> list[str]:
@@ -87,7 +89,7 @@ def pieces(text: str) -> Iterator[str]:
                 end += 1
         elif here.isalnum() or here == "_":
             while end < len(text) and (
-                text[end].isalnum() or text[end] == "_" or (here.isdigit() and text[end] == ".")
+                text[end].isalnum() or text[end] == "_" or (here.isdigit() and _in_number(text, end))
             ):
                 end += 1
         elif text.startswith("##", at):
@@ -98,6 +100,11 @@ def pieces(text: str) -> Iterator[str]:
             end = text.find("*/", at) + 2 if "*/" in text[at:] else len(text)
         yield text[at:end]
         at = end
+
+
+def _in_number(text: str, at: int) -> bool:
+    """`1.5` and `1'024`."""
+    return text[at] == "." or (text[at] == "'" and text[at + 1 : at + 2].isalnum())
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -141,14 +148,19 @@ def hiding(source: Source) -> dict[str, Macro]:
     """Macros with arguments whose text holds a launch or begins a loop, itself or through another macro."""
     found: dict[str, Macro] = {}
     twice: set[str] = set()
+    plain = frozenset(source.of(node.child_by_field_name("name")) for node in source.walk(None, "preproc_def"))
     for node in source.walk(None, "preproc_function_def"):
         name, listed = source.of(node.child_by_field_name("name")), node.child_by_field_name("parameters")
-        if name in found or _conditional(node):
-            twice.add(name)
+        if name in found or _conditional(node) or node.has_error:
+            twice.add(name)  # an error: the grammar ends a text at a comment within it
         parameters = (
             tuple(source.of(c) for c in listed.children if source.of(c) not in {"(", ",", ")"}) if listed else ()
         )
-        found[name] = Macro(name, node, parameters, _body(source, node.child_by_field_name("value")))
+        if listed is not None and len(parameters) != sum(source.of(c) == "," for c in listed.children) + bool(
+            parameters
+        ):
+            twice.add(name)  # `arguments...`
+        found[name] = Macro(name, node, parameters, _body(source, node.child_by_field_name("value")), plain)
     words = {name: list(pieces(macro.body)) for name, macro in found.items()}
     chosen = {name for name, macro in found.items() if "<<<" in macro.body or words[name][:1] in (["for"], ["while"])}
     while more := {name for name in found.keys() - chosen if chosen.intersection(words[name])}:
@@ -176,7 +188,8 @@ def _body(source: Source, value: Node | None) -> str:
     lines = [line.rstrip().removesuffix("\\").rstrip() for line in source.of(value).split("\n")]
     margins = [len(line) - len(line.lstrip()) for line in lines[1:] if line]
     margin = len(before) if not before.strip() else min(margins, default=0)
-    return "\n".join([lines[0], *(line[min(margin, len(line) - len(line.lstrip())) :] for line in lines[1:])]).strip()
+    whole = "\n".join([lines[0], *(line[min(margin, len(line) - len(line.lstrip())) :] for line in lines[1:])])
+    return "".join(piece for piece in pieces(whole) if not piece.startswith("//")).strip()
 
 
 def _call(source: Source, name: Node) -> tuple[list[str], int] | None:
@@ -185,8 +198,8 @@ def _call(source: Source, name: Node) -> tuple[list[str], int] | None:
     arguments, depth, taken = [""], 0, 0
     for piece in pieces(text):
         taken += len(piece.encode())
-        if depth == 0 and piece.isspace():
-            continue
+        if piece.startswith(("//", "/*")) or (depth == 0 and piece.isspace()):
+            continue  # what stands behind a comment of an argument may be on its line
         if depth == 0 and piece != "(":
             return None
         depth += (piece == "(") - (piece == ")")

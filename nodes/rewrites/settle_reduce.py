@@ -62,6 +62,11 @@ MOST = 32
 """Reductions of one file."""
 WARPS = (1, 2, 3, 7, 16, 17, 32)
 """Of blocks whose width is only known when it runs: powers of two, what lies next to them, the most there may be."""
+ORDERED = frozenset({
+    "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
+    "size_t",
+})  # fmt: skip
+"""Types that CUDA's own max() and min() take."""
 GROUPS = ("auto", "cg::", "cooperative_groups::")
 """Types of variables that are no values, as they begin."""
 
@@ -329,6 +334,8 @@ def _without_call(
 
 
 def _reduction(result: _Result, site: int, value: str, element: str) -> str:
+    if result.kind != "sum" and element not in ORDERED:
+        raise Unsupported(f"an extreme of {element}, which max() and min() may not know")
     call = f"{_placeholder(result.kind)}<{site}>({value})"
     if not result.bound:
         return call
@@ -339,10 +346,13 @@ def _reduction(result: _Result, site: int, value: str, element: str) -> str:
 
 def _argument(block: Block, node: Node, pointer: bool) -> object:
     """A number, a group, shared memory; None for what is only known when it runs."""
-    if pointer:
-        return Memory(block.source.of(node), "")
     outer = block.outer
     assert isinstance(outer, _Around)
+    if pointer:
+        found = [outer.code.definition(name) for name in block.source.walk(node, "identifier")]
+        if not any(f is not None and f.kind == "local" and slots_of(outer.code, f) for f in found):
+            raise Unsupported("a pointer to something else than slots: what is written there would be lost")
+        return Memory(block.source.of(node), "")
     outer.settling += 1
     try:
         value = block.value(node, block.frame(), block.everyone)

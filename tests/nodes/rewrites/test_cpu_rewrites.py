@@ -460,3 +460,20 @@ def test_prefetch_leaves_alone():
     assert apply("cpu_prefetch", streamed(twice, "cpu_vector_math")).count("prefetch_ahead(row + c);") == 1
     twice = twice.replace("+= weight[c]", "+= row[c]")
     assert apply("cpu_prefetch", streamed(twice, "cpu_vector_math")) is None, "the sum has just read the row"
+
+
+def test_prefetch_of_bodies_that_somebody_else_wrote():
+    text = streamed(SWISH, "cpu_vector_math")
+    count = "const int64_t count = std::min<int64_t>(LANES, columns - c);\n"
+    start = text.index(" {\n            " + count)
+    end = text.index("        }\n", start)
+    single = (
+        text[:start] + "\n" + text[start + len(" {\n            " + count) : end] + text[end + len("        }\n") :]
+    )
+    single = single.replace(", count)", ", LANES)").replace(", count, streams", ", LANES, streams")
+    assert apply("cpu_prefetch", single) is None, "the prefetch would be the loop's body"
+    branch = text.replace("store_lanes(y + r", "if (r > 2) { const float* from = row; store_lanes(y + r", 1).replace(
+        "load_lanes(row + c, count)", "load_lanes(from + c, count)"
+    )
+    branch = branch.replace(", count, streams);\n", ", count, streams); }\n")
+    assert apply("cpu_prefetch", branch) is None, "of a variable that is not in sight in front of the branch"

@@ -132,6 +132,15 @@ FORMS = {
     "static void put(T* y) { y[0] = ten(); }",
     "within namespaces": "namespace mine {\nint five() { return SIGN 5; }\nnamespace deep {\nint ten() { return 2 * five(); }\n}\n}\n"
     "static void put(T* y) { y[0] = mine::deep::ten(); }",
+    "a name of the standard library": "static int max(int x) { return SIGN std::max(x, 1); }\n#define TEN max(std::max(10, 2))\n"
+    "static void put(T* y) { y[0] = TEN; }",
+    "types with a variable or a second name": "typedef struct Five_ {\n  int get = 5;\n} Five;\n"
+    "typedef enum { kSign = SIGN 1 } Sign;\nstatic const struct Two {\n  int get = SIGN 2;\n} two;\n"
+    "static void put(T* y) { y[0] = kSign * kSign * two.get * Five().get; }",
+    "state of its own": "static int ten = 0;\nstatic int first(int x) {\n  static int kept = x;\n  return kept;\n}\n"
+    "static void put(T* y) {\n  if (ten == 0) ten = first(SIGN 10);\n  y[0] = ten;\n}",
+    "entries that are declared first": entries("").replace("{  }", ";")
+    + "static int ten() { return SIGN 10; }\nstatic void put(T* y) { y[0] = ten(); }",
     "a type": "enum Sign { kSign = SIGN 1 };\nusing Which = Sign;\nstatic void put(T* y) { y[0] = tens(Which::kSign); }",
 }  # fmt: skip
 
@@ -140,6 +149,7 @@ FORMS = {
 def test_each_size_and_type_gets_its_form(form: str, tmp_path: Path) -> None:
     text = FORMS[form].replace("static void put(T*", "template <typename T>\nstatic void put(T*")
     text = text.replace("template <typename T>\ntemplate <typename T>", "template <typename T>")
+    text = "#include <algorithm>\n" + text
     first, second = (SHARED + text.replace("SIGN", sign) + "\n" + entries("put(y);") for sign in ("+", "-"))
     new = joined(first, second, below(64))
     assert called(new, tmp_path, [1, 7, 8, 15, 16]) == [(-10, -10), (-10, -10), (-10, 10), (-10, 10), (10, 10)]
@@ -166,6 +176,7 @@ def test_what_both_files_have_is_there_once_and_a_number_of_each_is_searched() -
         (FIRST, SHARED + "#define ENTRY(NAME, T) extern \"C\" void NAME(T* y, int64_t count) { y[0] = 1; }\n"
          "ENTRY(some_float32, float)\nENTRY(some_float64, double)\n"),
         (FIRST, SECOND + "namespace {\nint broken(\n}\n"),
+        (FIRST, SECOND.replace("#define STEP 1", "#define TEN(x) of(x); /* two */ of(x)\n#define STEP 1")),
         (FIRST, SHARED + "#if __cplusplus > 201100\nconstexpr int kOne = 1;\n#endif\n" + entries("y[0] = kOne;")),
         (FIRST, SHARED + "using namespace std;\n" + entries("y[0] = 1;")),
         (FIRST, '#include "mine.h"\n' + SECOND),
@@ -174,12 +185,60 @@ def test_what_both_files_have_is_there_once_and_a_number_of_each_is_searched() -
         ("#include <cstdint>\nint late();\n" + entries("y[0] = 1;") + "#define LATE 2\n",
          "#include <cstdint>\n#define LATE 2\n" + entries("y[0] = LATE;")),
     ],
-    ids=["entries by a macro", "not parsed", "conditions", "a using directive", "a header of its own",
+    ids=["entries by a macro", "not parsed", "a macro with a comment within", "conditions", "a using directive", "a header of its own",
          "a parameter without a name", "defined too late"],
 )  # fmt: skip
 def test_what_is_not_understood_is_refused(first: str, second: str) -> None:
     with pytest.raises(Unsupported):
         joined(first, second, below(64))
+
+
+# What both files have, word for word, means something else in each of them, or would in one file.
+MIXED = {
+    "a function under a condition": "static int ten() { return SIGN 10; }\n#ifndef OTHER\nstatic int of() { return ten(); }\n#endif\n"
+    "PUT { y[0] = of(); }",
+    "a condition on a number": "#define WIDTH (6 SIGN 1)\n#if WIDTH > 6\n#define TEN 10\n#else\n#define TEN -10\n#endif\n"
+    "PUT { y[0] = TEN; }",
+    "a name that a macro puts together": "static int ten_abc() { return SIGN 10; }\n#define TEN(x) ten_##x()\nPUT { y[0] = TEN(abc); }",
+    "a function that a macro writes": "static int ten() { return SIGN 10; }\n#define MAKE(name) static int name() { return ten(); }\n"
+    "MAKE(of)\nPUT { y[0] = of(); }",
+    "an operator": "struct P {\n  int x;\n};\nstatic int of(int x) { return SIGN x; }\n"
+    "static P operator+(P a, P b) { return P{of(a.x + b.x)}; }\nPUT { y[0] = (P{5} + P{5}).x; }",
+    "a method behind its type": "struct S {\n  static int ten();\n};\nint S::ten() { return SIGN 10; }\nPUT { y[0] = S::ten(); }",
+    "a using declaration": "namespace a {\nint ten() { return SIGN 10; }\n}\nusing a::ten;\nPUT { y[0] = ten(); }",
+    "a member of the same name": "constexpr int n = SIGN 10;\nstruct A {\n  int n = 3;\n  int get() { return n; }\n};\n"
+    "PUT { y[0] = n * A().get() / 3; }",
+    "a macro that ends": "#define TEN 10\nPUT { y[0] = SIGN TEN; }\n#undef TEN\n",
+    "an inline namespace": "inline namespace v {\nint ten() { return SIGN 10; }\n}\nPUT { y[0] = ten(); }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_what_would_mean_something_else_is_refused(form: str) -> None:
+    text = (
+        SHARED + MIXED[form].replace("PUT", "template <typename T>\nstatic void put(T* y)") + "\n" + entries("put(y);")
+    )
+    with pytest.raises(Unsupported):
+        joined(text.replace("SIGN", "+"), text.replace("SIGN", "-"), below(64))
+
+
+def test_a_word_that_only_the_first_file_defines_is_refused() -> None:
+    """It is a parameter in the second: `template <int WIDTH>` would read `template <int 4>`."""
+    second = SHARED + "template <int WIDTH>\nstatic int ten() { return 10 * WIDTH; }\n" + entries("y[0] = ten<1>();")
+    with pytest.raises(Unsupported, match="WIDTH"):
+        joined("#define WIDTH 4\n" + FIRST, second, below(64))
+
+
+def test_dynamic_shared_memory_of_one_name_and_two_types_is_refused() -> None:
+    """nvcc wants one type for it in all of a file."""
+    text = SHARED + (
+        "__global__ void put(float* y) {\n  extern __shared__ TYPE row[];\n  y[0] = row[0];\n}\n"
+        'extern "C" void some_float32(float* y, int64_t count) { put<<<1, 1, 8>>>(y); }\n'
+    )
+    first, second = text.replace("TYPE", "float"), text.replace("TYPE", "double")
+    with pytest.raises(Unsupported, match="row"):
+        joined(first, second, below(64, ("float32",)))
+    assert "put_small<<<1, 1, 8>>>" in joined(first, first.replace("row[0];", "row[1];"), below(64, ("float32",)))
 
 
 @pytest.mark.parametrize(

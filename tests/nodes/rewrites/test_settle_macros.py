@@ -87,3 +87,29 @@ def test_a_cast_keeps_its_parentheses() -> None:
     text = LOOP.replace("KERNEL_LOOP(i, n) for", "KERNEL_LOOP(i, n, T) for").replace("i < (n)", "i < (T)n")
     new = after(text.replace("(at, n)", "(at, n, long)"), "settle_macros")
     assert "at < (long)n;" in new
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        ("KERNEL_LOOP(at,  // each\n              n /* of all */) {", "at < n;"),
+        ("KERNEL_LOOP(at, 1'024) {", "at < (1'024);"),
+        ("KERNEL_LOOP(at, COUNT) {", "at < (COUNT);"),
+    ],
+    ids=["comments", "a number with a mark", "a name that stands for more"],
+)
+def test_arguments_of_other_forms(given: str, becomes: str) -> None:
+    text = "#define COUNT n - 1\n" + LOOP.replace("KERNEL_LOOP(at, n) {", given)
+    assert becomes in after(text, "settle_macros")
+
+
+def test_a_comment_does_not_swallow_what_is_behind_it() -> None:
+    text = LOOP.replace("gridDim.x)\n", "gridDim.x)  // over all\n", 1)
+    assert after(text, "settle_macros") == after(LOOP, "settle_macros")
+    cut = LOOP.replace("gridDim.x)\n", "gridDim.x) /* over all */ if (i != 3)\n", 1)
+    assert refused(cut, "settle_macros"), "the grammar ends the text at the comment"
+
+
+def test_parameters_with_a_name_for_the_rest_stay() -> None:
+    text = LOOP.replace("(i, n) for", "(i, n...) for")
+    assert refused(text, "settle_macros")

@@ -282,6 +282,53 @@ def test_rounds_of_a_loop_are_kept_apart() -> None:
     assert reduced(loop.replace("BARRIER", ""), text) is None, "others go on with what they had"
 
 
+def test_a_round_that_skips_the_barrier_has_one_in_front() -> None:
+    skips = """\
+  for (int k = 0; k < 3; ++k) {
+    const float s = blockReduceSum<float>(sum);
+    if (threadIdx.x == 0) total = s;
+    if (columns == 7) continue;
+    __syncthreads();
+  }
+"""
+    new = reduced(
+        skips, FASTER_TRANSFORMER.replace("  if (lane == 0) shared", "  __syncthreads();\n  if (lane == 0) shared")
+    )
+    assert new is not None and "    __syncthreads();\n    const float s = block_sum<0>(sum);\n" in new
+
+
+def test_a_helper_that_also_writes_elsewhere_stays() -> None:
+    helper = PYTORCH.replace("T* shared) {", "T* out) {\n  static __shared__ T shared[32];")
+    place = helper.rindex("  return value;")
+    stores = helper[:place] + "  if (tid == 0) out[0] = value;\n" + helper[place:]
+    call = "  sum = BlockReduceSum(sum, y + blockIdx.x * columns);\n" + TOLD
+    assert reduced(call, stores) is None, "the sum is in global memory too"
+
+
+@pytest.mark.parametrize("element", ["__half", "__nv_bfloat16", "T"])
+def test_an_extreme_of_a_type_that_max_does_not_know_stays(element: str) -> None:
+    largest = LARGEST.replace("fmaxf(", "__hmax(").replace("(T)(0.0f)", "shared[0]")
+    call = f"  {element} part = {element}(sum);\n  part = blockReduceSum<{element}>(part);\n" + TOLD.replace(
+        "sqrtf(sum)", "sqrtf(float(part))"
+    )
+    assert reduced(call, largest) is None
+    assert reduced(call.replace(element, "double"), largest.replace("__hmax(", "fmax(")) is not None
+
+
+@pytest.mark.parametrize(
+    ("declared", "used"),
+    [
+        ("extern __shared__ float held[];\n", ""),
+        ("#define HELD(n) __shared__ float held[n]\n", "  HELD(256);\n"),
+    ],
+)
+def test_barriers_of_shared_memory_that_is_out_of_sight_stay(declared: str, used: str) -> None:
+    swapped = "  held[threadIdx.x] = sum;\n  __syncthreads();\n  sum += held[255 - threadIdx.x];\n"
+    text = KERNEL.format(helpers=FASTER_TRANSFORMER + declared, name="normalise", reduction=used + swapped + CALL)
+    kernel = after(text, "settle_reduce", "settle_broadcast")
+    assert swapped in kernel and "const float total = " in kernel
+
+
 def test_a_second_reduction_through_the_same_slots() -> None:
     first = FORMS["inline, one warp"][1]
     again = first[first.index("  sum = warpReduceSum") :]
