@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Protocol
 from pydantic import Field, model_validator
 
 from harness.bands import Measure
-from harness.records import DeviceFacts, Outcome, Timing
+from harness.records import DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
 
 Role = Literal["tester", "profiler", "planner", "coder"]
@@ -126,8 +126,10 @@ class Attempt(Frozen):
     against_incumbent: str = "UNCLEAR"
     gain: float | None = None
     """Median speedup over the incumbent of that moment."""
-    speedups: tuple[float, ...] = ()
-    """Medians against the baseline, one a timing, in the order of every verdict's timings."""
+    over: str = ""
+    """Hash of the incumbent of that moment, which it was measured beside."""
+    gains: tuple[Interval, ...] = ()
+    """Over that source, one a timing, in the order of every verdict's timings."""
     tuned: dict[str, int] = Field(default_factory=dict)
     repairs: int = 0
     seconds: float = 0.0

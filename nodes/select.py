@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from harness.records import Comparison, Suite
+from harness.records import Comparison, Interval, Suite, Verdict
 from nodes.context import Context
 from nodes.roles import Attempt
 from nodes.state import Draft, Incumbent, State
@@ -16,7 +16,7 @@ def select(state: State, runtime: Runtime[Context]) -> dict:
     fit = [draft for draft in drafts if not _unfit(draft)]
     winner = max(fit, key=lambda draft: _gain(draft).speedup.median, default=None)
     update: dict = {
-        "attempts": [_attempt(draft, round_, winner) for draft in drafts],
+        "attempts": [_attempt(draft, round_, winner, state["incumbent"]) for draft in drafts],
         "drafts": [],
         "stale_rounds": state["stale_rounds"] + 1,
     }
@@ -53,7 +53,7 @@ def _unfit(draft: Draft) -> str:
     return ""
 
 
-def _attempt(draft: Draft, round_: int, winner: Draft | None) -> Attempt:
+def _attempt(draft: Draft, round_: int, winner: Draft | None, incumbent: Incumbent) -> Attempt:
     verdict, reason = draft.verdict, _unfit(draft)
     if draft.by_person:
         verdict, reason = None, draft.refused
@@ -81,7 +81,17 @@ def _attempt(draft: Draft, round_: int, winner: Draft | None) -> Attempt:
             "comparison": verdict.suite.comparison,
             "against_incumbent": _gain(draft).comparison,
             "gain": _gain(draft).speedup.median,
-            "speedups": tuple(round(timing.speedup.median, 4) for timing in verdict.timings),
+            "over": incumbent.candidate,
+            "gains": _gains(verdict),
             "tuned": draft.tuned,
         }
     )
+
+
+def _gains(verdict: Verdict) -> tuple[Interval, ...]:
+    """Over the incumbent, one a timing, which while that is the baseline are the speedups; () where some are missing."""
+    beside = [timing.against_incumbent if verdict.suite_incumbent else timing.speedup for timing in verdict.timings]
+    found = [interval for interval in beside if interval is not None]
+    if len(found) < len(beside):
+        return ()
+    return tuple(Interval(median=round(i.median, 4), low=round(i.low, 4), high=round(i.high, 4)) for i in found)

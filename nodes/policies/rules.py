@@ -448,17 +448,16 @@ class _Search:
     def _two_forms(self) -> Iterator[tuple[str, _Proposal]]:
         """Pairs of measured sources that promise more in one file than the incumbent, each with its file's structure."""
         request, language = self.request, self.request.device.device
-        times = {a.candidate: a.speedups for a in request.attempts if a.candidate in self.sources}
         found = versions.proposed(
             request.spec,
             tuple(timing.workload for timing in request.timings),
-            {self.root: (1.0,) * len(request.timings)} | times,
+            versions.measured(self.root, len(request.timings), request.attempts),
             self._speedup(request.incumbent),
             comparison.MARGIN[language],
         )
         for base, version, speedup in found:
             steps = (f"multiversion {version.candidate[:8]}: {version.said(request.spec)}",)
-            if (base, steps) in self.tried or base not in self.sources:
+            if (base, steps) in self.tried or not {base, version.candidate} <= self.sources.keys():
                 continue
             try:
                 text = multiversion(

@@ -253,6 +253,8 @@ class TimedRun(Run):
                     for a, b, w in zip(mine, theirs, self.workloads, strict=True)
                 )
             whole = statistics.geometric_mean(cases)
+            beside = zip(cases, self.by_case[self.incumbent], strict=True)
+            gains = tuple(Interval(median=g, low=g * 0.999, high=g * 1.001) for g in (a / b for a, b in beside))
             accepted = whole > self.best * 1.01 and min(cases) > 0.99  # as the select gate does
             self.by_case[name], self.sources[name] = cases, source
             self.attempts.append(
@@ -263,7 +265,8 @@ class TimedRun(Run):
                     outcome=Outcome.PASSED,
                     accepted=accepted,
                     speedup=whole,
-                    speedups=cases,
+                    over=self.incumbent,
+                    gains=gains,
                 )
             )
             if accepted:
