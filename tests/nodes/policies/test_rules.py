@@ -97,6 +97,7 @@ def test_what_measured_well_is_built_upon() -> None:
     assert any(attempt.plan.base != run.root for attempt in run.attempts)
 
 
+@pytest.mark.slow  # every plan there is
 def test_more_rounds_try_more_and_it_ends() -> None:
     few, many = Run(), Run()
     a, b = few.play(5, lambda plan: 1.01), many.play(400, lambda plan: 1.01)

@@ -387,9 +387,10 @@ EXPECTED = {
 
 LONG = {
     "residual_then_norm", "layer_norm", "masked_softmax", "row_softmax", "scaled_rms_norm", "thread_layer_norm",
-    "quantize_rows", "relu_squared/vector", "gelu_and_mul/vector",
+    "quantize_rows", "relu_squared/vector", "gelu_and_mul/vector", "thread_softmax", "gather_rows/plain", "rescale_groups",
+    "add_bias_grid", "merge_attn_states_lse/extracted", "silu_and_mul/extracted", "l2_normalize", "bias_scale_residual",
 }  # fmt: skip
-"""Of these, a baseline or all, whose like is emulated anyway: row_logsumexp, thread_softmax and the norm, the plain ones."""
+"""Of these, a baseline or all, whose like is emulated anyway: row_logsumexp, the norm, the production ones, quick_gelu."""
 
 
 def is_long(path: Path) -> bool:

@@ -243,7 +243,11 @@ def test_dynamic_shared_memory_of_one_name_and_two_types_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "baseline"),
-    [("scaled_rms_norm", "plain"), pytest.param("gather_rows", "vector", marks=pytest.mark.slow)],
+    [
+        ("relu_squared", "plain"),
+        pytest.param("scaled_rms_norm", "plain", marks=pytest.mark.slow),
+        pytest.param("gather_rows", "vector", marks=pytest.mark.slow),
+    ],
 )
 def test_the_rules_own_forms_of_a_kernel_go_together(name: str, baseline: str, tmp_path: Path) -> None:
     """The baseline above a size, the first plan's file below, both ways round, emulated on either side of it."""
