@@ -20,7 +20,7 @@ from harness import comparison
 from harness.records import Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
-from kernels.spec import Workload, expression
+from kernels.spec import Spec, Workload, expression
 from nodes.policies import versions
 from nodes.rewrites import Facts, Rewrite, catalog
 from nodes.rewrites.multiversion import multiversion
@@ -176,12 +176,22 @@ class RulesPolicy:
         return CoderAnswer(source=text, reason=f"applied {', '.join(applied)}")
 
 
+def _joined(text: str, other: str, language: str, spec: Spec, version: Version) -> str:
+    """Both forms in one file. Raises Unsupported where they cannot be."""
+    try:
+        return multiversion(_parsed(text, language), _parsed(other, language), spec, version)
+    except Unsupported:
+        raise
+    except Exception as error:  # noqa: BLE001, as for a rewrite: a defect here must not end a run
+        warnings.warn(f"multiversion failed on these sources: {error!r}", RuntimeWarning, stacklevel=2)
+        raise Unsupported(f"multiversion failed: {error!r}") from error
+
+
 def _two_forms(request: CoderRequest, version: Version) -> CoderAnswer:
     if request.repair:
         return CoderAnswer(reason="two forms that are right each for itself fail together")
-    language = request.device.device
     try:
-        text = multiversion(_parsed(request.source, language), _parsed(request.other, language), request.spec, version)
+        text = _joined(request.source, request.other, request.device.device, request.spec, version)
     except Unsupported as reason:
         return CoderAnswer(reason=f"the two forms cannot stand in one file: {reason}")
     return CoderAnswer(source=text, reason=request.plan.title)
@@ -460,12 +470,7 @@ class _Search:
             if (base, steps) in self.tried or not {base, version.candidate} <= self.sources.keys():
                 continue
             try:
-                text = multiversion(
-                    _parsed(self.sources[base], language),
-                    _parsed(self.sources[version.candidate], language),
-                    request.spec,
-                    version,
-                )
+                text = _joined(self.sources[base], self.sources[version.candidate], language, request.spec, version)
             except Unsupported:
                 continue
             name = self._structure(text)

@@ -324,3 +324,15 @@ def test_a_form_that_was_put_beside_another_and_failed_is_not_repaired() -> None
     )
     answer = RulesPolicy().coder(request)
     assert not answer.source and "fail together" in answer.reason
+
+
+def test_a_defect_in_joining_two_forms_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_) -> str:
+        raise IndexError("no such node")
+
+    monkeypatch.setattr("nodes.policies.rules.multiversion", broken)
+    run = TimedRun()
+    largest = max(map(_bytes, run.workloads))
+    with pytest.warns(RuntimeWarning, match="multiversion failed"):
+        plans = run.play(2, lambda plan, base: tuple(0.9 if _bytes(w) == largest else 2.0 for w in run.workloads))
+    assert len(plans) == 2 and all(plan.version is None for plan in plans)
