@@ -182,7 +182,7 @@ def _joined(text: str, other: str, language: str, spec: Spec, version: Version) 
         return multiversion(_parsed(text, language), _parsed(other, language), spec, version)
     except Unsupported:
         raise
-    except Exception as error:  # noqa: BLE001, as for a rewrite: a defect here must not end a run
+    except Exception as error:  # as for a rewrite: a defect here must not end a run
         warnings.warn(f"multiversion failed on these sources: {error!r}", RuntimeWarning, stacklevel=2)
         raise Unsupported(f"multiversion failed: {error!r}") from error
 
