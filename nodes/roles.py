@@ -74,9 +74,12 @@ class Version(Frozen):
         """For what the other form is, as C++ compares it; `limit` is the threshold's name."""
         said = [] if set(self.dtypes) == set(spec.dtypes) else [", ".join(self.dtypes)]
         if self.measure is not None:
-            value = self.below if self.below is not None else self.at_least
-            said.append(f"{self.measure.words()} {self.sign} {limit or value}")
+            said.append(f"{self.measure.words()} {self.sign} {limit or self.limit}")
         return " with ".join(said)
+
+    @property
+    def limit(self) -> int | None:
+        return self.below if self.below is not None else self.at_least
 
     @property
     def sign(self) -> str:

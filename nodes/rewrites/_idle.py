@@ -5,11 +5,9 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites._row_blocks import remove_line
-from nodes.rewrites.device_code import Code, Kernel, declared_name, one_after_another, same, without_unused
+from nodes.rewrites.device_code import LOOPS, Code, Kernel, declared_name, one_after_another, same, without_unused
 from nodes.rewrites.source import Edits, Source
 from nodes.rewrites.warp_reduce import HELPERS, is_barrier
-
-LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
 
 
 def without_idle(source: Source) -> str:

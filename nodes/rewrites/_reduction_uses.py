@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection
 
 from tree_sitter import Node
 
-from nodes.rewrites._idle import LOOPS
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import Code, Definition, Kernel, declared_name, inside, same, statements
+from nodes.rewrites.device_code import LOOPS, Code, Definition, Kernel, declared_name, inside, same, statements
 from nodes.rewrites.regions import THREAD
 from nodes.rewrites.source import Edits, Unsupported
 from nodes.rewrites.warp_reduce import is_barrier

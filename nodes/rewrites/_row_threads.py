@@ -12,7 +12,18 @@ from itertools import combinations_with_replacement
 from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.device_code import Access, Code, Definition, Launch, Loop, declared_name, inside, same, statements
+from nodes.rewrites.device_code import (
+    LOOPS,
+    Access,
+    Code,
+    Definition,
+    Launch,
+    Loop,
+    declared_name,
+    inside,
+    same,
+    statements,
+)
 from nodes.rewrites.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, Region, check_coordinates, fold_of, regions
 from nodes.rewrites.settle_branches import value_in
 from nodes.rewrites.source import Unsupported
@@ -28,7 +39,6 @@ TOTALS = frozenset({
     "unsigned long", "unsigned long long", "size_t",
 })  # fmt: skip
 """Types that shuffles take and that have a `max`; those of loops' variables among them."""
-_LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 
 
 class RowThreads:
@@ -99,7 +109,7 @@ class RowThreads:
         """The loops over a row's elements: all that are in no other."""
         source, rows = self.source, self.region.loop
         found: list[Loop] = []
-        for node in source.walk(self.kernel.body, *_LOOPS):
+        for node in source.walk(self.kernel.body, *LOOPS):
             if (rows is not None and same(node, rows.node)) or any(inside(node, loop.node) for loop in found):
                 continue
             loop = next((o for o in self.kernel.loops if same(o.node, node)), None)
@@ -122,7 +132,7 @@ class RowThreads:
 
     def _left_by(self, jump: Node) -> Node | None:
         here = jump.parent
-        while here is not None and here.type not in {*_LOOPS, "switch_statement"}:
+        while here is not None and here.type not in {*LOOPS, "switch_statement"}:
             here = here.parent
         return here
 

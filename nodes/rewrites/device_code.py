@@ -20,6 +20,9 @@ LOADS = {"__ldg", "__ldcs", "__ldcg", "__ldca", "__ldlu", "__ldcv"}
 _SKIPPED_CALLS = ("static_cast", "int", "int64_t", "size_t", "unsigned", "long", "uint32_t", "int32_t", "uint64_t")
 
 
+LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
+
+
 def same(a: Node | None, b: Node | None) -> bool:
     return a is not None and b is not None and a.id == b.id
 

@@ -13,6 +13,7 @@ stays in one piece. No step by itself: it needs a second source (see Version in 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +22,7 @@ from tree_sitter import Node
 from kernels.spec import Spec
 from nodes.rewrites._entry import has_c_linkage, measured, parameters
 from nodes.rewrites._insert import include
+from nodes.rewrites.device_code import same
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Version
 
@@ -184,14 +186,14 @@ class _File:
         """Whether it is somebody else's: `max` in `std::max`."""
         here = node
         while here.parent is not None and here.parent.type in {"template_function", "template_type", "dependent_name"}:
-            if not same_place(here.parent.child_by_field_name("name") or here.parent, here):
+            if not same(here.parent.child_by_field_name("name") or here.parent, here):
                 return False
             here = here.parent
         outer = here.parent
         if outer is None or outer.type not in {"qualified_identifier", "using_declaration"}:
             return False
         scope = outer.child_by_field_name("scope")
-        if scope is None or same_place(scope, here):
+        if scope is None or same(scope, here):
             return False
         words = [source.of(word) for word in source.walk(scope, *_WORDS)]
         return bool(words) and not self.scopes & set(words)
@@ -292,8 +294,10 @@ class _File:
         return self.source.of(node)
 
 
-def same_place(one: Node, other: Node) -> bool:
-    return (one.start_byte, one.end_byte) == (other.start_byte, other.end_byte)
+def _named(name: str, suffix: str) -> str:
+    if name[:1].isupper() and "_" not in name and not name.isupper():
+        return f"{name}{suffix.capitalize()}"
+    return f"{name}_{suffix.upper() if name.isupper() else suffix}"
 
 
 class _Joined:
@@ -305,7 +309,7 @@ class _Joined:
     def text(self) -> str:
         copied = self._copied()
         own = {name for item in copied for name in item.names} - {""}
-        names = {name: self._named(name) for name in own}
+        names = {name: _named(name, self.suffix) for name in own}
         at = self._place(copied)
         edits = Edits(self.first.source)
         edits.insert(at, self._written(copied, names))
@@ -326,7 +330,7 @@ class _Joined:
         return text
 
     def _written(self, copied: list[_Item], names: dict[str, str]) -> str:
-        text = f"// The form for {self.version.said(self.spec, self._bound())}: measured faster there, and slower elsewhere than the one above."
+        text = f"// The form for {self.version.said(self.spec, self._bound(self.suffix))}: measured faster there, and slower elsewhere than the one above."
         if self.version.measure is not None:
             text += f"\n{self._threshold()}"
         before: _Item | None = None
@@ -420,8 +424,8 @@ class _Joined:
                     raise Unsupported(f"{min(found)} {reason}")
 
     @cached_property
-    def _texts(self) -> dict[str, int]:
-        return {self.first.text(item): item.start for item in self.first.items}
+    def _texts(self) -> frozenset[str]:
+        return frozenset(self.first.text(item) for item in self.first.items)
 
     def _shared(self, item: _Item) -> bool:
         """Whether this file has the same definitions of the item's names."""
@@ -452,39 +456,25 @@ class _Joined:
     def _suffix(self) -> str:
         """One that makes no name that is there already."""
         version = self.version
-        plain = (
-            "_".join(version.dtypes) if version.measure is None else "small" if version.below is not None else "large"
-        )
-        taken, count = self.first.words | self.second.words, 1
-        while True:
-            suffix = plain if count == 1 else f"{plain}{count}"
-            self.suffix = suffix
-            if not taken & {
-                self._bound(),
-                *map(self._named, [name for item in self.second.items for name in item.names]),
-            }:
-                return suffix
-            count += 1
+        plain = "small" if version.below is not None else "large" if version.measure else "_".join(version.dtypes)
+        taken = self.first.words | self.second.words
+        names = [name for item in self.second.items for name in item.names]
+        suffixes = (f"{plain}{count if count > 1 else ''}" for count in itertools.count(1))
+        return next(s for s in suffixes if not taken & {self._bound(s), *(_named(name, s) for name in names)})
 
-    def _named(self, name: str) -> str:
-        if name[:1].isupper() and "_" not in name and not name.isupper():
-            return f"{name}{self.suffix.capitalize()}"
-        return f"{name}_{self.suffix.upper() if name.isupper() else self.suffix}"
-
-    def _bound(self) -> str:
-        return f"{self.suffix.upper()}_{'BELOW' if self.version.below is not None else 'FROM'}"
+    def _bound(self, suffix: str) -> str:
+        return f"{suffix.upper()}_{'BELOW' if self.version.below is not None else 'FROM'}"
 
     def _threshold(self) -> str:
-        value = self.version.below if self.version.below is not None else self.version.at_least
+        value = self.version.limit
         choices = sorted({value, *self.version.others})
         listed = f"  // tune: {' '.join(map(str, choices))}" if len(choices) > 1 else ""
-        return f"#define {self._bound()} {value}{listed}"
+        return f"#define {self._bound(self.suffix)} {value}{listed}"
 
     def _static(self, item: _Item, text: str) -> str:
         """An entry point of the other form, which nobody outside of the file calls any more."""
-        at = item.node.start_byte - item.start
         head = self.second.source.data[item.start : item.node.start_byte].decode()
-        return f"{head}static {text[len(head) :]}" if at else f"static {text}"
+        return f"{head}static {text[len(head) :]}"
 
     def _enter(self, edits: Edits, entry: Node, called: str) -> None:
         source, version = self.first.source, self.version
@@ -497,7 +487,7 @@ class _Joined:
         if version.measure is None:
             edits.replace(body, f"{{\n{indent}{unit}{calls[0]}\n{indent}}}")
             return
-        condition = f"{measured(source, self.spec, entry, version.measure)} {version.sign} {self._bound()}"
+        condition = f"{measured(source, self.spec, entry, version.measure)} {version.sign} {self._bound(self.suffix)}"
         lines = [f"if ({condition}) {{", *(f"{unit}{line}" for line in calls), "}"]
         head = "".join(f"\n{indent}{unit}{line}" for line in lines)
         if body.start_point[0] != body.end_point[0]:

@@ -16,11 +16,12 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites._idle import LOOPS, without_idle
+from nodes.rewrites._idle import without_idle
 from nodes.rewrites._row_blocks import reduces, remove_line
 from nodes.rewrites.algebra import Polynomial
 from nodes.rewrites.device_code import (
     COORDINATES,
+    LOOPS,
     Code,
     Definition,
     Kernel,

@@ -22,7 +22,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites._block_values import UNKNOWN, Block, Frame, Group, Memory, Part
-from nodes.rewrites._idle import LOOPS, without_idle
+from nodes.rewrites._idle import without_idle
 from nodes.rewrites._reduction_uses import (
     check_readers,
     check_slots,
@@ -35,6 +35,7 @@ from nodes.rewrites._reduction_uses import (
 )
 from nodes.rewrites._row_blocks import remove_line
 from nodes.rewrites.device_code import (
+    LOOPS,
     Code,
     Definition,
     Kernel,
