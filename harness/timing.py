@@ -54,6 +54,9 @@ HOT_LOOKS = 3
 HOT_LOOKS_AT_MOST = 5
 """One may wrong an honest one that the same machine stopped in the middle of its last call, just when the inputs changed.
 Two that go wrong are no accident; after one there are so many looks in all."""
+NEAR_MISS = 2.0
+"""Of the tolerance: tens of millions of values that nobody has seen before may hold one that rounds worse than all that
+the checks drew; another answer, or one of a narrower type, is off by more."""
 FORGED = 1.25
 """A side whose clock claims so much more than ours shows is accused; less is corrected, for it may be noise."""
 ALIKE = 1.5
@@ -484,6 +487,11 @@ def _seconds(answer: dict) -> float:
     return max(value, 1e-9)
 
 
+def _blame(found: Check) -> Outcome:
+    """Of an unannounced check that failed: an accident of rounding is no fraud, and a repair may mend it."""
+    return Outcome.INCORRECT if 0 < found.error <= NEAR_MISS else Outcome.CHEATED
+
+
 @dataclass
 class Result:
     """Of one contest: seconds per call of each side, the ratios to the first side, and the checks that were made."""
@@ -526,7 +534,7 @@ def run(
         found = alone(side, contest.check)
         checks[side.name].append(found)
         if not found.passed:
-            raise SideFailure(side.name, Outcome.CHEATED, f"wrong while it was timed: {found.message}")
+            raise SideFailure(side.name, _blame(found), f"wrong while it was timed: {found.message}")
 
     contest.compares = len(sides) > 1
     try:

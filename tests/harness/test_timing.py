@@ -12,7 +12,7 @@ from harness import backends
 from harness.device import Arena, facts
 from harness.engines.process import Worker
 from harness.records import Check, Outcome
-from harness.timing import PROTOCOLS, Contest, Side, SideFailure, _confirm, _doubt
+from harness.timing import PROTOCOLS, Contest, Side, SideFailure, _blame, _confirm, _doubt
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -201,6 +201,16 @@ def test_calls_that_rightly_change_nothing_are_not_accused() -> None:
     one.before = [(view, at, view[at].clone()) for view, at, _ in one.before]
     assert one.changed_share() == 1.0
     arena.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [(1.4, Outcome.INCORRECT), (2.7, Outcome.CHEATED), (128.0, Outcome.CHEATED), (0.0, Outcome.CHEATED)],
+)
+def test_an_accident_of_rounding_is_no_fraud(error: float, blamed: Outcome) -> None:
+    """2.7: bfloat16 for float16, 128: float16 for float32; no error at all: something was not written, or an input was."""
+    found = Check(workload="w", name="unannounced, cold", passed=False, error=error, message="y[0] is 1, should be 2")
+    assert _blame(found) is blamed
 
 
 @pytest.mark.parametrize(
