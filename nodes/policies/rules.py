@@ -259,7 +259,8 @@ class _Search:
 
     def __init__(self, request: PlannerRequest) -> None:
         self.request = request
-        self.facts_json = Facts(spec=request.spec, device=request.device).model_dump_json()
+        self.facts = Facts(spec=request.spec, device=request.device)
+        self.facts_json = self.facts.model_dump_json()
         self.after: dict[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]] = {}
         self.structures: dict[str, str] = {}
         self.sources = {**request.sources, request.incumbent: request.source}
@@ -323,7 +324,8 @@ class _Search:
     def prior(self, step: str) -> float:
         """Natural logarithm of the speedup to expect before anything was measured."""
         rewrite = self.rewrite(step)
-        gain = math.log(rewrite.SPEEDUP)
+        of_spec = getattr(rewrite, "speedup", None)
+        gain = math.log(rewrite.SPEEDUP if of_spec is None else of_spec(self.facts))
         bound = self.request.finding.bound
         fits = bound in rewrite.HELPS or bound in {"unknown", "at the limit"}
         variant = 0.02 if ":" in step else 0.0  # the plain form first, where nothing speaks against it

@@ -6,6 +6,7 @@ Each file has
 - `EXPECTED`: what it should do to which number, one sentence;
 - `SPEEDUP`: what to expect where it applies, before anything was measured (the planner's prior); not above 1 for what
   is only worth trying once the rest is done;
+- `speedup(facts) -> float` (left out where SPEEDUP says it all): the prior for this spec's workloads;
 - `ORDER` (50 where left out): its place when several are applied; `VARIANTS` (none): arguments that `rewrite` takes as a
   third parameter, each a form of its own, named `name:argument` in plans;
 - `ALONE` (False): it goes on from what was measured, so it is planned by itself and never from the baseline;
@@ -20,11 +21,13 @@ ones, the tune gate has the host choose (see dispatch.py).
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
+from collections.abc import Callable
 from typing import Protocol
 
 from harness.records import DeviceFacts
-from kernels.spec import Frozen, Spec
+from kernels.spec import DTYPE_BYTES, Frozen, Spec, Workload
 from nodes.rewrites.source import Source
 from nodes.roles import Bound
 
@@ -34,6 +37,17 @@ class Facts(Frozen):
 
     spec: Spec
     device: DeviceFacts
+
+    def share_of_workloads(self, fits: Callable[[int, int], bool]) -> float:
+        """Of the timed visible ones, those for which `fits(rows, row_bytes)` says so of their largest input's last axis."""
+        spec, timed = self.spec, [w for w in self.spec.suite(self.device.device) if w.timed]
+
+        def shape(workload: Workload) -> tuple[int, int]:
+            sizes = [(spec.shape(t, workload.axes), DTYPE_BYTES[spec.dtype(t, workload)]) for t in spec.inputs]
+            extents, item = max(sizes, key=lambda size: math.prod(size[0]) * size[1])
+            return math.prod(extents[:-1]), (extents[-1] if extents else 1) * item
+
+        return sum(fits(*shape(w)) for w in timed) / max(len(timed), 1)
 
 
 class Rewrite(Protocol):

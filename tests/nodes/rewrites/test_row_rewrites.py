@@ -12,9 +12,10 @@ import pytest
 
 from harness.records import DeviceFacts
 from harness.tunables import bake
+from kernels import catalog
 from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
-from nodes.rewrites import Facts
+from nodes.rewrites import Facts, cluster_rows, short_rows
 from tests.nodes.rewrites.emulate import emulation
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -227,7 +228,10 @@ def test_few_long_rows_are_shared_by_a_cluster() -> None:
         "launch_cluster(normalise_rows_in_registers_over_cluster<WIDTH, decltype(items)::value>, row_cluster, true,"
         in host
     )
-    assert "switch (row_cluster > 1 ? row_items(rows * row_cluster, ceil_div(steps, row_cluster)," in host
+    assert (
+        "switch (row_cluster > 1 ? cluster_items(ceil_div(steps, row_cluster), sizeof(Lanes<float, WIDTH>)) : 0)"
+        in host
+    )
     assert refused(new, "cluster_rows")
 
 
@@ -347,11 +351,30 @@ def test_launches_that_wait_for_all_blocks_stay_two(text: str, old: str, new: st
     assert refused(text.replace(old, new, 1), "fuse_launches")
 
 
+# When they are worth a first plan.
+
+
+@pytest.mark.parametrize(
+    ("kernel", "short", "few"),
+    [
+        ("thread_softmax", True, False),
+        ("row_softmax", False, True),
+        ("layer_norm", False, False),
+        ("head_rms_norm", True, False),
+    ],
+)
+def test_the_workloads_say_whether_rows_are_short_or_few(kernel: str, short: bool, few: bool) -> None:
+    facts = Facts(spec=catalog.load(str(ROOT / "tests/inputs" / kernel)).spec, device=FACTS.device)
+    assert (short_rows.speedup(facts) > 1, cluster_rows.speedup(facts) > 1) == (short, few)
+
+
 # What all of them compute.
 
 PREPARE = ("fuse_launches", "block_extent", "warp_reduce", "pack")
 LONG = {"SHORT_ROWS_FROM": 10**6}
 """No row is short, so that what else the steps made is run."""
+CLUSTERS = {"CLUSTER_STEPS": 128}
+"""Rows are long enough for clusters."""
 
 
 @pytest.mark.parametrize(
@@ -366,9 +389,9 @@ LONG = {"SHORT_ROWS_FROM": 10**6}
         pytest.param("kernels/fused_add_rmsnorm/extracted", ("keep_row", "short_rows"), LONG,
          ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"],
          marks=pytest.mark.slow),
-        ("kernels/fused_add_rmsnorm/extracted", ("keep_row", "dependent_launch", "cluster_rows"), {},
+        ("kernels/fused_add_rmsnorm/extracted", ("keep_row", "dependent_launch", "cluster_rows"), {**CLUSTERS, "CLUSTER_THREADS": 64},
          ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"]),
-        pytest.param("tests/inputs/row_softmax/plain", ("one_pass", "cluster_rows"), {},
+        pytest.param("tests/inputs/row_softmax/plain", ("one_pass", "cluster_rows"), CLUSTERS,
          ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], marks=pytest.mark.slow),
         ("tests/inputs/row_logsumexp/plain", ("one_pass", "short_rows"), {"SHORT_ROWS_FROM": 4},
          ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"]),
