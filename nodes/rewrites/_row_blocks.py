@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.device_code import Access, Code, Kernel, Launch, host_text, inside, same
+from nodes.rewrites.device_code import Access, Code, Kernel, Launch, code_of, host_text, inside, same
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.warp_reduce import HELPERS
@@ -300,6 +300,18 @@ def with_second_form(
         edits.changes += attempt.changes
         kinds |= {found.kind(call) for call in found.reductions}
     return edits, kinds
+
+
+def behind(source: Source, function: str, text: str) -> str:
+    """The source with a function that builds on another right behind it."""
+    code = code_of(source)
+    node = code.functions[function]
+    if text.split("(")[0].split()[-1] in code.functions:
+        raise Unsupported("a function of that name that is somebody else's")
+    outer = node.parent if node.parent is not None and node.parent.type == "template_declaration" else node
+    edits = Edits(source)
+    edits.insert(outer.end_byte, "\n\n" + text.rstrip())
+    return edits.apply()
 
 
 def _plain(count: str) -> str:

@@ -16,7 +16,7 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
+from nodes.rewrites._row_blocks import RowKernel, RowLaunch, behind, reduces, remove_line, renamed, with_second_form
 from nodes.rewrites.device_code import code_of, insertion_point, inside, require, statements
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -84,7 +84,10 @@ __device__ __forceinline__ V cluster_sum(V value) {
   if (threadIdx.x < cluster.num_blocks()) cluster.map_shared_rank(of_block, threadIdx.x)[cluster.block_rank()] = value;
   cluster.sync();
   value = of_block[0];
-  for (unsigned block = 1; block < cluster.num_blocks(); ++block) value += of_block[block];
+#pragma unroll
+  for (unsigned block = 1; block < 8; ++block) {
+    if (block < cluster.num_blocks()) value += of_block[block];
+  }
   return value;
 }
 """
@@ -93,7 +96,34 @@ EXTREME = (
     .replace("The sum over", "The largest value of")
     .replace("value += of_block[block]", "value = max(value, of_block[block])")
 )
-REDUCTIONS = {"sum": SUM, "max": EXTREME, "min": EXTREME.replace("max", "min").replace("largest", "smallest")}
+SHIFTED_SUM = """\
+// The same as block_shifted_sum over the cluster, for every thread; each block leaves its part with every other one.
+template <int SITE, typename V, typename F>
+__device__ __forceinline__ ShiftedSum<V> cluster_shifted_sum(V shift, V sum, F exponential) {
+  __shared__ ShiftedSum<V> of_block[8];
+  const auto cluster = cooperative_groups::this_cluster();
+  const ShiftedSum<V> own = block_shifted_sum<SITE>(shift, sum, exponential);
+  if (threadIdx.x < cluster.num_blocks()) cluster.map_shared_rank(of_block, threadIdx.x)[cluster.block_rank()] = own;
+  cluster.sync();
+  V largest = of_block[0].shift;
+#pragma unroll
+  for (unsigned block = 1; block < 8; ++block) {
+    if (block < cluster.num_blocks()) largest = max(largest, of_block[block].shift);
+  }
+  sum = V(0);
+#pragma unroll
+  for (unsigned block = 0; block < 8; ++block) {
+    if (block >= cluster.num_blocks()) continue;
+    const ShiftedSum<V> part = of_block[block];
+    sum += part.shift < largest ? part.sum * exponential(part.shift - largest) : part.sum;
+  }
+  return {largest, sum};
+}
+"""
+REDUCTIONS = {
+    "sum": SUM, "max": EXTREME, "min": EXTREME.replace("max", "min").replace("largest", "smallest"),
+    "shifted_sum": SHIFTED_SUM,
+}  # fmt: skip
 
 
 def speedup(facts: Facts) -> float:
@@ -122,22 +152,10 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
         text = edits.apply()
         for kind in sorted(kinds):
-            text = _behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
-        return _behind(source.reparsed(text), "row_threads", ITEMS) if "cluster_items(" in text else text
+            text = behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
+        return behind(source.reparsed(text), "row_threads", ITEMS) if "cluster_items(" in text else text
     except Unsupported:
         return None
-
-
-def _behind(source: Source, function: str, text: str) -> str:
-    """The source with a function that builds on another right behind it."""
-    code = code_of(source)
-    node = code.functions[function]
-    if text.split("(")[0].split()[-1] in code.functions:
-        raise Unsupported("a function of that name that is somebody else's")
-    outer = node.parent if node.parent is not None and node.parent.type == "template_declaration" else node
-    edits = Edits(source)
-    edits.insert(outer.end_byte, "\n\n" + text.rstrip())
-    return edits.apply()
 
 
 def _new_kernel(found: RowKernel, name: str) -> str:

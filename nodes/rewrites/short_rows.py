@@ -8,7 +8,7 @@ where a row fits (up to 8 steps a thread, as many as keep_row keeps) and where t
 from __future__ import annotations
 
 from nodes.rewrites import Facts
-from nodes.rewrites._row_blocks import RowKernel, RowLaunch, reduces, remove_line, renamed, with_second_form
+from nodes.rewrites._row_blocks import RowKernel, RowLaunch, behind, reduces, remove_line, renamed, with_second_form
 from nodes.rewrites.device_code import code_of, insertion_point, require
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.regions import begin_row
@@ -76,6 +76,14 @@ __device__ __forceinline__ V row_max(V value) {
 """,
 }
 REDUCTIONS["min"] = REDUCTIONS["max"].replace("max", "min").replace("largest", "smallest")
+REDUCTIONS["shifted_sum"] = """\
+// The same as block_shifted_sum over the threads of a row, for each of them.
+template <typename V, typename F>
+__device__ __forceinline__ ShiftedSum<V> row_shifted_sum(V shift, V sum, F exponential) {
+  const V largest = row_max(shift);
+  return {largest, row_sum(shift < largest ? sum * exponential(shift - largest) : sum)};
+}
+"""
 
 
 def speedup(facts: Facts) -> float:
@@ -97,9 +105,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
         require(edits, code, ITEMS, "short_row_items", "short_row_threads", includes=("type_traits",))
         require(edits, code, MASK, "row_lanes")
-        for kind in sorted(kinds):
+        shifted = "shifted_sum" in kinds
+        for kind in sorted(kinds - {"shifted_sum"} | ({"sum", "max"} if shifted else set())):
             require(edits, code, REDUCTIONS[kind], f"row_{kind}")
-        return edits.apply()
+        text = edits.apply()
+        return behind(source.reparsed(text), "block_shifted_sum", REDUCTIONS["shifted_sum"]) if shifted else text
     except Unsupported:
         return None
 

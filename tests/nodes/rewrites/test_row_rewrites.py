@@ -449,10 +449,14 @@ print(torch.allclose(y, torch.softmax(x, -1), rtol=1e-5, atol=1e-7, equal_nan=Tr
 """
 
 
-def test_one_pass_takes_what_is_masked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "start"), [("one_pass", "-INFINITY"), ("one_exchange", "-INFINITY"), ("one_exchange", "-3.402823466e+38f")]
+)
+def test_what_is_masked_stays_so(step: str, start: str, tmp_path: Path) -> None:
     """Rows of minus infinity but for one element, in every other place, and altogether; a row with an infinity."""
     candidate = tmp_path / "candidate.cu"
-    candidate.write_text("#include <math.h>\n" + after(SOFTMAX, "warp_reduce", "one_pass"))
+    text = SOFTMAX.replace("-INFINITY", start, 1)
+    candidate.write_text("#include <math.h>\n" + after(text, "warp_reduce", step))
     command = [sys.executable, "-c", MASKED, str(candidate)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.stdout.strip() == "True", ended.stdout + ended.stderr
