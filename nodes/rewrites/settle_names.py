@@ -1,4 +1,5 @@
-"""A function of the file that has the name of one that rewrites bring along gets another: many files have a `ceil_div`.
+"""A function of the file that has the name of one that rewrites bring along gets another: many files have a `ceil_div`,
+or a `block_sum`.
 
 Changes nothing by itself, but other steps refuse where their names mean something else.
 """
@@ -9,6 +10,7 @@ from nodes.rewrites import Facts
 from nodes.rewrites.device_code import code_of
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.warp_reduce import HELPERS
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -17,7 +19,7 @@ EXPECTED = "nothing by itself: later steps have their names for themselves"
 SPEEDUP = 1.0001
 ORDER = 1
 
-OURS = {"ceil_div": CEIL_DIV}
+OURS = {"ceil_div": CEIL_DIV, **{f"block_{kind}": text for kind, text in HELPERS.items()}}
 """Only what several steps share and others' files are likely to have."""
 
 

@@ -711,3 +711,12 @@ def test_foreign_rows_compute_what_the_reference_says(
         ROOT / "tests/inputs" / folder, candidate, "0", "float32:rows=5,columns=96", "float32:rows=3,columns=2050"
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_reduction_of_the_files_own_with_our_name() -> None:
+    """Many files call theirs block_sum, too."""
+    own = FASTER_TRANSFORMER.replace("blockReduceSum", "block_sum")
+    text = KERNEL.format(helpers=own, name="normalise", reduction="  sum = block_sum<float>(sum);\n")
+    new = after(text, "settle_names", "settle_reduce")
+    assert "block_sum_of_file" not in new and SUM in new
+    assert "block_sum<0>(sum);" in new
