@@ -34,6 +34,8 @@ FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
 CASES = {"cuda": 8, "cpu": 3}
 """Timed workloads and cache states that a variant is tried on; the measure gate looks at all."""
 MOST_VARIANTS = 64
+TRIES = 2
+"""A busy machine accuses who is honest now and then: a variant that failed while it was timed is started afresh once."""
 
 Case = tuple[Workload, Cache]
 Measurement = Callable[["Evaluator", str, Sequence[dict[str, int]], Sequence[Case], int], "list[Ratios | None]"]
@@ -235,14 +237,20 @@ def measured_ratios(
         builds = list(pool.map(evaluator.build, [evaluator.store.put(text) for text in texts]))
     sides: dict[int, Side] = {}
     found: dict[int, list[list[float]]] = {}
+    left = dict.fromkeys(range(len(builds)), TRIES)
+
+    def start(index: int) -> None:
+        left[index] -= 1
+        if builds[index].ok and left[index] >= 0 and (worker := _checked(evaluator, builds[index])):
+            sides[index] = Side(str(index), worker)
+
     try:
-        for index, build in enumerate(builds):
-            if build.ok and (worker := _checked(evaluator, build)):
-                sides[index] = Side(str(index), worker)
+        for index in range(len(builds)):
+            start(index)
         if 0 not in sides:
             return [None] * len(variants)
         for workload, cache in cases:
-            _time(evaluator, workload, cache, sides, found, blocks)
+            _time(evaluator, workload, cache, sides, found, blocks, start)
     finally:
         for side in sides.values():
             side.worker.close()
@@ -276,8 +284,9 @@ def _time(
     sides: dict[int, Side],
     found: dict[int, list[list[float]]],
     blocks: int,
+    start: Callable[[int], None],
 ) -> None:
-    """One contest of all sides that are left; a side that fails leaves, and the rest goes again."""
+    """One contest of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
     while 0 in sides:
         fresh = {index: Side(side.name, side.worker) for index, side in sides.items()}
         contest = Contest(evaluator.kernel, workload, cache, evaluator.device, evaluator.facts.last_level_cache_bytes)
@@ -286,6 +295,7 @@ def _time(
             result = timing.run(contest, list(fresh.values()), blocks=(blocks, blocks))
         except SideFailure as fault:
             sides.pop(int(fault.side)).worker.close()
+            start(int(fault.side))
             continue
         for index, side in fresh.items():
             found.setdefault(index, []).append(result.ratios[side.name])

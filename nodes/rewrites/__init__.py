@@ -39,11 +39,11 @@ class Facts(Frozen):
     device: DeviceFacts
 
     def share_of_workloads(self, fits: Callable[[int, int], bool]) -> float:
-        """Of the timed visible ones, those for which `fits(rows, row_bytes)` says so of their largest input's last axis."""
+        """Of the timed visible ones, those for which `fits(rows, row_bytes)` says so of their largest tensor's last axis."""
         spec, timed = self.spec, [w for w in self.spec.suite(self.device.device) if w.timed]
 
         def shape(workload: Workload) -> tuple[int, int]:
-            sizes = [(spec.shape(t, workload.axes), DTYPE_BYTES[spec.dtype(t, workload)]) for t in spec.inputs]
+            sizes = [(spec.shape(t, workload.axes), DTYPE_BYTES[spec.dtype(t, workload)]) for t in spec.tensors]
             extents, item = max(sizes, key=lambda size: math.prod(size[0]) * size[1])
             return math.prod(extents[:-1]), (extents[-1] if extents else 1) * item
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from harness import timing
 from harness.evaluate import Evaluator
 from harness.records import Comparison, Outcome
+from harness.search import measured_ratios
 from harness.store import Store
 from harness.timing import SideFailure
 from kernels import catalog
@@ -158,6 +160,25 @@ def test_a_workload_that_the_reference_does_not_take_is_not_added(small, tmp_pat
         with pytest.raises(ValueError, match=r"reference.py fails at .*hidden=63: RuntimeError: pairs only$"):
             made.extend((odd,), {})
         assert made.extra_workloads == before
+
+
+@pytest.mark.parametrize(("failures", "measured"), [(1, True), (9, False)])
+def test_a_variant_that_fails_while_it_is_timed_is_started_afresh_once(
+    evaluator, source, monkeypatch, failures, measured
+):
+    text = source.replace("#include <cstdint>", "#include <cstdint>\n#define SIZE 1  // tune: 1 2\n", 1)
+    timed, left = timing.run, [failures]
+
+    def fails_first(contest, sides, **more):
+        if left[0] and any(side.name == "1" for side in sides):
+            left[0] -= 1
+            raise SideFailure("1", Outcome.CHEATED, "its clock disagrees")
+        return timed(contest, sides, **more)
+
+    monkeypatch.setattr(timing, "run", fails_first)
+    cases = [(evaluator.suite()[1], "hot")]
+    (ratios,) = measured_ratios(evaluator, text, [{"SIZE": 2}], cases, 3)
+    assert (ratios is not None) == measured
 
 
 def test_numbers_left_open_are_searched(evaluator, source):
