@@ -66,7 +66,9 @@ RISKS: dict[Outcome, tuple[str, ...]] = {
         "cpu_vector_math",
         "cluster_rows",
         "short_rows",
+        "warp_elements",
         "warp_rows",
+        "join_lanes",
         "keep_value",
         "keep_row",
         "warp_reduce",
@@ -77,10 +79,14 @@ RISKS: dict[Outcome, tuple[str, ...]] = {
         "settle_reduce",
         "spread",
         "pack",
+        "settle_calls",
+        "settle_declarations",
         "fuse_launches",
     ),
     Outcome.RUNTIME_ERROR: (
         "cluster_rows",
+        "warp_elements",
+        "warp_rows",
         "keep_row",
         "short_rows",
         "dependent_launch",
@@ -92,7 +98,7 @@ RISKS: dict[Outcome, tuple[str, ...]] = {
         "pack",
         "warp_reduce",
     ),
-    Outcome.OUT_OF_RESOURCES: ("cluster_rows", "in_flight", "keep_value", "keep_row", "spread"),
+    Outcome.OUT_OF_RESOURCES: ("cluster_rows", "in_flight", "keep_value", "warp_rows", "keep_row", "spread"),
 }
 """Which step to drop first when a candidate fails so; otherwise the last one goes."""
 

@@ -32,7 +32,7 @@ _INTEGERS: dict[str, Callable[[int, int], int]] = {
     "&": operator.and_, "|": operator.or_, "^": operator.xor, "%": operator.mod, "<<": operator.lshift,
     ">>": operator.rshift, **_NUMBERS,
 }  # fmt: skip
-_KNOWN = {
+KNOWN = {
     "INFINITY": math.inf,
     "HUGE_VALF": math.inf,
     "CUDART_INF_F": math.inf,
@@ -274,8 +274,8 @@ class Block:
         scope = next((s for s in reversed(frame.scopes) if text in s), None)
         if scope is not None:
             return scope[text]
-        if text in _KNOWN:
-            return _KNOWN[text]
+        if text in KNOWN:
+            return KNOWN[text]
         found = self.outer(node)
         if found is None:
             raise Unsupported(f"{text} is not known")
@@ -583,7 +583,7 @@ class Block:
 
     def _limit(self, node: Node, text: str) -> float:
         """`std::numeric_limits<float>::lowest()` and its like."""
-        number = {"lowest": -_KNOWN["FLT_MAX"], "infinity": math.inf, "max": _KNOWN["FLT_MAX"]}.get(
+        number = {"lowest": -KNOWN["FLT_MAX"], "infinity": math.inf, "max": KNOWN["FLT_MAX"]}.get(
             text.rpartition("::")[2]
         )
         if number is None or "float" not in text:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tree_sitter import Node
+
 from nodes.rewrites.source import Edits, Source
 
 
@@ -23,7 +25,8 @@ def after_definitions(source: Source, type_name: str) -> int:
     """The byte after what new inline functions build on: the includes, the definition of a type, simd_ functions."""
     end = after_includes(source)
     for node in source.root.named_children:
-        if node.type == "struct_specifier" and source.of(node.child_by_field_name("name")) == type_name:
+        field = {"struct_specifier": "name", "type_definition": "declarator"}.get(node.type)
+        if field is not None and source.of(node.child_by_field_name(field)) == type_name:
             end = max(end, source.data.find(b"\n", node.end_byte) + 1)
         if node.type == "function_definition":
             declared = source.of(node.child_by_field_name("declarator")).partition("(")[0]
@@ -62,3 +65,19 @@ def include(source: Source, edits: Edits, header: str) -> None:
 
 def _follows_define(source: Source, at: int) -> bool:
     return any(node.type == "preproc_def" and node.end_byte in {at, at - 1} for node in source.root.named_children)
+
+
+def remove(source: Source, statement: Node, edits: Edits) -> None:
+    """Takes a statement away, and its line where nothing else stands on it."""
+    start = source.data.rfind(b"\n", 0, statement.start_byte) + 1
+    end = source.data.find(b"\n", statement.end_byte) + 1
+    alone = not source.data[start : statement.start_byte].strip() and end
+    if alone and not source.data[statement.end_byte : end].strip():
+        edits.changes.append((start, end, ""))
+    else:
+        edits.changes.append((statement.start_byte, statement.end_byte, ""))
+
+
+def free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that nothing has."""
+    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 100))) if free not in taken)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.device_code import Code, Kernel, inside, same
+from nodes.rewrites.algebra import Symbol
+from nodes.rewrites.device_code import Code, Definition, Kernel, inside, same
 
 _ELEMENT = "[]"
 """Stands for all that differs from element to element."""
@@ -44,6 +45,33 @@ class _Change:
 def is_summary(kernel: Kernel, name: str, body: list[Node]) -> bool:
     """`name` is what the elements are counted by, `body` the loop's statements."""
     return _Rounds(kernel, name, body).are_alike()
+
+
+def begins_alike(kernel: Kernel, found: Definition, body: list[Node]) -> bool:
+    """Whether every thread begins a loop with the same in a variable: what it is declared with, what it is set to afterwards
+    (`md.m = -FLT_MAX;`), or nothing, where only the loop uses it."""
+    code, source, thread = kernel.code, kernel.source, Symbol("threadIdx.x")
+    if found.value is not None:
+        return not code.polynomial(found.value).depends_on(thread)
+    set_before = used_behind = False
+    for use in code.uses(found, kernel.body):
+        if inside(use, found.declaration) or any(inside(use, s) for s in body):
+            continue
+        if use.start_byte > body[-1].end_byte:
+            used_behind = True
+            continue
+        target = use
+        while target.parent is not None and target.parent.type == "field_expression":
+            target = target.parent
+        owner = target.parent
+        assigned = owner is not None and owner.type == "assignment_expression" and owner.parent is not None
+        if not assigned or not same(owner.child_by_field_name("left"), target) or source.of(owner.children[1]) != "=":
+            return False
+        alike = owner.parent.type == "expression_statement" and same(owner.parent.parent, found.declaration.parent)
+        if not alike or code.polynomial(owner.child_by_field_name("right")).depends_on(thread):
+            return False
+        set_before = True
+    return set_before or not used_behind
 
 
 class _Rounds:

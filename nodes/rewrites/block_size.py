@@ -6,11 +6,14 @@ choices. Kernels that read their width from `blockDim.x`, or from that very cons
 
 from __future__ import annotations
 
+from functools import partial
+
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
+from nodes.rewrites._row_blocks import reduces
 from nodes.rewrites.device_code import Code, Kernel, Launch, code_of, insertion_point, statements
-from nodes.rewrites.regions import carries_state, thread_loops
+from nodes.rewrites.regions import carries_state, sums_up, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.spread import check_threads
 from nodes.roles import Bound
@@ -41,7 +44,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 nodes, width = _width_nodes(code, launch)
                 if value not in {0, width} or not 32 <= width <= 1024 or width % 32:
                     continue
-                if kernel.template is not None and str(width) in launch.template_arguments:
+                if _names_width(code, kernel, launch, width):
                     continue
             except Unsupported:
                 continue
@@ -52,12 +55,19 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                     edits.replace(node, text.format(name=name))
     if not edits.changes:
         return None
-    choices = " ".join(str(n) for n in sorted({*CHOICES, value}))
+    rows = reduces(source) and facts.spec.inputs
+    widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
+    choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
     edits.insert(insertion_point(source), "\n" + DEFINE.format(name=name, value=value, choices=choices))
     try:
         return edits.apply()
     except Unsupported:
         return None
+
+
+def _is_few(units: int, rows: int, row_bytes: int) -> bool:
+    """Whether rows leave most of the device idle unless many threads take each, and are long enough for these."""
+    return rows <= 4 * units and row_bytes >= 1024 * 16
 
 
 def _is_free(code: Code, kernel: Kernel) -> bool:
@@ -69,12 +79,19 @@ def _is_free(code: Code, kernel: Kernel) -> bool:
             return False
     if f"{kernel.name}_in_registers" in code.functions:
         return False  # it only serves rows that are too long for registers
-    if any(carries_state(kernel, statements(loop.body)) for loop in thread_loops(kernel)):
+    if any(carries_state(kernel, statements(loop.body)) and not sums_up(kernel, loop) for loop in thread_loops(kernel)):
         return False
     if kernel.counts_warps:
         return False
     names = ("threadIdx.y", "blockDim.y")
     return not any(kernel.source.of(n) in names for n in kernel.source.walk(kernel.body, "field_expression"))
+
+
+def _names_width(code: Code, kernel: Kernel, launch: Launch, width: int) -> bool:
+    """Whether a template argument tells the kernel its width."""
+    passed = zip(kernel.template_names, launch.template_arguments, strict=False)
+    named = {name for name, argument in passed if argument == str(width)}
+    return any(code.source.of(n) in named for n in code.source.walk(kernel.node, "identifier", "type_identifier"))
 
 
 def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], int]:

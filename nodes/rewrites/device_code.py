@@ -800,6 +800,8 @@ class Code:
                     if self.loads(called) and same(parent.named_children[0], use):
                         effect += "r"
                         continue
+                    if called == "reinterpret_cast<uintptr_t>":
+                        continue  # where it is, not what
                     if called.startswith("reinterpret_cast<"):
                         parent, wide = cast.parent, True
                 if parent is None or parent.type != "pointer_expression" or self.source.of(parent.children[0]) != "*":
@@ -1034,6 +1036,8 @@ class Code:
                     operator = "/"
                 if operator == "&" and b.value is not None and b.value > 0 and (b.value & (b.value + 1)) == 0:
                     operator, b = "%", Polynomial.constant(b.value + 1)
+                if operator == "/" and b.value and all(c % b.value == 0 for _, c in a.terms):
+                    return Polynomial(frozenset((m, c // b.value) for m, c in a.terms))  # nothing is rounded
                 if operator in {"/", "%"}:
                     return Polynomial.symbol(self._division(node, operator, a, b))
         if kind == "field_expression" and source.of(node).split(".")[0] in COORDINATES:

@@ -24,6 +24,7 @@ from nodes.rewrites.device_code import (
     Launch,
     Loop,
     code_of,
+    declared_name,
     host_text,
     inside,
     require,
@@ -32,7 +33,7 @@ from nodes.rewrites.device_code import (
     without_unused,
 )
 from nodes.rewrites.pack import CEIL_DIV, ELEMENT_BYTES
-from nodes.rewrites.regions import BLOCK_DIM, THREAD, carries_state, row_loop, thread_loops
+from nodes.rewrites.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -157,7 +158,7 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     for kernel in code.kernels:
         attempt = Edits(source)
         try:
-            keeper = _Keeper(code, kernel, early=argument != "late")
+            keeper = RowKeeper(code, kernel, early=argument != "late")
             keeper.write(attempt)
         except Unsupported:
             continue
@@ -175,17 +176,21 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
         return None
 
 
-class _Keeper:
-    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it."""
+class RowKeeper:
+    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it.
+
+    The threads that share a row are those of the block; see warp_rows.py for those of a warp.
+    """
+
+    suffix = "in_registers"
 
     def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
         self.code, self.kernel, self.source = code, kernel, code.source
         if not kernel.launches:
             raise Unsupported("a kernel that is not launched here")
-        if kernel.synchronises and not kernel.has_barrier:
-            raise Unsupported("a kernel whose warps work alone: the block must stay as it is")
+        self._check_talk()
         self.loops = self._group()
-        if any(carries_state(kernel, statements(loop.body)) for loop in self.loops):
+        if any(carries_state(kernel, statements(o.body)) and not sums_up(kernel, o) for o in self.loops):
             raise Unsupported("elements that depend on each other")
         self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
         self.kept = self._kept()
@@ -193,6 +198,8 @@ class _Keeper:
         if not self.kept and not self.rows:
             raise Unsupported("nothing is read twice")
         self._check_block()
+        self.moved: list[Node] = []
+        """Declarations from between the loops that early loads need: they go in front of these."""
         self.early = self._early() if early else []
         self.names: dict[tuple[Symbol, Polynomial], str] = {}
         taken = code.names()
@@ -207,21 +214,33 @@ class _Keeper:
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")
 
-    def _group(self) -> list[Loop]:
-        """The loops over the same range, neighbours in one list of statements."""
-        loops = [
+    def _check_talk(self) -> None:
+        if self.kernel.synchronises and not self.kernel.has_barrier:
+            raise Unsupported("a kernel whose warps work alone: the block must stay as it is")
+
+    def _shared_out(self) -> list[Loop]:
+        """Loops that those who share a row stride through together."""
+        return [
             loop for loop in thread_loops(self.kernel)
             if loop.start == Polynomial.symbol(THREAD) and loop.step == Polynomial.symbol(BLOCK_DIM)
         ]  # fmt: skip
+
+    def _group(self) -> list[Loop]:
+        """The loops over the same range, neighbours in one list of statements."""
+        loops = self._shared_out()
         for first in loops:
             group = [o for o in loops if o.bound == first.bound and same(o.node.parent, first.node.parent)]
             if len(group) >= 2:
                 return group
         raise Unsupported("no two loops over the same range")
 
+    def _within(self) -> list[Node]:
+        """Where an address must not change."""
+        return [self.loops[0].node.parent or self.kernel.body]
+
     def _canonical(self, access: Access, loop: Loop) -> tuple[Symbol, Polynomial]:
-        around = self.loops[0].node.parent or self.kernel.body
-        if self.kernel.changes_within(Polynomial.symbol(access.base) + access.offset.without(loop.symbol), [around]):
+        address = Polynomial.symbol(access.base) + access.offset.without(loop.symbol)
+        if self.kernel.changes_within(address, self._within()):
             raise Unsupported("an address that changes on the way")
         # A base that moves with the element (a cast of an address) would hide the element in an opaque term.
         if access.base.depends_on(loop.symbol) or any(
@@ -500,8 +519,11 @@ class _Keeper:
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
         found = []
+        waiting = self._waiting()
         for statement in statements(self.loops[0].body):
             value = next((v for v in self.values if v.loads and v.loop == 0 and same(v.statement, statement)), None)
+            if value is not None and any(same(statement, other) for other in waiting):
+                break
             if value is not None:
                 # A name of its own is only safe where no store of another variable claims the address.
                 same_address = {v.variable for v in self.values if v.address == value.address and v.loop == 0}
@@ -509,6 +531,19 @@ class _Keeper:
                     found.append(value)
             elif statement.type != "declaration" or self._has_access(statement):
                 break
+        return found
+
+    def _waiting(self) -> list[Node]:
+        """Declarations of the first loop that name what it has loaded before."""
+        names = {v.variable for v in self.values if v.loads and v.loop == 0}
+        found = []
+        for statement in statements(self.loops[0].body):
+            if statement.type != "declaration":
+                continue
+            declared = {self.source.of(declared_name(d)) for d in statement.children_by_field_name("declarator")}
+            if (names - declared) & {self.source.of(n) for n in self.source.walk(statement, "identifier")}:
+                found.append(statement)
+                names |= declared
         return found
 
     def _has_access(self, statement: Node) -> bool:
@@ -533,16 +568,64 @@ class _Keeper:
                 variables |= polynomial.variables()
             loop = self.loops[value.loop]
             late = [s for s in variables if s != loop.symbol and s.where >= first.node.start_byte]
-            if not late and self._spelled_in_first(value):
+            between = self._between(value.statement, loop, written)
+            if not late and between is not None and self._spelled_in_first(value):
                 found.append(value)
+                self.moved += [d for d in between if not any(same(d, other) for other in self.moved)]
+        self.moved.sort(key=lambda declaration: declaration.start_byte)
         return found
+
+    def _between(self, node: Node, loop: Loop, written: set[str]) -> list[Node] | None:
+        """Declarations between the loops that the node's names need, directly or not; None where they cannot move in front
+        of the first loop, as they are computed from what it leaves or from memory that is written."""
+        first, found, stack = self.loops[0].node, list[Node](), [node]
+        while stack:
+            for name in self.source.walk(stack.pop(), "identifier"):
+                held = self.code.definition(name)
+                if held is None or held.kind != "local" or held.declaration.start_byte < first.start_byte:
+                    continue
+                declaration = held.declaration
+                if inside(declaration, loop.body):
+                    if not same(declaration, node) and not inside(name, declaration):
+                        stack.append(declaration)
+                    continue
+                if any(same(declaration, other) for other in found):
+                    continue
+                if not same(declaration.parent, first.parent) or not self._can_move(declaration, held.name, written):
+                    return None
+                found.append(declaration)
+                stack.append(declaration)
+        return found
+
+    def _can_move(self, declaration: Node, name: str, written: set[str]) -> bool:
+        source, first = self.source, self.loops[0].node
+        declarators = declaration.children_by_field_name("declarator")
+        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+            return False
+        before = [n for n in source.walk(first.parent, "identifier") if source.of(n) == name]
+        if any(first.start_byte <= n.start_byte < declaration.start_byte for n in before):
+            return False
+        if any(source.of(t) == name for t in self.code.assigned(self.kernel.body)):
+            return False
+        for call in source.walk(declaration, "call_expression", "assignment_expression", "update_expression"):
+            called = source.of(call.child_by_field_name("function"))
+            if not self.code.loads(called) and not called.startswith(("static_cast<", "reinterpret_cast<")):
+                return False
+        if any(n.start_byte > first.start_byte for n in source.walk(self.kernel.body, "return_statement")):
+            return False  # which may be there so that nothing behind it is read
+        changed = {source.of(t) for t in self.code.assigned(self.kernel.body) if t.start_byte >= first.start_byte}
+        names = {source.of(n) for n in source.walk(declaration, "identifier")}
+        accesses = [a for a in self.kernel.accesses if inside(a.node, declaration)]
+        return not names & changed and all(a.root and a.root not in written for a in accesses)
 
     def _spelled_in_first(self, value: Value) -> bool:
         """Whether the load's own words mean the same in the first loop."""
         loop, first = self.loops[value.loop], self.loops[0]
         if loop.name != first.name:
             return False
-        declared = {self.source.of(s).strip() for s in statements(first.body) if s.type == "declaration"}
+        waiting = self._waiting()
+        ready = [s for s in statements(first.body) if not any(same(s, other) for other in waiting)]
+        declared = {self.source.of(s).strip() for s in ready if s.type == "declaration"}
         for identifier in self.source.walk(value.statement, "identifier"):
             found = self.code.definition(identifier)
             if found is None or not inside(found.declaration, loop.body) or same(found.declaration, value.statement):
@@ -555,7 +638,7 @@ class _Keeper:
 
     def write(self, edits: Edits) -> None:
         kernel, source = self.kernel, self.source
-        name = self.code.fresh(f"{kernel.name}_in_registers")
+        name = self.code.fresh(f"{kernel.name}_{self.suffix}")
         edits.insert(kernel.outer.end_byte, "\n\n" + self._new_kernel(name))
         for launch in kernel.launches:
             self._write_launch(edits, launch, name)
@@ -564,16 +647,15 @@ class _Keeper:
 
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
-        replaced: list[tuple[Node, str]] = [(kernel.name_node, name)]
-        bounds = f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
+        replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
+        bounds = self._bounds()
         present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
         kind = kernel.node.child_by_field_name("type")
         if present is not None:
             replaced.append((present, bounds))
-        elif kind is not None:
+        elif kind is not None and bounds:
             replaced.append((kind, f"{source.of(kind)} {bounds}"))
-        for row in self.rows:
-            replaced.append((row.declaration, ""))
+        replaced += [(node, "") for node in [*(row.declaration for row in self.rows), *self.moved]]
         slots = [
             (node, f"{row.name}_kept[{self.item}]" + (f"[{index}]" if index else ""))
             for row in self.rows
@@ -586,12 +668,27 @@ class _Keeper:
             if after is not None and any(same(after, loop.node) for loop in self.loops):
                 replaced.append((pragma, "\n"))
         text = source.render(kernel.node, replaced)
-        head = f"template <int {self.count}>\n"
+        head = f"template <{self._numbers()}>\n"
         if kernel.template is not None:
             listed = kernel.template.child_by_field_name("parameters")
-            head = f"template {source.of(listed)[:-1]}, int {self.count}>\n"
+            head = f"template {source.of(listed)[:-1]}, {self._numbers()}>\n"
         text = re.sub(r"(?m)^[ \t]+(?=#pragma)|^[ \t]+\n", "", text)
         return re.sub(r"\n[ \t]*\n[ \t]*\n", "\n\n", head + text)
+
+    def _bounds(self) -> str:
+        return f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
+
+    def _numbers(self) -> str:
+        """The new kernel's own template parameters."""
+        return f"int {self.count}"
+
+    def _elsewhere(self) -> list[tuple[Node, str]]:
+        """What else of the kernel reads otherwise."""
+        return []
+
+    def _element(self, loop: Loop) -> str:
+        """Which element of the row a thread's item is."""
+        return f"threadIdx.x + {self.item} * blockDim.x"
 
     def _loop_text(self, number: int, loop: Loop, slots: list[tuple[Node, str]]) -> str:
         source, unit = self.source, self.source.unit(loop.node)
@@ -600,6 +697,7 @@ class _Keeper:
         in_front = [*first, *self.early] if number == 0 else []
         lines: list[str] = []
         if number == 0:
+            lines += [self._relined(declaration, source.of(declaration)) for declaration in self.moved]
             lines += self._arrays()
         if in_front:
             lines += self._around(loop, self._front(loop, first), unit)
@@ -715,8 +813,11 @@ class _Keeper:
     def _front(self, loop: Loop, first: list[Value]) -> list[str]:
         """All loads, with the index declarations that they need."""
         lines = []
+        waiting = self._waiting()
         for statement in statements(loop.body):
             value = next((v for v in first if same(v.statement, statement)), None)
+            if value is None and any(same(statement, other) for other in waiting):
+                continue
             if value is not None:
                 lines.append(f"{self.names[value.address]}[{self.item}] = {self._loaded(statement)};")
             elif statement.type == "declaration" and not self._has_access(statement):
@@ -756,7 +857,7 @@ class _Keeper:
         return [
             "#pragma unroll",
             f"for (int {self.item} = 0; {self.item} < {self.count}; ++{self.item}) {{",
-            f"{unit}const {kind} {loop.name} = threadIdx.x + {self.item} * blockDim.x;",
+            f"{unit}const {kind} {loop.name} = {self._element(loop)};",
             f"{unit}if ({loop.name} < {bound}) {{",
             *(line if line.startswith("#") else unit * 2 + line for text in body for line in text.split("\n")),
             f"{unit}}}",

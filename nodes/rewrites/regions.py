@@ -8,12 +8,13 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from nodes.rewrites._summaries import is_summary
+from nodes.rewrites._summaries import begins_alike, is_summary
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     COORDINATES,
     Access,
     Code,
+    Definition,
     Kernel,
     Loop,
     declared_name,
@@ -450,19 +451,25 @@ def streams(kernel: Kernel, region: Region) -> bool:
             found = code.definition(target)
             if found is None or any(inside(found.declaration, s) for s in region.body):
                 continue
-            if found.kind != "local" or found.value is None or "__shared__" in source.of(found.declaration):
+            if found.kind != "local" or "__shared__" in source.of(found.declaration):
                 return False
-            if code.polynomial(found.value).depends_on(THREAD):
+            if not begins_alike(kernel, found, list(region.body)):
                 return False
         for use in source.walk(statement, "identifier"):
-            if source.of(use) == region.name and not _only_place(source, use):
+            if source.of(use) == region.name and not _only_place(kernel, use):
                 return False
     return is_summary(kernel, region.name, list(region.body))
 
 
-def _only_place(source: Source, use: Node) -> bool:
-    """Whether an index says which element is meant, or is kept as it is."""
-    parent = use.parent
+def sums_up(kernel: Kernel, loop: Loop) -> bool:
+    """Whether state that a loop carries along is a summary as `streams` has it."""
+    mine = (region for region in regions(kernel) if region.loop is not None and same(region.loop.node, loop.node))
+    return any(streams(kernel, region) for region in mine)
+
+
+def _only_place(kernel: Kernel, use: Node) -> bool:
+    """Whether an index says which element is meant, itself or by another name, or is kept as it is."""
+    source, parent = kernel.source, use.parent
     if parent is not None and parent.type == "assignment_expression":
         return (
             same(parent.child_by_field_name("right"), use) and source.of(parent.child_by_field_name("operator")) == "="
@@ -470,6 +477,12 @@ def _only_place(source: Source, use: Node) -> bool:
     while parent is not None and not parent.type.endswith("statement"):
         if parent.type == "subscript_argument_list":
             return True
+        if parent.type == "init_declarator" and parent.parent is not None:
+            name = declared_name(parent)
+            if name is None:
+                return False
+            place = Definition(source.of(name), "local", parent.parent, parent, None)
+            return all(_only_place(kernel, n) for n in kernel.code.uses(place, kernel.body) if not same(n, name))
         parent = parent.parent
     return False
 

@@ -103,7 +103,7 @@ def _names_template(code: Code, condition: Node) -> bool:
         found = code.definition(identifier)
         if found is not None and found.kind == "template":
             return True
-    return False
+    return condition.type in {"true", "false"}  # settle_calls leaves what a call named
 
 
 def _truth(value: int | None) -> bool | None:

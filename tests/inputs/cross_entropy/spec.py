@@ -24,9 +24,10 @@ SPEC = Spec(
         at("float32", 512, 8192),
         at("bfloat16", 256, 50304),
         at("bfloat16", 8192, 32000),
+        at("bfloat16", 1024, 50257),
         at("float32", 3, 515, timed=False),
         at("bfloat16", 2, 2056, timed=False),
         at("float32", 1, 7, timed=False),
-        at("bfloat16", 1024, 50257, held_out=True),
+        at("bfloat16", 512, 32003, held_out=True),
     ),
 )

@@ -351,13 +351,16 @@ def _bundle(path: Path) -> tuple[tuple[str, ...], str]:
 EXPECTED = {
     "add_bias_grid": {"settle_branches", "pack"},
     "bias_scale_residual": {"pack"},
-    "cross_entropy": {"pack"},
+    "cross_entropy": {"online_reduce", "pack", "online_pack", "block_size"},
     "gather_rows": {"spread"},
     "gelu_and_mul": {"fast_tanh"},
-    "head_rms_norm": {"pack"},
+    "head_norm_rope": {"settle_calls", "pack", "warp_rows"},
+    "head_rms_norm": {"pack", "warp_rows"},
     "l2_normalize": {"settle_reduce", "settle_broadcast", "keep_row"},
     "layer_norm": {"warp_reduce", "pack", "keep_row"},
+    "log_softmax": {"pack", "ragged_rows"},
     "masked_softmax": {"settle_names", "settle_pointers", "settle_loops", "warp_reduce", "pack", "keep_row"},
+    "online_softmax": {"settle_pointers", "online_reduce", "pack", "online_pack"},
     "quantize_fp8": {"pack"},
     "quantize_rows": {"warp_reduce", "pack", "keep_row"},
     "quick_gelu": {"settle_macros", "pack", "spread"},
@@ -365,6 +368,15 @@ EXPECTED = {
     "rescale_groups": {"pack", "neighbour_rows"},
     "residual_then_norm": {"fuse_launches", "warp_reduce", "pack", "keep_row"},
     "rotary_embedding": {"pack", "spread"},
+    "rotary_query_key": {
+        "settle_calls",
+        "settle_instances",
+        "settle_branches",
+        "settle_declarations",
+        "pack",
+        "spread",
+    },
+    "row_entropy": {"block_extent", "online_reduce", "pack", "online_pack"},
     "row_logsumexp": {"warp_reduce", "pack", "keep_row"},
     "row_softmax": {"warp_reduce", "pack", "keep_row"},
     "scaled_rms_norm": {
@@ -388,7 +400,7 @@ EXPECTED = {
 LONG = {
     "residual_then_norm", "layer_norm", "masked_softmax", "row_softmax", "scaled_rms_norm", "thread_layer_norm",
     "quantize_rows", "relu_squared/vector", "gelu_and_mul/vector", "thread_softmax", "gather_rows/plain", "rescale_groups",
-    "add_bias_grid", "merge_attn_states_lse/extracted", "silu_and_mul/extracted", "l2_normalize", "bias_scale_residual",
+    "add_bias_grid", "log_softmax", "merge_attn_states_lse/extracted", "online_softmax", "row_entropy", "silu_and_mul/extracted", "l2_normalize", "bias_scale_residual",
 }  # fmt: skip
 """Of these, a baseline or all, whose like is emulated anyway: row_logsumexp, the norm, the production ones, quick_gelu."""
 

@@ -352,3 +352,7 @@ template <typename V> V __ldg(const V* p) { return *p; }
 template <typename V> V __ldcs(const V* p) { return *p; }
 template <typename V> V __ldcg(const V* p) { return *p; }
 template <typename V, typename W> void __stcs(V* p, W v) { *p = v; }
+template <typename V> void __stwb(V* p, V v) { *p = v; }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (by & 31));
+}
