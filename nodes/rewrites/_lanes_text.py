@@ -4,7 +4,17 @@ from __future__ import annotations
 
 NAMES = frozenset(
     {"lanes", "LANES", "load_lanes", "store_lanes", "load_words", "store_words", "first_lanes", "splat", "kept"}
-    | {"sum_of", "largest_of", "smallest_of", "each_lane", "exp_lanes", "tanh_lanes", "erf_lanes"}
+    | {
+        "sum_of",
+        "largest_of",
+        "smallest_of",
+        "exp_lanes",
+        "tanh_lanes",
+        "erf_lanes",
+        "log_lanes",
+        "log1p_lanes",
+        "has_plain_log",
+    }
 )
 """Names that a source must leave free."""
 
@@ -139,16 +149,44 @@ static inline lanes erf_lanes(lanes x) {
 }
 """
 
-_EACH = """
-// A function of one float in every lane; the loop is as long as a vector, so it becomes vector code.
-template <typename Function>
-static inline lanes each_lane(lanes x, Function function) {
-    alignas(64) float values[LANES];
-    _mm512_store_ps(values, x);
-    for (int64_t lane = 0; lane < LANES; ++lane) {
-        values[lane] = function(values[lane]);
-    }
-    return _mm512_load_ps(values);
+_LOG = """
+// ln x to 1.5 ulp: x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), a polynomial for ln(1 + f).
+static inline __mmask16 has_plain_log(lanes x) {  // a positive number, not infinite
+    const __m512i from_one = _mm512_sub_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(1));
+    return _mm512_cmplt_epu32_mask(from_one, _mm512_set1_epi32(0x7f7fffff));
+}
+
+static inline lanes log_lanes(lanes x) {
+    const __mmask16 subnormal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(1.17549435e-38f), _CMP_LT_OQ);
+    const lanes normal = _mm512_mask_mul_ps(x, subnormal, x, _mm512_set1_ps(8388608.0f));
+    const __m512i half = _mm512_set1_epi32(0x3f3504f3);  // sqrt(1/2)
+    const __m512i from_half = _mm512_sub_epi32(_mm512_castps_si512(normal), half);
+    const __m512i exponent = _mm512_srai_epi32(from_half, 23);
+    const lanes n = _mm512_cvtepi32_ps(_mm512_mask_sub_epi32(exponent, subnormal, exponent, _mm512_set1_epi32(23)));
+    const __m512i mantissa = _mm512_and_si512(from_half, _mm512_set1_epi32(0x007fffff));
+    const lanes f = (lanes)_mm512_castsi512_ps(_mm512_add_epi32(mantissa, half)) - 1.0f;
+    lanes tail = f * -0.0763451966f + 0.127615696f;
+    tail = tail * f - 0.131601708f;
+    tail = tail * f + 0.142017588f;
+    tail = tail * f - 0.166233586f;
+    tail = tail * f + 0.200012269f;
+    tail = tail * f - 0.250008210f;
+    tail = tail * f + 0.333333317f;
+    const lanes square = f * f;
+    const lanes small = tail * f * square + n * -2.12194440e-4f - 0.5f * square;
+    const lanes inside = (f + small) + n * 0.693359375f;
+    const lanes ends = x == 0.0f ? splat(-INFINITY) : (x > 0.0f ? x : splat(NAN));
+    return _mm512_mask_mov_ps(ends, has_plain_log(x), inside);
+}
+"""
+
+_LOG1P = """
+// ln(1 + x): the rounding of 1 + x is put back by its first-order term.
+static inline lanes log1p_lanes(lanes x) {
+    const lanes sum = 1.0f + x;
+    const lanes lost = x - (sum - 1.0f);
+    const lanes log_sum = log_lanes(sum);
+    return _mm512_mask_mov_ps(log_sum, has_plain_log(sum), log_sum + lost / sum);
 }
 """
 
@@ -178,8 +216,6 @@ _SIMPLE = {
     "rint_lanes": _simple("rint_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)"),
     "floor_lanes": _simple("floor_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)"),
     "ceil_lanes": _simple("ceil_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)"),
-    "log_lanes": _simple("log_lanes", "each_lane(x, simd_log)"),
-    "log1p_lanes": _simple("log1p_lanes", "each_lane(x, simd_log1p)"),
     # The second operand where one of the two is a NaN.
     "max_lanes": _simple("max_lanes", "_mm512_max_ps(a, b)", "lanes a, lanes b"),
     "min_lanes": _simple("min_lanes", "_mm512_min_ps(a, b)", "lanes a, lanes b"),
@@ -199,6 +235,22 @@ static inline lanes kept(lanes value, int64_t count, float otherwise) {
     "largest": _across("largest_of", "part[lane] > part[lane + step] ? part[lane] : part[lane + step]"),
     "smallest": _across("smallest_of", "part[lane] < part[lane + step] ? part[lane] : part[lane + step]"),
 }
+
+
+FUNCTIONS = frozenset(
+    {
+        *_SIMPLE,
+        "exp_lanes",
+        "log_lanes",
+        "log1p_lanes",
+        "tanh_lanes",
+        "erf_lanes",
+        "load_lanes",
+        "store_lanes",
+        "first_lanes",
+    }
+)
+"""Names that end like those of vectors."""
 
 
 _LOAD_BYTES = """
@@ -225,13 +277,15 @@ def text(used: set[str], bfloat16: str, known: str) -> str:
     if "store_int8" in used:
         parts.append(_STORE_INT8)
     built_on_exp = used & {"exp_lanes", "tanh_lanes", "erf_lanes"}
-    if used & {"splat", "kept", "round_lanes"} or built_on_exp:
+    if used & {"splat", "kept", "round_lanes", "log_lanes", "log1p_lanes"} or built_on_exp:
         parts.append("\nstatic inline lanes splat(float value) { return _mm512_set1_ps(value); }\n")
     if built_on_exp:
         parts.append(_EXP)
     parts.extend(part for name, part in (("tanh_lanes", _TANH), ("erf_lanes", _ERF)) if name in used)
     if used & {"log_lanes", "log1p_lanes"}:
-        parts.append(_EACH)
+        parts.append(_LOG)
+    if "log1p_lanes" in used:
+        parts.append(_LOG1P)
     simple = [line for name, line in _SIMPLE.items() if name in used and line not in known]
     if simple:
         parts.append("\n" + "\n".join(simple) + "\n")

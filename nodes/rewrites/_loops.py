@@ -108,6 +108,8 @@ class Access:
     node: Node
     call: Node | None = None
     """The outermost call inside the loop through which it happens."""
+    certain: bool = True
+    """Whether every iteration of the loops around it gets there."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ class _Variable:
     array: bool = False
     reference: bool = False
     """Stands for the element that `value` points to."""
+    size: Polynomial | None = None
+    """Of a vector, where that is known."""
 
 
 # --- finding things ------------------------------------------------------------------------------------------------
@@ -161,7 +165,8 @@ def _functions(source: Source) -> dict[str, list[Function]]:
             declarator = declarator.child_by_field_name("declarator") or _only_named(declarator)
         if declarator is None or body is None or body.type != "compound_statement" or node.has_error:
             continue
-        name = source.of(declarator.child_by_field_name("declarator"))
+        # `load<float>`, a specialisation, is one more `load`.
+        name = source.of(declarator.child_by_field_name("declarator")).partition("<")[0].strip()
         parameters = tuple(
             _parameter(source, parameter)
             for parameter in declarator.child_by_field_name("parameters").named_children
@@ -174,6 +179,45 @@ def _functions(source: Source) -> dict[str, list[Function]]:
         )
         found.setdefault(name, []).append(Function(name, node, parameters, references, body))
     return found
+
+
+def aliases(source: Source) -> dict[str, str]:
+    """What `typedef uint16_t half_t;` and `using half_t = uint16_t;` name, followed to the end."""
+    if "aliases" not in source.__dict__:
+        found: dict[str, str] = {}
+        for node in source.walk(None, "type_definition", "alias_declaration"):
+            name = node.child_by_field_name("declarator" if node.type == "type_definition" else "name")
+            kind = node.child_by_field_name("type")
+            if name is not None and name.type == "type_identifier" and not any(source.walk(kind, "struct_specifier")):
+                plain = not any(source.walk(node, "abstract_pointer_declarator", "template_type", "union_specifier"))
+                found[source.of(name)] = source.of(kind).removeprefix("std::") if plain else ""
+        for name in found:
+            for _ in range(len(found)):
+                found[name] = found.get(found[name], found[name])
+        source.__dict__["aliases"] = {name: kind for name, kind in found.items() if kind}
+    return source.__dict__["aliases"]
+
+
+def constants(source: Source) -> dict[str, int]:
+    """Integers that the file names once: `#define N 32`, `constexpr int N = 32;` outside of functions. No tunables."""
+    if "constants" not in source.__dict__:
+        found: dict[str, list[str]] = {}
+        for node in source.walk(None, "preproc_def"):
+            found.setdefault(source.of(node.child_by_field_name("name")), []).append(
+                source.of(node.child_by_field_name("value")).strip()
+            )
+        for node in source.walk(None, "declaration"):
+            fixed = {"const", "constexpr"} & set(source.of(node).split("=")[0].split())
+            for declarator in node.children_by_field_name("declarator"):
+                if declarator.type == "init_declarator" and fixed and enclosing_function(node) is None:
+                    name, value = (declarator.child_by_field_name(field) for field in ("declarator", "value"))
+                    found.setdefault(source.of(name), []).append(source.of(value))
+        source.__dict__["constants"] = {
+            name: int(values[0].rstrip("uUlL"))
+            for name, values in found.items()
+            if len(values) == 1 and values[0].rstrip("uUlL").isdigit()
+        }
+    return source.__dict__["constants"]
 
 
 def calls(source: Source) -> dict[str, list[Node]]:
@@ -218,7 +262,8 @@ def canonical(source: Source, node: Node) -> Loop | None:
         return None
     if len(initializer.children_by_field_name("declarator")) != 1:
         return None
-    kind = source.of(initializer.child_by_field_name("type")).replace("std::", "")
+    kind = source.of(initializer.child_by_field_name("type"))
+    kind = aliases(source).get(kind, kind).replace("std::", "")
     name = declared.child_by_field_name("declarator")
     if name.type != "identifier" or not set(kind.split()) <= INTEGERS:
         return None
@@ -280,6 +325,20 @@ def assignments(source: Source, node: Node) -> Iterator[tuple[str, Node]]:
             yield source.of(target), here
 
 
+def escapes(source: Source, use: Node) -> bool:
+    """Whether a mention of a variable takes its address, or hands it to a function of the file by reference."""
+    parent = use.parent
+    if parent.type == "pointer_expression" and source.of(parent.child_by_field_name("operator")) == "&":
+        return True
+    if parent.type == "argument_list" and parent.parent.type == "call_expression":
+        called = source.of(parent.parent.child_by_field_name("function")).partition("<")[0]
+        place = [child for child in parent.named_children if child.type != "comment"].index(use)
+        for function in functions(source).get(called, ()):
+            if place < len(function.parameters) and function.parameters[place][0] in function.references:
+                return True
+    return False
+
+
 def pragma_before(source: Source, node: Node) -> str:
     """The text of the pragma that applies to this statement, "" for none."""
     return source.of(pragma_node(source, node)).strip()
@@ -309,6 +368,10 @@ def is_float(source: Source, node: Node) -> bool:
             return source.of(node)[-1] in "fF" and not source.of(node).startswith("0x")
         case "identifier":
             return declared_type(source, node) == "float"
+        case "subscript_expression":
+            return element_type(source, node) == "float"
+        case "conditional_expression":
+            return all(is_float(source, node.child_by_field_name(side)) for side in ("consequence", "alternative"))
         case "parenthesized_expression":
             return is_float(source, node.named_children[0])
         case "unary_expression":
@@ -323,6 +386,8 @@ def is_float(source: Source, node: Node) -> bool:
             called = source.of(node.child_by_field_name("function"))
             group = functions(source).get(called.partition("<")[0], [])
             returns = {source.of(function.node.child_by_field_name("type")) for function in group}
+            if overloaded(source, called) and not group:
+                return all(is_float(source, a) for a in node.child_by_field_name("arguments").named_children)
             return called in {
                 "static_cast<float>",
                 "float",
@@ -340,6 +405,44 @@ def is_float(source: Source, node: Node) -> bool:
     return False
 
 
+def initial_value(source: Source, node: Node) -> Node | None:
+    """What the one local constant of an identifier's name is initialised with."""
+    found = []
+    for here in source.walk(enclosing_function(node), "declaration"):
+        for declarator in here.children_by_field_name("declarator"):
+            if source.of(node) in identifiers(source, declarator.child_by_field_name("declarator") or declarator):
+                fixed = {"const", "constexpr"} & set(source.of(here).split())
+                found.append(declarator.child_by_field_name("value") if fixed else None)
+    return found[0] if len(found) == 1 else None
+
+
+def overloaded(source: Source, called: str) -> bool:
+    """Whether a call by this name is to a function of <cmath> or <algorithm> that returns the type of its arguments.
+
+    Without `std::` the name means the C function of doubles, unless <math.h> of the C++ library has brought the others.
+    """
+    plain = called.removeprefix("std::")
+    if plain not in _MATH | {"abs", "max", "min"} or plain in {"llrint", "llround", "lrint", "lround"}:
+        return False
+    return called != plain or "<math.h>" in {
+        source.of(n.child_by_field_name("path")) for n in source.walk(None, "preproc_include")
+    }
+
+
+def element_type(source: Source, node: Node) -> str:
+    """The type of `p[i]`, "" where p is not declared plainly as a pointer, an array or a vector."""
+    base = node.child_by_field_name("argument")
+    kind = declared_type(source, base) if base is not None and base.type == "identifier" else ""
+    return vector_of(kind) or kind
+
+
+def vector_of(kind: str) -> str:
+    """T of `std::vector<T>`, "" for any other type."""
+    plain = kind.removeprefix("const ").removeprefix("std::")
+    kind = plain[len("vector<") : -1].strip() if plain.startswith("vector<") and plain.endswith(">") else ""
+    return "" if kind == "bool" else kind  # which packs eight elements into a byte
+
+
 def declared_type(source: Source, node: Node) -> str:
     """The type, without pointers, that the nearest declaration before an identifier gives its name, "" for none."""
     function, name, found = enclosing_function(node), source.of(node), ""
@@ -354,7 +457,7 @@ def declared_type(source: Source, node: Node) -> str:
                 declarator = inner or next(iter(reversed(declarator.named_children)), None)
             if source.of(declarator) == name:
                 found = source.of(here.child_by_field_name("type"))
-    return found
+    return aliases(source).get(found, found)
 
 
 # --- interpreting a body -------------------------------------------------------------------------------------------
@@ -372,6 +475,10 @@ class _Interpreter:
         self.arguments: dict[str, Node] = {}
         """The arguments of the outermost call, by parameter."""
         self.returned: list[Polynomial | Pointer | None] = []
+        self.branches = 0
+        """How many branches are around what is interpreted now; a `continue` counts as one to the end."""
+        self.fields: frozenset[str] = frozenset()
+        """The members of the object whose method is about to be interpreted."""
         self.effects = Effects(loop, Iteration(Symbol(loop.variable), None, None))
 
     # variables
@@ -423,19 +530,25 @@ class _Interpreter:
         text = self.source.of(node)
         if text.startswith(("static ", "thread_local ")):
             raise Unsupported(f"line {node.start_point[0] + 1}: a static variable")
+        kind = self.source.of(node.child_by_field_name("type"))
+        kind = aliases(self.source).get(kind, kind).replace("std::", "")
         for declarator in node.children_by_field_name("declarator"):
-            value = None
+            value = size = None
             if declarator.type == "init_declarator":
                 initial = declarator.child_by_field_name("value")
                 value = self.expression(initial)
+                size = self._filled(initial) if vector_of(kind) else None
                 declarator = declarator.child_by_field_name("declarator")
-            array = declarator.type == "array_declarator"
+            array = declarator.type == "array_declarator" or vector_of(kind) != ""
+            if array and declarator.type == "function_declarator":  # `std::vector<float> v(n);` reads like one
+                known = self.lookup(self.source.of(declarator.child_by_field_name("parameters"))[1:-1].strip())
+                size = known.value if known is not None and isinstance(known.value, Polynomial) else None
+                declarator = declarator.child_by_field_name("declarator")
             pointer = declarator.type == "pointer_declarator"
             while declarator.type in {"array_declarator", "pointer_declarator"}:
                 declarator = declarator.child_by_field_name("declarator")
             if declarator.type != "identifier":
                 raise Unsupported(f"line {node.start_point[0] + 1}: a {declarator.type.replace('_', ' ')}")
-            kind = self.source.of(node.child_by_field_name("type")).replace("std::", "")
             integer = set(kind.split()) <= INTEGERS
             if not pointer and not array and not integer and not isinstance(value, Pointer):
                 value = None
@@ -446,6 +559,22 @@ class _Interpreter:
                     Symbol(f"{self.source.of(declarator)}@{node.start_byte}", -1, frozenset(varies))
                 )
             self.declare(self.source.of(declarator), declarator.start_byte, value, array=array)
+            self.scopes[-1][self.source.of(declarator)].size = size
+
+    def _filled(self, initial: Node) -> Polynomial | None:
+        """The size of a vector made of `(n)`, `(n, value)`, `(first, last)` or another vector, whose elements it reads."""
+        given = initial.named_children if initial.type == "argument_list" else [initial]
+        values = [self.expression(each) for each in given]
+        for value, node in zip(values, given, strict=True):
+            if isinstance(value, Pointer):
+                self.record(replace(value, offset=None), node, writes=False)
+        if initial.type != "argument_list" or not values:
+            return None
+        if isinstance(values[0], Polynomial):
+            return values[0]
+        first, last = values[0], values[1] if len(values) == 2 else None
+        known = isinstance(first, Pointer) and isinstance(last, Pointer) and first.root == last.root
+        return last.offset - first.offset if known and None not in (first.offset, last.offset) else None
 
     def _type_definition(self, node: Node) -> None: ...
 
@@ -460,20 +589,24 @@ class _Interpreter:
         for branch in ("consequence", "alternative"):
             child = node.child_by_field_name(branch)
             if child is not None:
+                self.branches += 1
                 self.statement(child)
+                self.branches -= 1
                 self.forget(child)
 
     def _else_clause(self, node: Node) -> None:
         for child in node.named_children:
             self.statement(child)
 
-    def _continue_statement(self, node: Node) -> None: ...
+    def _continue_statement(self, node: Node) -> None:
+        self.branches += 1
 
     def _return_statement(self, node: Node) -> None:
         if self.depth == 0:
             raise Unsupported(f"line {node.start_point[0] + 1}: leaves the loop")
         values = [self.expression(child) for child in node.named_children]
         self.returned.append(values[0] if values else None)
+        self.branches += self.branches > 0  # what is left of the function is run by some calls only
 
     def _for_statement(self, node: Node) -> None:
         loop = canonical(self.source, node)
@@ -488,8 +621,9 @@ class _Interpreter:
         low, high = self.expression(loop.start), self.expression(loop.bound)
         low = low if isinstance(low, Polynomial) else None
         high = high if isinstance(high, Polynomial) else None
+        step = self.expression(loop.step) if loop.step is not None else Polynomial.constant(1)
         if high is not None and not loop.inclusive:
-            high = high - Polynomial.constant(1)
+            high = high - Polynomial.constant(_last_step(low, high, step))
         iteration = Iteration(Symbol(loop.variable, loop.node.start_byte), low, high)
         self.forget(loop.body)
         self.scopes.append({})
@@ -553,7 +687,8 @@ class _Interpreter:
         name = self.source.of(node)
         variable = self.lookup(name)
         if variable is None:  # a global, a macro or an enumerator
-            return Polynomial.symbol(Symbol(name))
+            number = constants(self.source).get(name)
+            return Polynomial.symbol(Symbol(name)) if number is None else Polynomial.constant(number)
         if variable.reference:
             self.record(variable.value, node, writes=False)
             return None
@@ -603,7 +738,9 @@ class _Interpreter:
         return None
 
     def _e_conditional_expression(self, node: Node) -> None:
+        self.branches += 1
         values = [self.expression(child) for child in node.named_children]
+        self.branches -= 1
         if any(isinstance(value, Pointer) for value in values[1:]):
             raise Unsupported(f"line {node.start_point[0] + 1}: a choice between pointers")
 
@@ -616,6 +753,9 @@ class _Interpreter:
                 pointer, distance = (left, right) if isinstance(left, Pointer) else (right, left)
             elif operator == "-" and not isinstance(right, Pointer):
                 pointer, distance = left, -right if isinstance(right, Polynomial) else None
+            elif operator == "-" and isinstance(left, Pointer) and left.root == right.root != _PRIVATE:
+                known = left.offset is not None and right.offset is not None
+                return left.offset - right.offset if known else None
             else:
                 return None
             if not isinstance(distance, Polynomial) or pointer.offset is None:
@@ -631,6 +771,8 @@ class _Interpreter:
             case "*":
                 return left * right
             case "/" | "%":
+                if (whole := _quotient(left, right)) is not None:
+                    return whole if operator == "/" else Polynomial()
                 parts = frozenset(left.variables() | right.variables())
                 text = f"{_text(left)}{operator}{_text(right)}"
                 return Polynomial.symbol(Symbol(text, -1, parts, (left, right), operator))
@@ -703,7 +845,7 @@ class _Interpreter:
     def record(self, pointer: Pointer, node: Node, *, writes: bool) -> None:
         if self.inside and pointer.root != _PRIVATE:
             self.effects.accesses.append(
-                Access(pointer.root, pointer.offset, writes, tuple(self.inner), node, self.calling)
+                Access(pointer.root, pointer.offset, writes, tuple(self.inner), node, self.calling, self.branches == 0)
             )
 
     def _e_assignment_expression(self, node: Node) -> Polynomial | Pointer | None:
@@ -722,6 +864,8 @@ class _Interpreter:
         variable = self.lookup(text)
         if variable is None:
             raise Unsupported(f"line {node.start_point[0] + 1}: writes {text}, a global")
+        if variable.array:
+            raise Unsupported(f"line {node.start_point[0] + 1}: writes {text} as a whole")
         if variable.reference:
             self.record(variable.value, node, writes=True)
             return None
@@ -742,6 +886,8 @@ class _Interpreter:
     def _e_call_expression(self, node: Node) -> Polynomial | Pointer | None:
         called = node.child_by_field_name("function")
         arguments = [a for a in node.child_by_field_name("arguments").named_children if a.type != "comment"]
+        if called.type == "field_expression":
+            return self.method(called, arguments)
         base = called.child_by_field_name("name") if called.type == "template_function" else called
         name = self.source.of(base).removeprefix("::").removeprefix("std::")
         own = [f for f in self.functions.get(name, ()) if len(f.parameters) == len(arguments)]
@@ -785,6 +931,34 @@ class _Interpreter:
             )
         return None
 
+    def method(self, called: Node, arguments: list[Node]) -> Polynomial | Pointer | None:
+        """`v.data()` and `v.size()` of a vector; a method that the file defines, on a variable of the iteration's own."""
+        source, owner, name = self.source, called.child_by_field_name("argument"), called.child_by_field_name("field")
+        variable = self.lookup(source.of(owner)) if owner.type == "identifier" else None
+        if variable is None or source.of(called.child_by_field_name("operator")) != ".":
+            raise Unsupported(f"line {called.start_point[0] + 1}: calls {source.of(called)}, whose effects are unknown")
+        if variable.array and not arguments and source.of(name) in {"data", "begin"}:
+            return self.expression(owner)
+        if variable.array and not arguments and source.of(name) == "size":
+            return variable.size or Polynomial.symbol(Symbol(f"{source.of(called)}()", variable.symbol.where))
+        own = [
+            function
+            for function in self.functions.get(source.of(name), ())
+            if len(function.parameters) == len(arguments)
+            and _fields(source, function) is not None
+            and source.of(function.node.parent.parent.child_by_field_name("name")) == declared_type(source, owner)
+        ]
+        if len(own) != 1 or variable.array or isinstance(variable.value, Pointer) or self.depth >= 8:
+            raise Unsupported(f"line {called.start_point[0] + 1}: calls {source.of(called)}, whose effects are unknown")
+        if self.inside and not variable.private:
+            self.effects.carried.append(Carried(source.of(owner), called))
+        values = [self.expression(argument) for argument in arguments]
+        if any(isinstance(value, Pointer) for value in values):
+            raise Unsupported(f"line {called.start_point[0] + 1}: {source.of(called)} takes a pointer")
+        self.fields = _fields(source, own[0])
+        self.call(own, values, called.parent)
+        return None
+
     def called(self, name: str) -> None:
         if self.inside:
             self.effects.calls.add(name)
@@ -802,6 +976,10 @@ class _Interpreter:
                 given = [a for a in node.child_by_field_name("arguments").named_children if a.type != "comment"]
                 names = [name for name, _, _ in function.parameters]
                 self.arguments = dict(zip(names, given, strict=True))
+            for name in self.fields:  # of the object, which is the iteration's own
+                self.declare(name, function.node.start_byte, None)
+                self.scopes[-1][name].private = True
+            self.fields = frozenset()
             for (name, _, _), value in zip(function.parameters, values, strict=True):
                 self.declare(name, function.node.start_byte, value)
                 self.scopes[-1][name].private = True
@@ -814,6 +992,48 @@ class _Interpreter:
         if outermost:
             self.calling = None
         return results[0] if len(results) == 1 and len(own) == 1 else None
+
+
+def _quotient(left: Polynomial, right: Polynomial) -> Polynomial | None:
+    """left / right where every term of it divides without a rest, by a number or a product; None otherwise."""
+    if len(right.terms) != 1:
+        return None
+    ((monomial, factor),) = right.terms
+    terms = []
+    for product, coefficient in left.terms:
+        if not _multiple(product, coefficient, right):
+            return None
+        rest = list(product)
+        for symbol in monomial:
+            rest.remove(symbol)
+        terms.append((tuple(rest), coefficient // factor))
+    return Polynomial.of(terms)
+
+
+def _last_step(low: Polynomial | None, end: Polynomial, step: Polynomial | Pointer | None) -> int:
+    """How far before its end a loop stops at the latest: a whole step, where whole steps lead from 0 to the end."""
+    size = step.value if isinstance(step, Polynomial) else None
+    whole = low is not None and low.value == 0 and size is not None and size > 0
+    return size if whole and all(c % size == 0 for _, c in end.terms) else 1
+
+
+def _fields(source: Source, function: Function) -> frozenset[str] | None:
+    """The plain members of the struct that a function is a method of; None for any other function."""
+    body = function.node.parent
+    if (
+        body is None
+        or body.type != "field_declaration_list"
+        or body.parent.type not in {"struct_specifier", "class_specifier"}
+    ):
+        return None
+    names = set()
+    for node in body.named_children:
+        if node.type == "field_declaration":
+            declarators = node.children_by_field_name("declarator")
+            if source.of(node).startswith("static") or any(d.type != "field_identifier" for d in declarators):
+                return None
+            names |= {source.of(declarator) for declarator in declarators}
+    return frozenset(names)
 
 
 _PRIVATE = Symbol("(private)")
@@ -1034,18 +1254,47 @@ def reductions(source: Source, effects: Effects) -> dict[str, str] | None:
     return found
 
 
-def unordered(source: Source, loop: Loop) -> tuple[Effects, dict[str, str]]:
+def unordered(source: Source, loop: Loop, private: frozenset[str] = frozenset()) -> tuple[Effects, dict[str, str]]:
     """What an iteration does and what the loop reduces (variable -> operator), where iterations may run in any order.
 
-    Raises Unsupported where they may not, or where that is not known.
+    `private` names arrays of which every thread gets its own. Raises Unsupported where iterations may not, or where that
+    is not known.
     """
     found = effects(source, loop)
     carried = reductions(source, found)
     if carried is None:
         raise Unsupported("a variable that an iteration takes from the one before")
-    if why := independent(found):
+    shared = [access for access in found.accesses if access.root.text not in private or access.root.where < 0]
+    if why := independent(replace(found, accesses=shared)):
         raise Unsupported(why)
     return found, carried
+
+
+def scratch_arrays(source: Source, loop: Loop) -> frozenset[str]:
+    """Arrays and vectors declared before a loop that every iteration fills before it reads them, and nothing else names."""
+    found, names = effects(source, loop), set()
+    function = enclosing_function(loop.node)
+    for root in {access.root for access in found.accesses if access.root.where >= 0}:
+        mentions = [n for n in source.walk(function, "identifier") if source.of(n) == root.text]
+        inside = [n for n in mentions if loop.body.start_byte <= n.start_byte < loop.body.end_byte]
+        first, *others = (access for access in found.accesses if access.root == root)
+        if len(mentions) == len(inside) + 1 and _fills(first) and all(_filled_before(first, other) for other in others):
+            names.add(root.text)
+    return frozenset(names)
+
+
+def _fills(access: Access) -> bool:
+    """Whether an access writes all elements from 0 up to the last that its loop counts."""
+    if not (access.writes and access.certain and len(access.inner) == 1 and access.offset is not None):
+        return False
+    (inner,) = access.inner
+    counts = inner.low is not None and inner.low.value == 0 and inner.high is not None
+    return counts and access.offset == Polynomial.symbol(inner.symbol)
+
+
+def _filled_before(first: Access, other: Access) -> bool:
+    found = _range(other.offset, other.inner) if other.offset is not None else None
+    return found is not None and _not_negative(found[0]) and _not_negative(first.inner[0].high - found[1])
 
 
 def reduction_clauses(carried: dict[str, str]) -> str:

@@ -24,15 +24,18 @@ from nodes.rewrites._loops import (
     Effects,
     Function,
     Loop,
+    aliases,
     declared_type,
     enclosing_function,
     functions,
     identifiers,
     indentation,
+    is_float,
     loops,
     over_lanes,
     pragma_node,
     unordered,
+    vector_of,
 )
 from nodes.rewrites.source import Edits, Source, Unsupported
 
@@ -58,7 +61,7 @@ _BINARY = {
 _WIDENING = {"0", "1", "2", "4", "16"}
 _NARROWING = {
     "0", "1", "2", "4", "16", "0x7fff", "0x8000", "0xffff", "0x7fffffff", "0x7f800000", "0x007fffff", "0x7fc0", "0x40",
-    "0x0040", "0x400000", "0x00400000", "0x10000",
+    "0x0040", "64", "0x400000", "0x00400000", "0x10000",
 }  # fmt: skip
 
 
@@ -114,6 +117,11 @@ class Conversions:
             for node in source.walk(None, "struct_specifier")
             if node.child_by_field_name("body") is not None
         }
+        for node in source.walk(None, "type_definition"):  # `typedef struct { uint16_t bits; } bf16;`
+            specifier = node.child_by_field_name("type")
+            if specifier.type == "struct_specifier" and specifier.child_by_field_name("body") is not None:
+                name = source.of(node.child_by_field_name("declarator"))
+                self.structs[name] = source.of(specifier.child_by_field_name("body"))
         groups: dict[str, list[Function]] = {}
         for name, group in functions(source).items():
             groups.setdefault(name.partition("<")[0].strip(), []).extend(group)
@@ -126,8 +134,10 @@ class Conversions:
         return kind in {"uint16_t", "std::uint16_t", "unsigned short"} or "uint16_t" in self.structs.get(kind, "")
 
     def _is(self, kind: str, function: Function) -> bool:
-        source, parameters = self.source, function.parameters
+        source, known = self.source, aliases(self.source)
+        parameters = tuple((name, known.get(kind, kind), pointer) for name, kind, pointer in function.parameters)
         returns = source.of(function.node.child_by_field_name("type"))
+        returns = known.get(returns, returns)
         # `const T&` reads like a value, `T&` is written through like a pointer.
         pointers = [
             pointer and not (kind != "store" and name in function.references) for name, _, pointer in parameters
@@ -264,14 +274,21 @@ class _Translation:
         first, last = [], []
         for name, operator in self.carried.items():
             start = "lanes{}" if operator == "+" else f"{name} + lanes{{}}"
-            first.append(f"lanes {name}_lanes = {start};\n{indent}")
-            total = {"+": f"{name} += sum_of({name}_lanes);", "max": f"{name} = largest_of({name}_lanes);"}
-            total["min"] = f"{name} = smallest_of({name}_lanes);"
+            vector = self.vector(name)
+            first.append(f"lanes {vector} = {start};\n{indent}")
+            total = {"+": f"{name} += sum_of({vector});", "max": f"{name} = largest_of({vector});"}
+            total["min"] = f"{name} = smallest_of({vector});"
             last.append(f"\n{indent}{total[operator]}")
             self.used.add({"+": "sum", "max": "largest", "min": "smallest"}[operator])
         before.append((loop.node.start_byte, loop.node.start_byte, "".join(first)))
         before.append((loop.node.end_byte, loop.node.end_byte, "".join(last)))
         return [change for change in before if change[0] != change[1] or change[2]]
+
+    def vector(self, name: str) -> str:
+        """What a carried variable's lanes are called: not `max_lanes` for a `max`, which is a function here."""
+        taken = identifiers(self.source, enclosing_function(self.loop.node))
+        free = (f"{name}_lanes", f"{name}_vector", *(f"{name}_vector_{n}" for n in range(2, 99)))
+        return next(each for each in free if each not in taken and each not in prelude.FUNCTIONS)
 
     # statements
 
@@ -372,7 +389,7 @@ class _Translation:
             ):
                 raise Unsupported(f"line {node.start_point[0] + 1}: {operator} in memory")
             self.used |= {"load", "store"}
-            self.single([right])
+            self.single([right], [self.expression_kind(right)])
             simple = right.type in {"identifier", "number_literal", "call_expression", "subscript_expression"}
             brackets = ("", "") if simple else ("(", ")")
             opening = f"{address}, load_lanes({address}, {self.count}) {operator[0]} {brackets[0]}"
@@ -442,7 +459,8 @@ class _Translation:
                 sides = [right.child_by_field_name(side) for side in ("left", "right")]
                 value = next(side for side in sides if source.of(side) != carried.name)
             self.keep(value, "0.0f")
-            self.edits.changes.append((node.start_byte, value.start_byte, f"{carried.name}_lanes += {self.kept_open}"))
+            opening = f"{self.vector(carried.name)} += {self.kept_open}"
+            self.edits.changes.append((node.start_byte, value.start_byte, opening))
             self.edits.changes.append((value.end_byte, node.end_byte, self.kept_close))
             return
         if right.type == "call_expression":
@@ -456,7 +474,7 @@ class _Translation:
 
     def extreme(self, carried: Carried, node: Node, value: Node) -> None:
         function = f"{self.carried[carried.name]}_lanes"
-        lanes = f"{carried.name}_lanes"
+        lanes = self.vector(carried.name)
         self.keep(value, carried.name)
         self.used.add(function)
         end = ";" if node.type == "if_statement" else ""
@@ -508,23 +526,27 @@ class _Translation:
         if operator in {"+", "-", "*", "/"}:
             if "mask" in got:
                 raise Unsupported("arithmetic on a comparison")
-            self.single(sides)
+            self.single(sides, got)
             return "lanes"
         if operator in {"<", ">", "<=", ">=", "==", "!="}:
-            self.single(sides)
+            self.single(sides, got)
             return "mask"
         if operator in {"&&", "||"} and got == ["mask", "mask"]:
             return "mask"
         raise Unsupported(f"line {node.start_point[0] + 1}: {operator} has no lane form")
 
-    def single(self, nodes: list[Node]) -> None:
-        """Literals as floats: a double would not mix with lanes."""
-        for node in nodes:
+    def single(self, nodes: list[Node], kinds: list[str]) -> None:
+        """What is the same for all lanes as a float: a double or an integer would not mix with them."""
+        for node, kind in zip(nodes, kinds, strict=True):
+            whole = node
             while node.type in {"parenthesized_expression", "unary_expression"}:
                 node = node.named_children[-1]
             text = self.source.of(node)
             if node.type == "number_literal" and not text.startswith("0x") and text[-1] not in "fF":
                 self.edits.replace(node, f"{text}f" if "." in text or "e" in text else f"{text.rstrip('uUlL')}.0f")
+            elif kind == "uniform" and node.type != "number_literal" and not is_float(self.source, whole):
+                self.edits.insert(whole.start_byte, "static_cast<float>(")
+                self.edits.insert(whole.end_byte, ")")
 
     def choice(self, node: Node) -> str:
         condition = node.child_by_field_name("condition")
@@ -642,14 +664,16 @@ class _Translation:
         }:
             inner = node.child_by_field_name("argument") or node.child_by_field_name("left")
             node = inner or node.named_children[0]
-        return declared_type(self.source, node) if node.type == "identifier" else ""
+        kind = declared_type(self.source, node) if node.type == "identifier" else ""
+        return vector_of(kind) or kind
 
     def address(self, node: Node) -> str:
         source = self.source
         self.consecutive(node)
         if node.type == "subscript_expression":
             base, index = node.child_by_field_name("argument"), node.child_by_field_name("indices").named_children[0]
-            if base.type == "identifier" and index.type in {"identifier", "binary_expression"}:
+            vector = base.type == "identifier" and vector_of(declared_type(source, base)) != ""
+            if base.type == "identifier" and not vector and index.type in {"identifier", "binary_expression"}:
                 plain = index.type == "identifier" or source.of(index.child_by_field_name("operator")) in {"+", "*"}
                 if plain:
                     return f"{source.of(base)} + {source.of(index)}"

@@ -23,6 +23,7 @@ from nodes.rewrites._loops import (
     pragma_before,
     pragma_node,
     reduction_clauses,
+    scratch_arrays,
     unordered,
 )
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -33,7 +34,7 @@ EXPECTED = "time falls towards 1 / cores on all but the smallest workloads"
 SPEEDUP = 1.9
 ORDER = 35
 
-_DEFINE = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
+PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
 
 def rewrite(source: Source, facts: object) -> str | None:
@@ -48,8 +49,9 @@ def rewrite(source: Source, facts: object) -> str | None:
         if pragma and not pragma.startswith("#pragma omp simd"):
             continue
         try:
-            found, carried = unordered(source, loop)
-            if any(loop.node in _nodes(source, name) for name in repeated):
+            own = scratch_arrays(source, loop)
+            found, carried = unordered(source, loop, own)
+            if any(loop.node in _nodes(source, name) for name in repeated) or _forks(source, found):
                 continue
             clauses = reduction_clauses(carried)
             indent = indentation(source, loop.node)
@@ -58,6 +60,8 @@ def rewrite(source: Source, facts: object) -> str | None:
             continue
         if _collapses(source, loop):
             clauses = f" collapse(2){clauses}"
+        if own:
+            clauses += f" firstprivate({', '.join(sorted(own))})"
         if pragma:
             line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
             edits.replace(pragma_node(source, loop.node), line)
@@ -66,8 +70,14 @@ def rewrite(source: Source, facts: object) -> str | None:
         edits.insert(loop.node.start_byte, line)
     if not edits.changes:
         return None
-    define(source, edits, "PARALLEL_FROM", _DEFINE)
+    define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
     return edits.apply()
+
+
+def may_fork(source: Source, loop: Loop) -> bool:
+    """Whether a loop runs once for a call of the kernel, as far as the file shows."""
+    repeated = any(loop.node in _nodes(source, name) for name in _called_in_loops(source))
+    return not repeated and not _inside(source, loop.node)
 
 
 def _inside(source: Source, node: Node) -> bool:
@@ -77,9 +87,20 @@ def _inside(source: Source, node: Node) -> bool:
         if "omp parallel" in pragma_before(source, here):
             return True
         here = here.parent
-        if here is not None and here.type in {"for_statement", "while_statement", "do_statement"}:
-            return True
+        if here is not None and here.type in {"for_statement", "while_statement", "do_statement", "lambda_expression"}:
+            return True  # a lambda may be called in a loop
     return False
+
+
+def _forks(source: Source, found: Effects) -> bool:
+    """Whether a function that the loop calls shares out its own loops: inside another team those would run alone."""
+    own = functions(source)
+    return any(
+        source.of(pragma).startswith("#pragma omp parallel")
+        for name in found.calls
+        for function in own.get(name, ())
+        for pragma in source.walk(function.body, "preproc_call")
+    ) or any(source.of(p).startswith("#pragma omp parallel") for p in source.walk(found.loop.body, "preproc_call"))
 
 
 def _collapses(source: Source, loop: Loop) -> bool:
@@ -124,11 +145,11 @@ def _condition(source: Source, loop: Loop, found: Effects) -> str:
         chain += [o for o in found.inner_loops if o.node.start_byte < inner.node.start_byte < o.node.end_byte]
         bounds = [source.of(each.bound) for each in sorted(chain, key=lambda each: each.node.start_byte)]
         if all(not identifiers(source, each.bound) & inside for each in chain):
-            products.append(" * ".join([_factor(source.of(loop.bound)), *map(_factor, bounds)]))
-    outer = _factor(source.of(loop.bound))
+            products.append(" * ".join([factor(source.of(loop.bound)), *map(factor, bounds)]))
+    outer = factor(source.of(loop.bound))
     for bound in found.called_loops:
         if bound is not None and not identifiers(source, bound) & inside:
-            products.append(f"{outer} * {_factor(source.of(bound))}")
+            products.append(f"{outer} * {factor(source.of(bound))}")
     if not products and (found.inner_loops or found.called_loops):
         return f"{outer} > 1"  # how long an iteration is cannot be said here
     work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)
@@ -138,5 +159,5 @@ def _condition(source: Source, loop: Loop, found: Effects) -> str:
     return f"{work} >= PARALLEL_FROM"
 
 
-def _factor(text: str) -> str:
+def factor(text: str) -> str:
     return text if text.replace("_", "").isalnum() else f"({text})"

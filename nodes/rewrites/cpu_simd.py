@@ -23,12 +23,19 @@ _VECTOR_CALLS = frozenset({
 })  # fmt: skip
 
 
+SHORT = 8
+"""Iterations, known when it is compiled, up to which a loop is unrolled whole. Marked, it would be vectors of a few lanes:
+a convolution of width 4 took 1.6 times as long (one Zen 4 core, 64 x 256 float32: 114 us, 72 without)."""
+
+
 def rewrite(source: Source, facts: object) -> str | None:
     edits, own = Edits(source), _loops.functions(source)
     for loop in _loops.loops(source):
         pragma = _loops.pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
         if (pragma and not shared) or loop.step is not None or _loops.over_lanes(source, loop.node):
+            continue
+        if _short(source, loop):
             continue
         try:
             found, carried = _loops.unordered(source, loop)
@@ -45,3 +52,12 @@ def rewrite(source: Source, facts: object) -> str | None:
             continue
         edits.insert(loop.node.start_byte, f"#pragma omp simd{clauses}\n{indent}")
     return edits.apply() if edits.changes else None
+
+
+def _short(source: Source, loop: _loops.Loop) -> bool:
+    """Whether the loop runs from 0 to a small number that stands in the file."""
+    bound = source.of(loop.bound)
+    if loop.bound.type == "identifier":
+        inside = _loops.initial_value(source, loop.bound)
+        bound = source.of(inside) if inside is not None else str(_loops.constants(source).get(bound, ""))
+    return source.of(loop.start) == "0" and bound.isdigit() and int(bound) <= SHORT

@@ -10,7 +10,7 @@ tiles of 32, 13.1 with 64, 21.9 with 16.
 
 from __future__ import annotations
 
-from nodes.rewrites._insert import define, include
+from nodes.rewrites._insert import define, free, include
 from nodes.rewrites._loops import Access, Loop, canonical, declared_names, identifiers, indentation, loops, unordered
 from nodes.rewrites.algebra import Symbol
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -63,7 +63,7 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
     if not down:
         raise Unsupported("every access walks along rows")
     taken = {source.of(node) for node in source.walk(None, "identifier")}
-    tiles = {loop: _free(f"{loop.variable}_tile", taken) for loop in (outer, inner)}
+    tiles = {loop: free(f"{loop.variable}_tile", taken) for loop in (outer, inner)}
     indent, unit = indentation(source, outer.node), source.unit(outer.node)
     depth = source.indent(inner.node)
     if inner.body.type == "compound_statement":
@@ -84,7 +84,7 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
     else:
         # Lines that are a power of two apart share a place in the cache, so a column of them does not stay there either.
         target, value = stored
-        buffer = _free("tile", taken)
+        buffer = free("tile", taken)
         across, along = (f"({loop.variable} - {tiles[loop]})" for loop in (inner, outer))
         kept = f"{buffer}[{across} * TILE + {along}]"
         statements = [line.replace(f"{target} = {value}", f"{kept} = {value}") for line in statements]
@@ -142,7 +142,3 @@ def _is_plain(source: Source, loop: Loop) -> bool:
 
 def _kind(source: Source, loop: Loop) -> str:
     return source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
-
-
-def _free(name: str, taken: set[str]) -> str:
-    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 100))) if free not in taken)

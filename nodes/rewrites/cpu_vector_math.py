@@ -15,7 +15,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites._insert import after_includes, include
-from nodes.rewrites._loops import functions, is_float
+from nodes.rewrites._loops import functions, is_float, overloaded
 from nodes.rewrites.source import Edits, Source
 
 LANGUAGES = frozenset({"cpu"})
@@ -159,8 +159,11 @@ _FLOAT_ONLY = {
     "expf": "simd_exp", "logf": "simd_log", "log1pf": "simd_log1p", "tanhf": "simd_tanh", "erff": "simd_erf",
     "fmaxf": "simd_max", "fminf": "simd_min",
 }  # fmt: skip
+# Where a float and literals without an `f` make a double of the argument, what it rounds to is as good for these. It is not
+# for a logarithm: ln(1.0 + x) of a small x lives off the digits that a float does not have.
+_TOLERANT = frozenset({"exp", "tanh", "erf"})
 # Overloaded in <cmath>: float only if the argument is.
-_OVERLOADED = {f"std::{name[:-1]}": name for name in _FLOAT_ONLY}
+_OVERLOADED = {name[:-1]: name for name in _FLOAT_ONLY}
 
 
 def rewrite(source: Source, facts: object) -> str | None:
@@ -171,8 +174,10 @@ def rewrite(source: Source, facts: object) -> str | None:
         name = source.of(called)
         arguments = [node for node in call.child_by_field_name("arguments").named_children if node.type != "comment"]
         plain = name.removeprefix("std::") if name.removeprefix("std::") in _FLOAT_ONLY else name.removeprefix("::")
-        if plain in _OVERLOADED and all(is_float(source, argument) for argument in arguments):
-            plain = _OVERLOADED[plain]
+        if overloaded(source, name) and all(is_float(source, argument) for argument in arguments):
+            plain = _OVERLOADED.get(name.removeprefix("std::"), plain)
+        elif name.removeprefix("std::") in _TOLERANT and len(arguments) == 1 and _of_a_float(source, arguments[0]):
+            plain = _OVERLOADED[name.removeprefix("std::")]
         if plain not in _FLOAT_ONLY or plain in own or not _in_a_loop(source, call):
             continue
         edits.replace(called, _FLOAT_ONLY[plain])
@@ -189,6 +194,25 @@ def rewrite(source: Source, facts: object) -> str | None:
             include(source, edits, header)
         edits.insert(after_includes(source), f"\n{text}")
     return edits.apply()
+
+
+def _of_a_float(source: Source, node: Node) -> bool:
+    """Whether an expression is arithmetic on floats and literals, and holds a float at all."""
+    leaves, stack = [], [node]
+    while stack:
+        here = stack.pop()
+        if here.type in {"parenthesized_expression", "unary_expression"}:
+            stack.append(here.named_children[-1])
+        elif here.type == "binary_expression" and source.of(here.child_by_field_name("operator")) in {
+            "+",
+            "-",
+            "*",
+            "/",
+        }:
+            stack += [here.child_by_field_name("left"), here.child_by_field_name("right")]
+        elif here.type != "number_literal":
+            leaves.append(here)
+    return bool(leaves) and all(is_float(source, leaf) for leaf in leaves)
 
 
 def _closure(names: set[str]) -> set[str]:

@@ -140,6 +140,18 @@ def test_simd_joins_a_parallel_flat_loop_in_either_order():
         assert wanted in apply(second, apply(first, flat))
 
 
+def test_vector_math_of_literals_without_a_suffix():
+    text = """\
+        #include <math.h>
+        void f(const float* x, const double* z, float* y, long n) {
+            for (long i = 0; i < n; ++i) { y[i] = 0.5 * x[i] * (1.0 + tanh(0.797885 * (x[i] + 0.044715 * x[i]))) + log(1.0 + x[i]) + exp(z[i]); }
+        }
+    """
+    after = apply("cpu_vector_math", text)
+    assert "simd_tanh(0.797885 * (x[i]" in after
+    assert "+ log(1.0 + x[i]) + exp(z[i]);" in after
+
+
 def test_vector_math():
     after = apply("cpu_vector_math", SCALE)
     assert "simd_exp(x[r * columns + c]) / highest" in after
@@ -154,7 +166,9 @@ def test_vector_math():
         ("expf(x[i])", True),
         ("std::exp(v)", True),
         ("std::exp(d)", False),
-        ("exp(v)", False),  # of <math.h>: a double
+        ("exp(v)", True),  # of <math.h>: a double, but of a float
+        ("exp(d)", False),
+        ("log(v)", False),
         ("std::max(v, 0.0f)", False),
         ("std::tanh(0.5f * v)", True),
     ],

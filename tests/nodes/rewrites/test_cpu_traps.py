@@ -1,0 +1,527 @@
+"""C++ in other people's styles, with traps: whatever the CPU rewrites make of it computes what it computed before.
+
+Each takes x and y, float [rows, n], and changes y; `{`...`}` is the body of a function of its own, what stands before it
+goes in front. All of them are one file, so that a rewrite is compiled once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+
+from benchmarks.cpu_rewrites import FACTS, order
+from harness.backends import cpu
+from kernels.spec import Spec, Tensor, Workload
+from nodes.rewrites import Facts, catalog
+from nodes.rewrites.source import Source
+
+SETTLING = [
+    "cpu_calls",
+    "cpu_compare",
+    "cpu_functors",
+    "cpu_inline",
+    "cpu_macros",
+    "cpu_returns",
+    "cpu_scope",
+    "cpu_walks",
+]
+"""Of these, every trap's outcome is the same to the bit."""
+HEADERS = """\
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+"""
+TRAPS: dict[str, str] = {
+    # Variables declared above their loops.
+    "counter_read_behind": """{
+    int i;
+    for (i = 0; i < n; ++i) { if (x[i] > 1.0f) break; y[i] = x[i]; }
+    y[n - 1] = i;
+}""",
+    "counter_goes_on": """{
+    int i = 0;
+    for (; i < n / 2; ++i) { y[i] = x[i] + 1; }
+    for (; i < n; ++i) { y[i] = x[i] + 2; }
+}""",
+    "counter_of_two_loops": """{
+    int i, r;
+    for (r = 0; r < rows; ++r) { for (i = 0; i < n; ++i) { y[r * n + i] = x[r * n + i] * 2; } }
+    for (i = 0; i < n; ++i) y[i] += 1;
+}""",
+    "inner_counter_moves_the_outer": """{
+    int i;
+    for (i = 0; i < n; ++i) { y[i] = 1; for (i = i + 1; i < n && x[i] < 0; ++i) { y[i] = 2; } if (i < n) y[i] = 3; }
+}""",
+    "carried_by_one_declared_above": """{
+    float last = 0.5f; int i;
+    for (i = 0; i < n; ++i) { y[i] = last; last = x[i]; }
+}""",
+    "set_in_a_branch_only": """{
+    float kept = 3.0f;
+    for (int i = 0; i < n; ++i) { if (x[i] > 0) { kept = x[i]; } y[i] = kept; }
+}""",
+    "scratch": """{
+    float d, s; int i, r;
+    for (r = 0; r < rows; r++) {
+        s = 0;
+        for (i = 0; i < n; i++) { d = x[r * n + i] - 0.25f; s += d * d; }
+        for (i = 0; i < n; i++) y[r * n + i] = s;
+    }
+}""",
+    "scratch_behind_the_loop": """{
+    float d = 0;
+    for (int i = 0; i < n; i++) { d = x[i] * 2; y[i] = d; }
+    y[0] = d;
+}""",
+    "scratch_by_address": """
+static void twice(float& v) { v *= 2; }
+{
+    float d; float e;
+    for (int i = 0; i < n; i++) { d = x[i]; twice(d); y[i] = d; }
+    float* p = &e;
+    for (int i = 0; i < n; i++) { e = x[i]; *p += 1; y[n + i] = e; }
+}""",
+    "one_name_twice": """{
+    int i = 2;
+    y[0] = i;
+    { int i; for (i = 0; i < n; ++i) y[n + i] = i; }
+    y[1] = i;
+}""",
+    "counted_by_a_macro": """
+#define NEXT_OF(v) ((v) + i)
+{
+    int i;
+    for (i = 0; i < n; ++i) y[i] = NEXT_OF(x[i]);
+}""",
+    # Pointers that walk.
+    "while_counting_down": """{
+    int64_t left = rows * n;
+    const float* from = x; float* to = y;
+    while (left--) { *to++ = *from++ * 2; }
+}""",
+    "count_read_behind": """{
+    int64_t left = n;
+    while (left-- > 0) { y[left] = x[left]; }
+    y[0] = left;
+}""",
+    "counter_used_inside": """{
+    int64_t left = n;
+    while (left > 0) { --left; y[left] = x[n - 1 - left]; }
+}""",
+    "decrement_last": """{
+    int64_t left = n; const float* p = x; float* q = y + n;
+    while (left > 0) { *q = *p + left; p++; q++; left -= 1; }
+    left = n; p = x; q = y;
+    while (left > 0) { *q = *p; p++; q++; left -= 1; }
+}""",
+    "to_an_end": """{
+    const float* end = x + rows * n; float* out = y;
+    for (const float* p = x; p != end; ++p) { *out = *p + 1; ++out; }
+}""",
+    "pointer_read_behind": """{
+    const float* p = x; const float* end = x + n; float* q = y;
+    while (p < end) { *q++ = *p++; }
+    *q = -7; y[n + 1] = (float)(p - x);
+}""",
+    "by_two": """{
+    const float* p = x; float* q = y;
+    for (int i = 0; i < n / 2; ++i) { const float a = *p++; const float b = *p++; *q++ = a - b; *q++ = a + b; }
+}""",
+    "two_in_one_statement": """{
+    const float* p = x; float* q = y;
+    for (int i = 0; i < n / 2; ++i) { const float a = *p++; *q++ = a; *q++ = a * *p; p++; }
+}""",
+    "before_and_after": """{
+    const float* p = x; float* q = y;
+    for (int i = 0; i < n - 1; ++i) { const float a = *++p; *q = a; q += 1; *q = p[-1]; }
+}""",
+    "sometimes": """{
+    const float* p = x; float* q = y; int64_t m = 0;
+    for (int i = 0; i < n; ++i) { if (*p > 0) { *q++ = *p; m++; } p++; }
+    y[n] = m;
+}""",
+    "skipped_by_continue": """{
+    const float* p = x; float* q = y;
+    for (int i = 0; i < n; ++i) { q[0] = 1; if (*p > 0) continue; p++; q++; }
+}""",
+    "in_a_choice": """{
+    const float* p = x; float* q = y;
+    for (int i = 0; i < n; ++i) { q[i] = i % 3 ? *p++ : 0.0f; }
+}""",
+    "rows_and_columns": """{
+    const float* p = x; float* q = y;
+    for (int r = 0; r < rows; ++r) { for (int i = 0; i < n; ++i) { *q++ = *p++ * r; } }
+    float* row = y;
+    for (int r = 0; r < rows; ++r) { row[0] = r; for (int i = 1; i < n; ++i) { row[i] += row[i - 1]; } row += n; }
+}""",
+    "by_what_changes": """{
+    const float* p = x; int step = 0;
+    for (int i = 0; i < 4; ++i) { y[i] = *p; step += 1; p += step; }
+}""",
+    "running_index": """{
+    int at = 0, next = 1;
+    for (int r = 0; r < rows; ++r) { for (int i = 0; i < n; ++i) { y[at] = x[at] + next; ++at; next += 2; } }
+    y[0] = at + next;
+}""",
+    "set_back_inside": """{
+    const float* p = x;
+    for (int i = 0; i < n; ++i) { y[i] = *p; p++; if (i == 3) { p = x; } }
+}""",
+    "several_steps_in_the_header": """{
+    const float* p = x; float* q = y;
+    for (int i = 0; i < n; ++i, ++p, q += 1) { *q = *p * 3 + i; }
+}""",
+    "leaves_early": """{
+    const float* p = x; float* q = y;
+    for (int i = 0; i < n; ++i) { if (*p > 1.5f) break; *q++ = *p++; }
+    *q = 9;
+}""",
+    "range_for": """{
+    std::vector<float> row(x, x + n);
+    for (float& v : row) v *= 2;
+    for (float v : row) { y[0] += v; }
+    for (float v : row) { v += 1; y[1] += v; }
+    int at = 2;
+    for (const auto& v : row) { if (at < n) y[at++] = v; }
+}""",
+    # The standard library and lambdas.
+    "transform": """{
+    std::transform(x, x + n, y, [](float v) { return v > 0 ? v : 0.5f * v; });
+    std::transform(x + n, x + n + n, y, y + n, [n](float a, float b) { const float c = a * b; return c + n; });
+    std::transform(y, y + n, y, [](float v) { return v + 1; });
+}""",
+    "transform_with_names_of_its_own": """{
+    float v = 2, w = 3;
+    std::transform(x, x + n, y, [&](float x) { float v = x + w; return v * v; });
+    y[0] = v;
+}""",
+    "a_name_for_two_things": """{
+    int64_t i = 3;
+    std::transform(x, x + n, y, [=](float y) { return y * i; });
+    std::fill(y + n, y + n + i, x[i]);
+}""",
+    "accumulate": """{
+    const float s = std::accumulate(x, x + n, 0.0f);
+    const int t = std::accumulate(x, x + n, 0);
+    double u = std::accumulate(x, x + n, 0.0);
+    float q = std::accumulate(x, x + n, 1.0f, [](float a, float v) { return a - v * v; });
+    float p = std::inner_product(x, x + n, x + n, 0.0f);
+    const float m = *std::max_element(x, x + n);
+    y[0] = s; y[1] = t; y[2] = u; y[3] = q; y[4] = p; y[5] = m;
+    y[6] = std::max_element(x, x + n) - x;
+}""",
+    "copies": """{
+    std::copy(x, x + n, y + n);
+    std::memcpy(y, x + n, n * sizeof(float));
+    std::memset(y, 0, sizeof(float) * (n / 2));
+    std::memset(y + n, 1, 4 * sizeof(float));
+    std::copy(y + 1, y + n, y);
+    std::fill_n(y + 2 * n, 3, 7.0f);
+}""",
+    "lambda_as_a_function": """{
+    auto gelu = [](float v) { const float c = v * v; return v * c + 1.0f; };
+    auto half = [](double v) { return v / 2; };
+    for (int64_t i = 0; i < n; ++i) y[i] = gelu(x[i]) + half(x[i]);
+}""",
+    "lambda_as_a_statement": """{
+    auto work = [&](int64_t r) { for (int64_t i = 0; i < n; ++i) { y[r * n + i] = x[r * n + i] + r; } };
+    for (int64_t r = 0; r < rows; ++r) { work(r); }
+}""",
+    "lambda_keeps_a_value": """{
+    float a = 1;
+    auto add = [a, y](int64_t i) { y[i] = a; };
+    a = 5;
+    add(0);
+    auto count = [k = 0](float* to) mutable { to[k++] = 4; };
+    count(y + 1); count(y + 1);
+    std::function<void(int)> kept = [&](int i) { y[i] = a; };
+    kept(4);
+}""",
+    "lambda_hidden_by_a_name": """{
+    float a = 1;
+    auto add = [&](int64_t i) { y[i] += a; };
+    for (int64_t r = 0; r < rows; ++r) { float a = 8; y[0] = a; add(r); }
+}""",
+    "lambda_that_returns_early": """{
+    auto put = [&](int64_t i) { if (x[i] < 0) return; y[i] = x[i]; };
+    for (int64_t i = 0; i < n; ++i) put(i);
+    std::transform(x, x + n, y + n, [](float v) { if (v < 0) return 0.0f; return v; });
+}""",
+    # Macros and returns.
+    "macros": """
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+#define SUM_OF(a, b) a + b
+#define SQUARED(a) ((a) * (a))
+#define THIRD(p) (p)[2]
+#define AS_FLOAT(v) ((float)(v))
+{
+    float most = -1e30f;
+    for (int i = 0; i < n; ++i) { most = LARGER(most, x[i] * 2); }
+    for (int i = 0; i < n; ++i) { y[i] = SUM_OF(x[i], 1) * 2 + SQUARED(x[i] + 1) + LARGER(i, 3) + THIRD(x + i % 2); }
+    int k = 3;
+    y[0] = most + AS_FLOAT(k) / 2 + AS_FLOAT(k++ / 2);
+}""",
+    "early_returns": """
+static inline float hard(float v) { if (v <= -1) return 0; if (v >= 1) return v; return v * (v + 3) / 6; }
+static float sides(float v) { if (v > 0) { return 1; } else if (v < 0) { return -1; } else { return 0; } }
+static int whole(float v) { if (v > 0) return v * 10; return 16777217; }
+static float late(float v) { float w = v; if (v > 0) { w = 2; } if (v > 1) return w; return -w; }
+{
+    for (int i = 0; i < n; ++i) { y[i] = hard(x[i]); y[n + i] = sides(x[i]) + late(x[i]); y[2 * n + i] = whole(x[i]); }
+}""",
+    "borders": """{
+    for (int h = 0; h < rows; ++h) {
+        for (int w = 0; w < n; ++w) {
+            const int a = h - 1, b = w + 1, c = h + 1;
+            bool inside = (a >= 0 && a < rows && b >= 0 && b < n);
+            y[h * n + w] = inside ? x[a * n + b] : 0.0f;
+            if (c < rows && b >= 2) y[h * n + w] += 1;
+            if (a + c < rows && b >= 2) y[h * n + w] += 2;
+        }
+    }
+}""",
+    "passes": """
+static void scaled(float* to, const float* from, const float* gain, int m, int width)
+{
+    int i, j;
+    for (i = 0; i < m; ++i) {
+        for (j = 0; j < width; ++j) { to[i * width + j] = from[i * width + j] * gain[j]; }
+    }
+}
+static void shifted(float* to, int m, int width, float by)
+{
+    for (int i = 0; i < m; ++i) { for (int j = 0; j < width; ++j) { to[i * width + j] += by; } }
+}
+static void turned(float* to, int width) { for (int j = 0; j < width; ++j) { to[j] = to[width - 1]; } }
+static void thirds_of_two(float* to, int width, int by) { for (int k = 0; k < width; ++k) { to[k] += by / 3.0f; } }
+static void thirds(float* to, int width, int by) { for (int j = 0; j < width; ++j) { to[j] += by / 3; } }
+{
+    const float part = 0.5f; double most = 7.9; int j = 2;
+    scaled(y, x, x, rows, n);
+    shifted(y, rows, n, part);
+    turned(y, n);
+    thirds(y, n, most);
+    thirds_of_two(y, n + j, j);
+    y[0] += j;
+}""",
+    "functors": """
+struct Soft { float operator()(float v) const { if (v > 2) { return v; } return std::log1p(std::exp(v)); } };
+struct Gate { Soft soft; float operator()(float v) const { return v * soft(v); } };
+struct Scaled { float by = 3; float operator()(float v) const { return v * by; } };
+template <typename T, typename Op>
+void each(const T* from, T* to, size_t m, Op op) { for (size_t i = 0; i < m; ++i) { to[i] = op(from[i]); } }
+template <class F>
+static void once(const float* from, float* to, int64_t m, const F& f) { for (int64_t i = 0; i < m; ++i) { to[i] = f(from[i]) + f(1); } }
+{
+    const float k = 2;
+    each(x, y, n, Gate{});
+    each(x + n, y + n, n, [](float v) { return v * v; });
+    each(x + n, y + n, n / 2, [k](float v) { return v + k; });
+    each(y, y, 3, Scaled{});
+    once(x, y + 2 * n, n, Soft());
+}""",
+    # Columns.
+    "column_by_column": """{
+    for (int64_t c = 0; c < n; ++c) {
+        double sum = 0.5; float most = x[c];
+        for (int64_t r = 0; r < rows; ++r) { sum += x[r * n + c] * x[r]; if (x[r * n + c] > most) { most = x[r * n + c]; } }
+        y[c] = sum / rows;
+        y[n + c] = most;
+    }
+}""",
+    "column_that_reads_its_neighbour": """{
+    for (int64_t c = 0; c < n; ++c) {
+        float sum = c > 0 ? y[c - 1] : 0;
+        for (int64_t r = 0; r < rows; ++r) { sum += x[r * n + c]; }
+        y[c] = sum;
+    }
+}""",
+    "column_in_order": """{
+    for (int c = 0; c < n; ++c) {
+        float last = 1;
+        for (int r = 0; r < rows; ++r) { const float v = x[r * n + c]; last = last * 0.5f + v; y[r * n + c] = last; }
+    }
+}""",
+    "row_by_row": """{
+    for (int64_t r = 0; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[c] = y[c] * 0.5f + x[r * n + c]; } }
+    for (int64_t r = 1; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[r * n + c] += y[(r - 1) * n + c]; } }
+    for (int64_t r = 1; r < rows; ++r) { for (int64_t c = 0; c < n - 1; ++c) { y[r * n + c] += y[(r - 1) * n + c + 1]; } }
+    for (int64_t r = 0; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[c / 2] += x[r * n + c]; } }
+}""",
+    # Buffers that iterations share.
+    "scratch_vector": """{
+    std::vector<float> line(n);
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) { line[i] = x[r * n + i] * 2; }
+        float* again = line.data();
+        for (int64_t i = 0; i < n; ++i) { y[r * n + i] = line[n - 1 - i] + again[i / 2]; }
+    }
+}""",
+    "scratch_filled_in_part": """{
+    std::vector<float> line(n + 1, 1.0f);
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) { line[i] = line[i + 1] + x[r * n + i]; }
+        for (int64_t i = 0; i < n; ++i) { y[r * n + i] = line[i]; }
+    }
+}""",
+    "scratch_filled_sometimes": """{
+    std::vector<float> line(n, 1.0f);
+    for (int64_t r = 0; r < rows; ++r) {
+        if (r % 2 == 0) { for (int64_t i = 0; i < n; ++i) { line[i] = x[r * n + i]; } }
+        for (int64_t i = 0; i < n; ++i) { y[r * n + i] = line[i]; }
+    }
+}""",
+    "scratch_read_behind": """{
+    std::vector<float> line(n);
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) { line[i] = x[r * n + i]; }
+        y[r] = line[0];
+    }
+    for (int64_t i = 0; i < n; ++i) { y[n + i] = line[i]; }
+}""",
+    "scratch_by_another_name": """{
+    float line[64]; float* same = line;
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < 64 && i < n; ++i) { line[i] = x[r * n + i]; }
+        y[r] = same[0];
+    }
+}""",
+    "one_after_the_other": """
+struct Mean { float mean = 0; int count = 0; void add(float v) { ++count; mean += (v - mean) / count; } };
+{
+    Mean all;
+    for (int64_t r = 0; r < rows; ++r) {
+        Mean own;
+        for (int64_t i = 0; i < n; ++i) { own.add(x[r * n + i]); }
+        all.add(own.mean);
+        y[r] = own.mean; y[n + r] = all.mean;
+    }
+}""",
+    "maximum_named_max": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        float max = x[r * n], min = x[r * n], exp = 0.0f;
+        for (int64_t i = 0; i < n; ++i) {
+            if (x[r * n + i] > max) { max = x[r * n + i]; }
+            min = min < x[r * n + i] ? min : x[r * n + i];
+            exp = fmaxf(exp, fabsf(x[r * n + i]));
+        }
+        y[r] = max - min + exp;
+    }
+}""",
+    "doubles_beside_floats": """{
+    const double scale = 1.0 / 3; const int whole = n;
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) { y[r * n + i] = (x[r * n + i] - scale) * whole + scale; }
+    }
+}""",
+}  # fmt: skip
+SPEC = Spec(
+    name="trap",
+    summary="a trap",
+    axes=("n",),
+    dtypes=("float32",),
+    arguments=(Tensor(name="out", role="output", shape=("n",)),),
+    workloads=(Workload(axes={"n": 1}, dtype="float32"),),
+)
+DEVICE = FACTS.model_copy(update={"last_level_cache_bytes": 1 << 12})
+
+
+def source() -> str:
+    parts = [HEADERS]
+    for name, text in TRAPS.items():
+        before, _, body = text.partition("{\n") if text.startswith("{") else _split(text)
+        parts.append(f"{before}\nstatic void {name}(const float* x, float* y, int64_t rows, int64_t n) {{\n{body}\n\n")
+        arguments = "const float* x, float* y, int64_t rows, int64_t n"
+        parts.append(f'extern "C" void run_{name}({arguments}) {{\n    {name}(x, y, rows, n);\n}}\n\n')
+    return "".join(parts)
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    before, brace, body = text.rpartition("\n{\n")
+    return before + "\n", brace, body
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> dict[str, list[np.ndarray]]:
+    return outcomes(source(), tmp_path_factory.mktemp("plain"))
+
+
+def outcomes(text: str, folder) -> dict[str, list[np.ndarray]]:
+    (folder / "traps.cpp").write_text(text)
+    # Without contraction, so that what stays the same on paper stays the same to the bit.
+    flags = [flag for flag in cpu.FLAGS if flag not in {"-O3", "-Wall"}]
+    command = [
+        "g++",
+        *flags,
+        "-O1",
+        "-w",
+        "-ffp-contract=off",
+        "-o",
+        str(folder / "traps.so"),
+        str(folder / "traps.cpp"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    library, found = ctypes.CDLL(str(folder / "traps.so")), {}
+    for name in TRAPS:
+        for rows, n in ((3, 37), (4, 16), (3, 8)):
+            rng = np.random.default_rng(n)
+            x, y = rng.standard_normal((2, (rows + 2) * n)).astype(np.float32)
+            pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, y)]
+            getattr(library, f"run_{name}")(*pointers, ctypes.c_int64(rows), ctypes.c_int64(n))
+            found.setdefault(name, []).append(y)
+    return found
+
+
+def rewritten(text: str, steps: list[str]) -> str:
+    for step in steps:
+        new = catalog()[step].rewrite(Source(text, "cpu"), Facts(spec=SPEC, device=DEVICE))
+        text = new or text
+    text = text.replace("COLUMNS 1024 ", "COLUMNS 16 ")  # more than one block of them
+    return text.replace("PARALLEL_FROM 16384", "PARALLEL_FROM 0")  # threads at any size
+
+
+def test_the_traps_are_understood():
+    assert not Source(source(), "cpu").root.has_error
+
+
+@pytest.mark.parametrize("step", SETTLING)
+def test_what_only_changes_the_form_changes_no_bit(step, expected, tmp_path):
+    text = rewritten(source(), [step])
+    assert text != source()
+    assert not Source(text, "cpu").root.has_error
+    _same(outcomes(text, tmp_path), expected, exact=True)
+
+
+def test_all_settling_steps_one_after_the_other(expected, tmp_path):
+    _same(outcomes(rewritten(source(), sorted(SETTLING, key=order().index)), tmp_path), expected, exact=True)
+
+
+@pytest.mark.slow  # half a minute; the bundle below has all of them
+@pytest.mark.parametrize("step", sorted(set(order()) - set(SETTLING)))
+def test_one_step_behind_those(step, expected, tmp_path):
+    settled = rewritten(source(), sorted(SETTLING, key=order().index))
+    text = rewritten(settled, [step])
+    if text != settled:
+        _same(outcomes(text, tmp_path), expected, exact=False)
+
+
+def test_the_whole_bundle(expected, tmp_path):
+    _same(outcomes(rewritten(source(), order()), tmp_path), expected, exact=False)
+
+
+def _same(found: dict[str, list[np.ndarray]], expected: dict[str, list[np.ndarray]], *, exact: bool) -> None:
+    for name in TRAPS:
+        for got, wanted in zip(found[name], expected[name], strict=True):
+            if exact:
+                assert np.array_equal(got, wanted), name
+            else:
+                np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5, err_msg=name)
