@@ -11,7 +11,8 @@ and an exponential an element, where there were two and each waited for the one 
 Recognised by what it computes (see _online.py). Applies to loops over what a thread holds in registers, as pack and
 keep_row leave them: over memory, elements would be read twice. A NaN among the elements ends up in the sum as before;
 a pack of nothing but -inf adds nothing, where the source may have made a NaN of -inf - -inf. Where the source makes
-something else of +inf than exponentials do, packs with one are left to the source's own loop.
+something else of +inf than exponentials do, packs with one are left to the source's own loop; so are packs of one element,
+for which many sources have one exponential already.
 """
 
 from __future__ import annotations
@@ -54,9 +55,22 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: s
     parent = loop.node.parent
     if parent is None or parent.type != "compound_statement" or loop.bound.value == 1:
         raise Unsupported("a loop of another form")
+    if _is_left_over(code.source, loop):
+        raise Unsupported("the source's own loop, beside the block's form")
     if not _stays_in_registers(code, kernel, loop):
         raise Unsupported("elements that would be read twice")
     _write(edits, code, loop, recurrence(code, kernel, statements(loop.body)), taken)
+
+
+def _is_left_over(source: Source, loop: Loop) -> bool:
+    """Whether an earlier application left the loop for packs of one element."""
+    here = loop.node.parent
+    while here is not None and here.type in {"compound_statement", "else_clause"}:
+        if here.type == "else_clause" and here.parent is not None:
+            condition = source.of(here.parent.child_by_field_name("condition"))
+            return condition.startswith(f"({source.of(loop.bound_node)} > 1")
+        here = here.parent
+    return False
 
 
 def _stays_in_registers(code: Code, kernel: Kernel, loop: Loop) -> bool:
@@ -100,7 +114,9 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     below, old_below = online.below(element, so_far), online.below(largest, so_far)
     sums = [f"const float {part} = {below};"] if several else []
     sums += [f"{t} += {f'{weight} * ' if weight else ''}{part or below};" for t, weight in online.sums]
-    kept = [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least
+    bound = code.definition(loop.bound_node) if loop.bound_node.type == "identifier" else None
+    kept = [f"{bound.name} > 1"] if bound is not None and bound.kind == "template" else []
+    kept += [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least
     deeper = unit if kept else ""
     block = [
         f"{deeper}const float {so_far} = {new} > -INFINITY ? {new} : 0.0f;  // -inf - -inf is not a number",

@@ -52,7 +52,9 @@ from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
 HELPS: frozenset[Bound] = frozenset({"latency", "memory", "compute"})
-EXPECTED = "one or two barriers a row instead of one for every halving, and one exponential a thread instead of two a halving"
+EXPECTED = (
+    "one or two barriers a row instead of one for every halving, and one exponential a thread instead of two a halving"
+)
 SPEEDUP = 1.1
 ORDER = 19
 
