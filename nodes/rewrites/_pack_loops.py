@@ -153,8 +153,13 @@ class PackLoops:
             self.begins.append(owner.parent)
         elif is_binary(source, parent, "<") and owner is not None and self._is_lane_loop(owner, parent):
             self._items.append(owner)
-        elif parent.type != "array_declarator":
+        elif parent.type != "array_declarator" and not self._asks_for_several(parent):
             raise Unsupported(f"a use of {self.width}")
+
+    def _asks_for_several(self, comparison: Node) -> bool:
+        """`VEC > 1`, which a part of a pack answers as the whole one does."""
+        several = is_binary(self.source, comparison, ">")
+        return several and self.source.of(comparison.child_by_field_name("right")) == "1"
 
     def _is_lane_loop(self, loop: Node, condition: Node) -> bool:
         source, lane = self.source, self.source.of(condition.child_by_field_name("left"))

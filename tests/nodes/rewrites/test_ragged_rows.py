@@ -240,6 +240,8 @@ WIDTHS = (1, 7, 8, 9, 15, 16, 17, 33, 129, 1021)
 BUNDLES = {
     "log_softmax": "vocabulary",
     "cross_entropy": "vocab",
+    "row_entropy": "vocab",
+    "online_softmax": "columns",
     "row_softmax": "columns",
     "layer_norm": "columns",
     "head_rms_norm": "head_dim",
