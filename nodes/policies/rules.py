@@ -75,6 +75,7 @@ RISKS: dict[Outcome, tuple[str, ...]] = {
         "one_step",
         "neighbour_rows",
         "block_rows",
+        "settle_shared",
         "settle_broadcast",
         "settle_reduce",
         "spread",

@@ -137,10 +137,10 @@ def _is_leader(code: Code, condition: Node | None) -> bool:
 def check_slots(
     code: Code, kernel: Kernel, names: set[str], written: list[tuple[int, int]], cells: Collection[str] = ()
 ) -> None:
-    """Nothing else reads what a reduction leaves in its slots: in front of each read there is a write of the kernel's own,
-    nearer than the reduction. `written`: where the reductions are; `cells`: what they leave there still."""
+    """Nothing else reads what a reduction leaves in its slots: in front of each read there is a write of the kernel's own by
+    the same name, nearer than the reduction. `written`: where the reductions are; `cells`: what they leave there still."""
     source = code.source
-    events = [(start, False) for start, _ in written]
+    events = [(start, "") for start, _ in written]
     reads = []
     names, own = _with_bases(code, kernel, names)
     for name in source.walk(kernel.body, "identifier"):
@@ -162,6 +162,10 @@ def check_slots(
         place = name
         if parent.type == "subscript_expression" and same(parent.child_by_field_name("argument"), name):
             place = parent
+            address = place.parent
+            made = address.parent if address is not None and source.of(address).startswith("&") else None
+            if made is not None and made.type == "init_declarator":
+                continue  # what lies behind them
         elif parent.type == "binary_expression" and source.of(parent.child_by_field_name("operator")) == "+":
             continue  # what lies behind them
         elif found.declarator is None or found.declarator.type != "identifier":
@@ -173,26 +177,33 @@ def check_slots(
             and same(owner.child_by_field_name("left"), place)
         )
         if sets and source.of(owner.child_by_field_name("operator")) == "=":
-            events.append((owner.end_byte, True))
+            events.append((owner.end_byte, source.of(name)))
         else:
-            reads.append(place)
+            reads.append((place, source.of(name)))
     events.sort()
-    for read in reads:
-        before = [theirs for at, theirs in events if at <= read.start_byte]
+    for read, pointer in reads:
+        before = [theirs for at, theirs in events if at <= read.start_byte and theirs in {"", pointer}]
         if not before or not (before[-1] or source.of(read) in cells):
             raise Unsupported("slots that are read elsewhere")
 
 
 def _with_bases(code: Code, kernel: Kernel, names: set[str]) -> tuple[set[str], list[tuple[int, int]]]:
-    """Also what the names point into, and where they are made of that."""
-    every, own = set(names), []
-    for node in code.source.walk(kernel.body, "init_declarator"):
-        name = declared_name(node)
-        if name is None or code.source.of(name) not in names:
-            continue
-        inner = code.source.walk(node.child_by_field_name("value"), "identifier")
-        bases = {code.source.of(n) for n in inner if (f := code.definition(n)) is not None and slots_of(code, f)}
-        if bases:
+    """Also what the names point into, and other pointers to where that begins, and where they are made of each other."""
+    source, every, own = code.source, set(names), []
+    declared = [(name, node) for node in source.walk(kernel.body, "init_declarator") if (name := declared_name(node))]
+    for name, node in declared:
+        if source.of(name) in names and (bases := _slots_in(code, node)):
             every |= bases
             own.append((node.start_byte, node.end_byte))
+    for name, node in declared:
+        points = node.child_by_field_name("declarator").type == "pointer_declarator"
+        if points and source.of(node.child_by_field_name("value")) in every - {source.of(name)}:
+            every.add(source.of(name))
+            own.append((node.start_byte, node.end_byte))
     return every, own
+
+
+def _slots_in(code: Code, node: Node) -> set[str]:
+    """The slots that a declarator's value names."""
+    inner = code.source.walk(node.child_by_field_name("value"), "identifier")
+    return {code.source.of(n) for n in inner if (f := code.definition(n)) is not None and slots_of(code, f)}

@@ -400,9 +400,11 @@ EXPECTED = {
 LONG = {
     "residual_then_norm", "layer_norm", "masked_softmax", "row_softmax", "scaled_rms_norm", "thread_layer_norm",
     "quantize_rows", "relu_squared/vector", "gelu_and_mul/vector", "thread_softmax", "gather_rows/plain", "rescale_groups",
-    "add_bias_grid", "log_softmax", "merge_attn_states_lse/extracted", "online_softmax", "row_entropy", "silu_and_mul/extracted", "l2_normalize", "bias_scale_residual",
+    "add_bias_grid", "log_softmax", "merge_attn_states_lse/extracted", "online_softmax", "row_entropy", "silu_and_mul/extracted",
+    "l2_normalize", "bias_scale_residual", "cross_entropy", "row_logsumexp", "rotary_query_key",
 }  # fmt: skip
-"""Of these, a baseline or all, whose like is emulated anyway: row_logsumexp, the norm, the production ones, quick_gelu."""
+"""Of these, a baseline or all, whose like is emulated anyway: the norm, the production ones, head_norm_rope, quick_gelu; and of
+other steps' own tests."""
 
 
 def is_long(path: Path) -> bool:

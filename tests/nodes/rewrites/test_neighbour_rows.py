@@ -222,7 +222,8 @@ def test_forms_compute_what_the_reference_says(form: str, tmp_path: Path) -> Non
     emulated(GROUPS, bake(new, {"NEIGHBOUR_ROWS": 4}), tmp_path, *SHAPES)
 
 
-@pytest.mark.parametrize("baseline", [pytest.param("production", marks=pytest.mark.slow), "extracted"])
+@pytest.mark.slow
+@pytest.mark.parametrize("baseline", ["production", "extracted"])
 def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Path) -> None:
     start = (MERGE / f"baseline.{baseline}.cu").read_text()
     steps = sorted(

@@ -192,6 +192,7 @@ def test_plain_files_and_files_that_have_it_stay() -> None:
     assert new is not None and ragged(new) is None
 
 
+@pytest.mark.slow  # the planner's whole search
 def test_first_plan_of_a_vocabulary() -> None:
     steps, text = _bundle(INPUTS / "log_softmax/baseline.plain.cu")
     assert {"pack", "ragged_rows"} <= set(steps) and "past_pack<VEC>(x)" in text
