@@ -80,4 +80,4 @@ def remove(source: Source, statement: Node, edits: Edits) -> None:
 
 def free(name: str, taken: set[str]) -> str:
     """The name, or one like it that nothing has."""
-    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 100))) if free not in taken)
+    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)

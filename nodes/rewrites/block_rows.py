@@ -31,7 +31,6 @@ from nodes.rewrites.device_code import (
     code_of,
     host_text,
     inside,
-    require,
     same,
     statements,
     without_unused,
@@ -39,7 +38,7 @@ from nodes.rewrites.device_code import (
 from nodes.rewrites.neighbour_rows import in_place
 from nodes.rewrites.regions import is_return
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.warp_reduce import HELPERS
+from nodes.rewrites.warp_reduce import HELPERS, require_reduction
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -142,7 +141,7 @@ class _Blocks(RowThreads):
         for launch in self.kernel.launches:
             self._launch(edits, launch)
         for kind in sorted({kind for _, _, kind in self.folds}):
-            require(edits, self.code, HELPERS[kind], f"block_{kind}")
+            require_reduction(edits, self.code, kind)
         for statement in self.steps:
             remove_line(edits, self.source, statement)
         return self._without_guard(without_unused(self.code, edits.apply()))

@@ -28,7 +28,7 @@ from nodes.rewrites._loops import (
     is_float,
     vector_of,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, inside
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -467,7 +467,7 @@ def _bound(source: Source, lambda_: _Lambda, place: int, value: str, array: _Arr
 
 def identifiers_of(source: Source, node: Node, lambda_: _Lambda) -> set[str]:
     """Names in the other arguments of the call that a lambda is given to."""
-    return {source.of(n) for n in source.walk(node, "identifier") if not _within(n, lambda_.node)}
+    return {source.of(n) for n in source.walk(node, "identifier") if not inside(n, lambda_.node)}
 
 
 def _named_lambda(source: Source, declaration: Node, edits: Edits) -> None:
@@ -475,8 +475,8 @@ def _named_lambda(source: Source, declaration: Node, edits: Edits) -> None:
     name = source.of(declarator.child_by_field_name("declarator"))
     function = enclosing_function(declaration)
     lambda_ = declarator.child_by_field_name("value")
-    uses = [n for n in source.walk(function, "identifier") if source.of(n) == name and not _within(n, declarator)]
-    if declaration.parent.type != "compound_statement" or any(_within(use, lambda_) for use in uses):
+    uses = [n for n in source.walk(function, "identifier") if source.of(n) == name and not inside(n, declarator)]
+    if declaration.parent.type != "compound_statement" or any(inside(use, lambda_) for use in uses):
         raise Unsupported("it calls itself")
     calls = [use.parent for use in uses]
     if not calls or any(
@@ -545,16 +545,16 @@ def _declared_before(source: Source, function: Node, name: str, declaration: Nod
 
 def _lifted(source: Source, declaration: Node, name: str, lambda_: _Lambda, function: Node, edits: Edits) -> None:
     """A lambda that needs nothing of its function becomes a function of the file."""
-    inside = {source.of(n) for n in source.walk(lambda_.block, "identifier")} - lambda_.own
-    inside -= {parameter for parameter, _, _ in lambda_.parameters}
+    used = {source.of(n) for n in source.walk(lambda_.block, "identifier")} - lambda_.own
+    used -= {parameter for parameter, _, _ in lambda_.parameters}
     around = declared_names(source, function) | {
         p for group in functions(source).values() for f in group if f.node == function for p, _, _ in f.parameters
     }
-    if inside & around or function.parent.type == "template_declaration" or not lambda_.parameters:
+    if used & around or function.parent.type == "template_declaration" or not lambda_.parameters:
         raise Unsupported("it needs what is around it")
     if any(kind not in _PLAIN for _, kind, _ in lambda_.parameters):
         raise Unsupported("a parameter of another type")
-    others = {source.of(n) for n in source.walk(None, "identifier") if not _within(n, function)}
+    others = {source.of(n) for n in source.walk(None, "identifier") if not inside(n, function)}
     if name in others or name in functions(source):
         raise Unsupported("the name is taken")
     trailing = next(source.walk(lambda_.node.child_by_field_name("declarator"), "trailing_return_type"), None)
@@ -578,7 +578,3 @@ def _floats(source: Source, lambda_: _Lambda) -> bool:
     )
     returned = next(parsed.walk(None, "return_statement"))
     return is_float(parsed, returned.named_children[0])
-
-
-def _within(node: Node, outer: Node) -> bool:
-    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte

@@ -22,7 +22,7 @@ from nodes.rewrites._loops import (
     loops,
     pragma_node,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, inside
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -126,9 +126,9 @@ class _Moves:
             return
         if identifiers(source, block) & self.variant or any(_declared(source, block)):
             return
-        inside = {a.root for a in self.effects.accesses if _within(a.node, node) and a.writes}
-        elsewhere = {a.root for a in self.effects.accesses if not _within(a.node, node)}
-        if inside & elsewhere or any(_within(carried.node, node) for carried in self.effects.carried):
+        written = {a.root for a in self.effects.accesses if inside(a.node, node) and a.writes}
+        elsewhere = {a.root for a in self.effects.accesses if not inside(a.node, node)}
+        if written & elsewhere or any(inside(carried.node, node) for carried in self.effects.carried):
             return
         self.moved.append(node)
         for child in block.named_children:
@@ -205,10 +205,6 @@ class _Moves:
         return edits.apply()
 
 
-def _within(node: Node, outer: Node) -> bool:
-    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
-
-
 def _declared(source: Source, node: Node) -> set[str]:
     names: set[str] = set()
     for here in source.walk(node, "declaration"):
@@ -222,7 +218,7 @@ def _declared(source: Source, node: Node) -> set[str]:
 
 def _names_outside(source: Source, function: Node, body: Node) -> set[str]:
     """Names used in the function anywhere but in this loop's body."""
-    return {source.of(n) for n in source.walk(function, "identifier") if not _within(n, body)}
+    return {source.of(n) for n in source.walk(function, "identifier") if not inside(n, body)}
 
 
 def _dedented(source: Source, node: Node) -> list[str]:

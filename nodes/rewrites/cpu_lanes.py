@@ -37,7 +37,7 @@ from nodes.rewrites._loops import (
     unordered,
     vector_of,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, inside
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -310,7 +310,7 @@ class _Translation:
             else:
                 raise Unsupported(f"line {node.start_point[0] + 1}: {source.of(node)}")
         elif node.type == "if_statement":
-            carried = next((c for c in self.effects.carried if _inside(c.node, node)), None)
+            carried = next((c for c in self.effects.carried if inside(c.node, node)), None)
             if carried is None:
                 self.conditional_assignment(node)
                 return
@@ -685,17 +685,13 @@ class _Translation:
     def consecutive(self, node: Node) -> None:
         """That everything touched inside `node` moves by one element an iteration."""
         variable = self.effects.iteration.symbol
-        touched = [a for a in self.effects.accesses if _inside(a.node, node)]
+        touched = [a for a in self.effects.accesses if inside(a.node, node)]
         if node.type == "call_expression":
             stored = {access.root for access in self.effects.accesses if access.writes}
-            touched = [a for a in self.effects.accesses if a.call is not None and _inside(a.call, node)]
+            touched = [a for a in self.effects.accesses if a.call is not None and inside(a.call, node)]
             touched = [a for a in touched if a.writes and a.root in stored]
         if not touched:
             raise Unsupported(f"line {node.start_point[0] + 1}: what is touched is not known")
         for access in touched:
             if access.offset is None or access.offset.coefficient(variable).value != 1:
                 raise Unsupported(f"line {node.start_point[0] + 1}: elements that are not consecutive")
-
-
-def _inside(node: Node, outer: Node) -> bool:
-    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte

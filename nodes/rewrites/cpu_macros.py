@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from nodes.rewrites._loops import enclosing_function
-from nodes.rewrites.settle_macros import CONDITIONALS, pieces
+from nodes.rewrites.settle_macros import conditional, pieces
 from nodes.rewrites.source import Edits, Source, Unsupported
 
 LANGUAGES = frozenset({"cpu"})
@@ -51,7 +51,7 @@ def _macros(source: Source) -> dict[str, tuple[list[str], str]]:
         name, parameters = (source.of(node.child_by_field_name(field)) for field in ("name", "parameters"))
         body = " ".join(source.of(node.child_by_field_name("value")).replace("\\\n", " ").split())
         names = [word.strip() for word in parameters.strip("()").split(",") if word.strip()]
-        usable = node.type == "preproc_function_def" and not _conditional(node) and _is_expression(body)
+        usable = node.type == "preproc_function_def" and not conditional(node) and _is_expression(body)
         found.setdefault(name, []).append((names, body) if usable and "..." not in names else None)
     undefined = {
         source.of(node).split()[1]
@@ -63,13 +63,6 @@ def _macros(source: Source) -> dict[str, tuple[list[str], str]]:
         for name, each in found.items()
         if len(each) == 1 and each[0] is not None and name not in undefined
     }
-
-
-def _conditional(node: Node) -> bool:
-    here = node.parent
-    while here is not None and here.type not in CONDITIONALS:
-        here = here.parent
-    return here is not None
 
 
 def _is_expression(body: str) -> bool:

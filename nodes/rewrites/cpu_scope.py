@@ -21,7 +21,7 @@ from tree_sitter import Node
 
 from nodes.rewrites._insert import remove
 from nodes.rewrites._loops import INTEGERS, enclosing_function, escapes, functions, identifiers
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, inside
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -167,7 +167,7 @@ def _loop_that_sets(source: Source, use: Node, variable: _Declared) -> Node | No
                 if own and plain and variable.name not in identifiers(source, start.child_by_field_name("right")):
                     return here
             # `for (; i < n; ++i)` right behind the declaration runs once for it; a second loop would go on from there.
-            alone = all(_within(other, here) for other in variable.uses)
+            alone = all(inside(other, here) for other in variable.uses)
             if start is None and variable.start is not None and alone and here.parent == variable.statement.parent:
                 return here
         here = here.parent
@@ -194,7 +194,7 @@ def _scratch(source: Source, variable: _Declared, edits: Edits) -> bool:
     block = _common_block(variable.uses)
     if block is None or not _repeats(block, variable.statement):
         return False
-    first = next(node for node in block.named_children if _within(variable.uses[0], node))
+    first = next(node for node in block.named_children if inside(variable.uses[0], node))
     assignment = first.named_children[0] if first.type == "expression_statement" else None
     if assignment is None or assignment.type != "assignment_expression":
         return False
@@ -212,7 +212,7 @@ def _common_block(uses: tuple[Node, ...]) -> Node | None:
     """The innermost block around all of them."""
     here = uses[0].parent
     while here is not None and here.type != "function_definition":
-        if here.type == "compound_statement" and all(_within(use, here) for use in uses):
+        if here.type == "compound_statement" and all(inside(use, here) for use in uses):
             return here
         here = here.parent
     return None
@@ -238,7 +238,3 @@ def _undeclare(source: Source, variable: _Declared, edits: Edits) -> None:
         edits.changes.append((declarators[at - 1].end_byte, variable.declarator.end_byte, ""))
     else:
         edits.changes.append((variable.declarator.start_byte, declarators[1].start_byte, ""))
-
-
-def _within(node: Node, outer: Node) -> bool:
-    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte

@@ -28,7 +28,7 @@ from nodes.rewrites._loops import (
     identifiers,
     pragma_node,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, inside
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -121,7 +121,7 @@ def _counted_down(source: Source, node: Node, edits: Edits) -> bool:
     else:
         return False
     mentions = [n for n in source.walk(body, "identifier") if source.of(n) == name]
-    if any(update is None or not _within(mention, update) for mention in mentions):
+    if any(update is None or not inside(mention, update) for mention in mentions):
         return False
     variable = _variable(source, node, name)
     if (
@@ -170,7 +170,7 @@ def _to_an_end(source: Source, node: Node, edits: Edits) -> bool:
     steps = [(target, where) for target, where in assignments(source, node) if target == name]
     if len(steps) != 1 or _amount(source, steps[0][1], name) != "1":
         return False
-    if not any(_within(steps[0][1], update) for update in updates) and _statement_in(steps[0][1], body) is None:
+    if not any(inside(steps[0][1], update) for update in updates) and _statement_in(steps[0][1], body) is None:
         return False
     counter, count = _free(source, node, ("i", "k", "at")), _free(source, node, ("count", "length", "steps"))
     indent = source.indent(node)
@@ -303,7 +303,7 @@ def _walks(source: Source, loop: Loop, name: str, edits: Edits) -> bool:
     if None in updates or any(escapes(source, use) for use in uses):
         return False
     for update in updates:
-        beside = [use for use in uses if _within(use, update.statement) and not _within(use, update.node)]
+        beside = [use for use in uses if inside(use, update.statement) and not inside(use, update.node)]
         if beside and not update.stands_alone:
             return False  # before or after it?
     changed = {target for target, _ in assignments(source, loop.body)} | declared_names(source, loop.body)
@@ -318,7 +318,7 @@ def _walks(source: Source, loop: Loop, name: str, edits: Edits) -> bool:
     stride = str(sum(map(int, amounts))) if numbers else amounts[0]
     place = loop.variable if stride == "1" else f"{_wide(source, loop)} * {stride}"
     for use in uses:
-        own = next((update for update in updates if _within(use, update.node)), None)
+        own = next((update for update in updates if inside(use, update.node)), None)
         if own is not None and own.stands_alone:
             continue
         passed = [update for update in updates if update.node.end_byte <= use.start_byte and update is not own]
@@ -526,7 +526,3 @@ def _append(source: Source, body: Node, lines: list[str], edits: Edits) -> None:
     text = "".join(f"{unit}{line}\n{indent}" for line in lines)
     one_line = body.start_point[0] == body.end_point[0]
     edits.insert(body.end_byte - 1, f"{' '.join(lines)} " if one_line else text)
-
-
-def _within(node: Node, outer: Node) -> bool:
-    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, inside
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
@@ -27,10 +27,6 @@ def same(a: Node | None, b: Node | None) -> bool:
     return a is not None and b is not None and a.id == b.id
 
 
-def inside(node: Node, outer: Node) -> bool:
-    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
-
-
 def declared_name(declarator: Node) -> Node | None:
     """The identifier in `*x`, `x[4]`, `x = 1`, `&x`."""
     while declarator.type in _DECLARATORS | {"function_declarator", "parenthesized_declarator"}:
@@ -41,6 +37,22 @@ def declared_name(declarator: Node) -> Node | None:
             return None
         declarator = inner
     return declarator if declarator.type in {"identifier", "field_identifier", "type_identifier"} else None
+
+
+def statement_around(node: Node) -> Node:
+    """The declaration around a node, or the statement."""
+    here = node
+    while here.parent is not None and here.type != "declaration" and not here.type.endswith("_statement"):
+        here = here.parent
+    return here
+
+
+def only_argument(call: Node) -> Node:
+    """A call's one argument. Raises Unsupported for a call of several."""
+    listed = call.child_by_field_name("arguments")
+    if listed is None or listed.named_child_count != 1:
+        raise Unsupported("a call of more than one argument")
+    return listed.named_children[0]
 
 
 def statements(body: Node) -> list[Node]:

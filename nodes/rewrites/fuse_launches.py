@@ -279,7 +279,7 @@ class _Fusion:
             listed = a if a.template_list is not None else b
             template = source.of(listed.template_list) if listed.template_list is not None else ""
             shared = a.shared_text if a.shared_text != "0" else b.shared_text
-            _remove(edits, source, a.statement)
+            edits.remove(a.statement)
             edits.replace(b.node, b.rendered(function=name + template, shared=shared, arguments=arguments))
         return edits.apply()
 
@@ -470,12 +470,3 @@ def _reindented(source: Source, node: Node, text: str, indent: str) -> str:
         *(line if line.startswith("#") else indent + line.removeprefix(old) for line in lines[1:]),
     ]
     return "\n".join(line if line.strip() else "" for line in moved)
-
-
-def _remove(edits: Edits, source: Source, node: Node) -> None:
-    """Deletes a statement with its line."""
-    line, end = source.data.rfind(b"\n", 0, node.start_byte) + 1, node.end_byte
-    start = node.start_byte
-    if not source.data[line:start].strip() and source.data[end : end + 1] == b"\n":
-        start, end = line, end + 1
-    edits.changes.append((start, end, ""))

@@ -17,7 +17,17 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
-from nodes.rewrites.device_code import Code, Definition, Kernel, Loop, code_of, declared_name, inside, same
+from nodes.rewrites.device_code import (
+    Code,
+    Definition,
+    Kernel,
+    Loop,
+    code_of,
+    declared_name,
+    inside,
+    same,
+    statement_around,
+)
 from nodes.rewrites.keep_row import ITEMS
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -236,7 +246,7 @@ class _Keeper:
         return self.source.of(name) if plain else ""
 
     def _write_first(self, edits: Edits, value: _Value) -> None:
-        source, first, statement = self.source, value.first, _statement(value.first)
+        source, first, statement = self.source, value.first, statement_around(value.first)
         slot, declared, parent = value.slot(value.loop, value.reading), self._declared(value), statement.parent
         indent = source.indent(statement)
         if declared:
@@ -261,7 +271,7 @@ class _Keeper:
             behind = max(v.loop.node.end_byte for v in self.values if where in v.reading.arrays)
             uses = [use for use in self.code.uses(row, self.kernel.body) if use.start_byte > behind]
             if self._is_row(row) and all(self._is_spent(use) for use in uses):
-                freed[row.name] = [hold for use in uses if self._is_hold(hold := _statement(use))]
+                freed[row.name] = [hold for use in uses if self._is_hold(hold := statement_around(use))]
         return freed
 
     def _is_row(self, found: Definition) -> bool:
@@ -280,7 +290,7 @@ class _Keeper:
         """Whether a name only stands where a value that is kept is computed again, in the end."""
         if any(inside(use, node) for value in self.values for node, *_ in value.again):
             return True
-        statement = _statement(use)
+        statement = statement_around(use)
         if statement.type != "declaration":
             return self._is_hold(statement)
         declarators = statement.children_by_field_name("declarator")
@@ -291,13 +301,6 @@ class _Keeper:
             Definition(self.source.of(name), "local", statement, declarators[0], None), self.kernel.body
         )
         return bool(found) and all(self._is_spent(n) for n in found)
-
-
-def _statement(node: Node) -> Node:
-    here = node
-    while here.parent is not None and not here.type.endswith("_statement") and here.type != "declaration":
-        here = here.parent
-    return here
 
 
 def _stands_alone(node: Node) -> bool:

@@ -9,8 +9,8 @@ meet: exp(v - a) * exp(a - b) = exp(v - b), and a is no smaller than any v, so t
 pass over the same elements takes the thread's own exponential times one factor, which lets keep_value keep it. Threads whose
 elements are all -inf subtract the lowest finite number.
 
-Applies to neighbouring loops over the same elements (see _folds.py), and to the pair of an online recurrence; in a loop over
-rows only where a barrier comes before the next exchange.
+Applies to neighbouring loops over the same elements (see _folds.py), in a loop over rows only where a barrier comes before the next
+exchange. Whether the pair of an online recurrence may meet so, online_reduce decides, which knows what its sums come to.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites._folds import EXPONENTIALS, Passes, below_maximum, mentions, reduction_of, two_passes
-from nodes.rewrites.device_code import Code, Definition, Kernel, Loop, code_of, inside, require, same
+from nodes.rewrites._folds import Passes, below_maximum, mentions, reduction_of, two_passes
+from nodes.rewrites.device_code import Code, Definition, Kernel, Loop, code_of, inside, only_argument, same
 from nodes.rewrites.regions import thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.warp_reduce import HELPER_NAMES, HELPERS, is_barrier, next_site
+from nodes.rewrites.warp_reduce import HELPERS, is_barrier, next_site, require_reduction
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -64,54 +64,7 @@ def _once(source: Source, number: int) -> str | None:
             return _Exchange(code, kernel, two_passes(code, kernel, first, second)).text()
         except Unsupported:
             continue
-    for call in kernel.calls("block_sum"):
-        try:
-            return _online(code, kernel, call)
-        except Unsupported:
-            continue
     return None
-
-
-def _online(code: Code, kernel: Kernel, call: Node) -> str:
-    """Of a maximum and a sum that a thread has of all of its elements, as online_reduce has them meet."""
-    source = code.source
-    product = _only(call)
-    total, factor = (product.child_by_field_name(side) for side in ("left", "right"))
-    if total is None or factor is None or source.of(product.child_by_field_name("operator")) != "*":
-        raise Unsupported("no sum that is brought below a maximum")
-    while factor.type == "parenthesized_expression":
-        factor = factor.named_children[0]
-    guard = factor.child_by_field_name("condition") if factor.type == "conditional_expression" else None
-    if guard is not None:
-        if source.of(factor.child_by_field_name("alternative")).rstrip("f") not in {"1.0", "1."}:
-            raise Unsupported("a factor that something else takes the place of")
-        factor = factor.child_by_field_name("consequence")
-    function = source.of(factor.child_by_field_name("function")) if factor is not None else ""
-    if factor is None or function not in EXPONENTIALS - {"exp"}:
-        raise Unsupported("no exponential")
-    own, largest = _difference(source, factor)
-    if guard is not None and source.of(guard).split() != [source.of(own), "<", source.of(largest)]:
-        raise Unsupported("a factor that depends on something else")
-    found = code.definition(largest) if largest.type == "identifier" else None
-    maximum = found.value if found is not None and not code.mutated(found) else None
-    if (
-        maximum is None
-        or maximum.type != "call_expression"
-        or not any(same(maximum, c) for c in kernel.calls("block_max"))
-    ):
-        raise Unsupported("a difference from something else")
-    declared, summed = _statement(maximum), _statement(call)
-    if source.of(_only(maximum)) != source.of(own) or not same(declared.next_named_sibling, summed):
-        raise Unsupported("something else happens between the reductions")
-    if HELPERS["sum"] not in source.text or HELPERS["max"] not in source.text or not _is_over(source, kernel, summed):
-        raise Unsupported("an exchange that begins before the last one was read")
-    edits, of_block = Edits(source), code.fresh("of_block")
-    exchange = f"block_shifted_sum<{next_site(code)}>({source.of(own)}, {source.of(total)}, {function})"
-    edits.insert(declared.start_byte, f"const ShiftedSum<float> {of_block} = {exchange};\n{source.indent(declared)}")
-    edits.replace(maximum, f"{of_block}.shift")
-    edits.replace(call, f"{of_block}.sum")
-    require(edits, code, HELPERS["shifted_sum"], *HELPER_NAMES["shifted_sum"])
-    return edits.apply()
 
 
 def _is_over(source: Source, kernel: Kernel, last: Node) -> bool:
@@ -166,8 +119,7 @@ class _Exchange:
         edits.insert(_line_of(source, self.passes.between[0]), f"{indent}const float {own} = {start};\n")
         edits.replace(self.shift, own)
         for node in self.moved:
-            line = _line_of(source, node)
-            edits.changes.append((line, source.data.index(b"\n", node.end_byte) + 1, ""))
+            edits.remove(node)
         site = next_site(code)
         call = f"block_shifted_sum<{site}>({own}, {self.passes.b.total}, {self.function})"
         lines = [f"const ShiftedSum<float> {of_block} = {call};"]
@@ -181,7 +133,7 @@ class _Exchange:
                 edits.replace(node, text if _stands_alone(node) else f"({text})")
         edits.insert(second.end_byte, "".join(f"\n{indent}{line}" for line in lines))
         edits.replace(self.total, f"{of_block}.sum")
-        require(edits, code, HELPERS["shifted_sum"], *HELPER_NAMES["shifted_sum"])
+        require_reduction(edits, code, "shifted_sum")
         return edits.apply()
 
     def _starts_finite(self) -> bool:
@@ -202,6 +154,12 @@ class _Exchange:
         """The same exponentials in later passes of the same threads over the same elements, which nobody wrote meanwhile."""
         code, kernel, second, found = self.code, self.kernel, self.passes.second, list[Node]()
         inputs = {a.root for a in kernel.accesses if inside(a.node, second.node)}
+
+        def written_before(call: Node, loop: Loop) -> bool:
+            """Whether the pass has written by then to what the second pass read."""
+            written = (a for a in kernel.accesses if a.writes and a.root in inputs and inside(a.node, loop.node))
+            return any(a.node.end_byte <= call.start_byte for a in written)
+
         for loop in thread_loops(kernel):
             alike = (loop.start, loop.step, loop.bound) == (second.start, second.step, second.bound)
             if loop.node.start_byte < second.node.end_byte or not alike or self.passes.a.times:
@@ -215,44 +173,20 @@ class _Exchange:
                 if self.source.of(call.child_by_field_name("function")) != self.function:
                     continue
                 try:
-                    if _spelled(code, self._value_in(call), loop) == spelled and not self._written_before(call, loop):
+                    if _spelled(code, self._value_in(call), loop) == spelled and not written_before(call, loop):
                         found.append(call)
                 except Unsupported:
                     continue
         return found
 
-    def _written_before(self, call: Node, loop: Loop) -> bool:
-        """Whether the pass has written by then to what the second pass read."""
-        inputs = {a.root for a in self.kernel.accesses if inside(a.node, self.passes.second.node)}
-        return any(
-            a.writes and a.root in inputs and inside(a.node, loop.node) and a.node.end_byte <= call.start_byte
-            for a in self.kernel.accesses
-        )
-
-
-def _only(call: Node) -> Node:
-    """A call's one argument."""
-    listed = call.child_by_field_name("arguments")
-    if listed is None or listed.named_child_count != 1:
-        raise Unsupported("a call of more than one argument")
-    return listed.named_children[0]
-
 
 def _difference(source: Source, call: Node) -> tuple[Node, Node]:
     """a and b of `f(a - b)`"""
-    below = _only(call)
+    below = only_argument(call)
     sides = [below.child_by_field_name(side) for side in ("left", "right")]
     if source.of(below.child_by_field_name("operator")) != "-" or sides[0] is None or sides[1] is None:
         raise Unsupported("no difference")
     return sides[0], sides[1]
-
-
-def _statement(node: Node) -> Node:
-    """The declaration around a node, or the statement."""
-    here = node
-    while here.parent is not None and here.type != "declaration" and not here.type.endswith("_statement"):
-        here = here.parent
-    return here
 
 
 def _call(argument: Node) -> Node:

@@ -70,10 +70,10 @@ def _merged(code: Code, kernel: Kernel, first: Loop, second: Loop) -> str:
     indent = source.indent(first.node)
     inner = indent + source.unit(first.node)
     edits.replace(first.body, "{\n" + "\n".join(_indented(line, inner) for line in body) + f"\n{indent}}}")
-    _remove(edits, source, second.node)
+    edits.remove(second.node)
     if b.declaration.start_byte > first.node.start_byte:
         edits.insert(_line_start(source, first.node), f"{indent}{source.of(b.declaration)}\n")
-        _remove(edits, source, b.declaration)
+        edits.remove(b.declaration)
     return edits.apply()
 
 
@@ -213,13 +213,3 @@ def _indented(text: str, indent: str) -> str:
 
 def _line_start(source: Source, node: Node) -> int:
     return source.data.rfind(b"\n", 0, node.start_byte) + 1
-
-
-def _remove(edits: Edits, source: Source, node: Node) -> None:
-    """Deletes a statement with its line."""
-    start, end = _line_start(source, node), node.end_byte
-    if source.data[start : node.start_byte].strip() or source.data[end : end + 1] != b"\n":
-        start = node.start_byte
-    else:
-        end += 1
-    edits.changes.append((start, end, ""))

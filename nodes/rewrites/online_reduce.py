@@ -40,14 +40,13 @@ from nodes.rewrites.device_code import (
     drop_unused,
     inside,
     one_after_another,
-    require,
     same,
     statements,
 )
 from nodes.rewrites.regions import THREAD
 from nodes.rewrites.settle_branches import value_in
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.warp_reduce import HELPER_NAMES, HELPERS, next_site, whole_warps
+from nodes.rewrites.warp_reduce import HELPERS, next_site, require_reduction, whole_warps
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -491,7 +490,7 @@ class _Joined:
         for statement in inner[:left]:
             remove_line(edits, source, statement)
         for kind in ("shifted_sum",) if together else ("max", "sum"):
-            require(edits, code, HELPERS[kind], *HELPER_NAMES[kind])
+            require_reduction(edits, code, kind)
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
         return drop_unused(source, edits.apply(), names)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from tree_sitter import Node
 
 from nodes.rewrites import Facts, _vectors
+from nodes.rewrites._insert import free
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     Access,
@@ -322,7 +323,7 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         host_text(kernel, launch, region.bound_node)
     taken = kernel.identifiers() | code.names()
     for group in kept:
-        group.name = _free(f"{_called(code.source, group.first)}_pack", taken)
+        group.name = free(f"{_called(code.source, group.first)}_pack", taken)
         taken.add(group.name)
     return Packed(kernel, region, kept, multiples)
 
@@ -469,10 +470,6 @@ def _remainder(access: Access, stride: int) -> int:
     return constant % stride
 
 
-def _free(name: str, taken: set[str]) -> str:
-    return name if name not in taken else next(f"{name}_{n}" for n in range(2, 1000) if f"{name}_{n}" not in taken)
-
-
 def _conditions(
     kernel: Kernel, launch: Launch, region: Region, polynomial: Polynomial, times: int
 ) -> list[tuple[tuple[str, ...], int]]:
@@ -506,7 +503,7 @@ def _implied(condition: tuple[tuple[str, ...], int], others: list[tuple[tuple[st
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed]) -> None:
     names = code.names()
-    width = "VEC" if "VEC" not in names else _free("LANES", names)
+    width = "VEC" if "VEC" not in names else free("LANES", names)
     element = _element(kernel, found)
     for packed in found:
         _rewrite_region(edits, code, packed, width)
@@ -563,7 +560,7 @@ def _words(text: str) -> set[str]:
 def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> None:
     source, region, kernel = code.source, packed.region, packed.kernel
     taken = kernel.identifiers()
-    pack, first, lane = (_free(n, taken) for n in ("pack", "first", "k"))
+    pack, first, lane = (free(n, taken) for n in ("pack", "first", "k"))
     indices, per_pack, per_lane = _split(packed, first, lane)
     outer = source.indent(region.loop.node if region.loop else region.guard or region.body[0])
     unit = source.unit(kernel.body)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, code_of, declared_name, require, statements
+from nodes.rewrites.device_code import Code, code_of, declared_name, only_argument, require, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -229,7 +229,7 @@ class _LaneLoop:
         if node.type == "call_expression":
             name = self.source.of(node.child_by_field_name("function"))
             if name in _NARROWING or name in {self.element, f"({self.element})", f"static_cast<{self.element}>"}:
-                return _bare(_only(node))
+                return _bare(only_argument(node))
         raise Unsupported("another conversion")
 
     def _value(self, node: Node) -> _Value:
@@ -325,13 +325,6 @@ def _exact(text: str) -> float:
     if as_half != value or not as_bfloat16 or struct.unpack("<f", struct.pack("<f", value))[0] != value:
         raise Unsupported(f"{text} is no 16-bit float")
     return value
-
-
-def _only(call: Node) -> Node:
-    arguments = call.child_by_field_name("arguments")
-    if arguments is None or arguments.named_child_count != 1:
-        raise Unsupported("several arguments")
-    return arguments.named_children[0]
 
 
 def _bare(node: Node | None) -> Node:

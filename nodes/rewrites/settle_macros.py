@@ -151,7 +151,7 @@ def hiding(source: Source) -> dict[str, Macro]:
     plain = frozenset(source.of(node.child_by_field_name("name")) for node in source.walk(None, "preproc_def"))
     for node in source.walk(None, "preproc_function_def"):
         name, listed = source.of(node.child_by_field_name("name")), node.child_by_field_name("parameters")
-        if name in found or _conditional(node) or node.has_error:
+        if name in found or conditional(node) or node.has_error:
             twice.add(name)  # an error: the grammar ends a text at a comment within it
         parameters = (
             tuple(source.of(c) for c in listed.children if source.of(c) not in {"(", ",", ")"}) if listed else ()
@@ -168,7 +168,7 @@ def hiding(source: Source) -> dict[str, Macro]:
     return {name: found[name] for name in chosen - twice if name not in words[name]}
 
 
-def _conditional(node: Node) -> bool:
+def conditional(node: Node) -> bool:
     here = node.parent
     while here is not None:
         if here.type in CONDITIONALS:

@@ -34,6 +34,7 @@ from nodes.rewrites._reduction_uses import (
     slots_of,
 )
 from nodes.rewrites._row_blocks import remove_line
+from nodes.rewrites._warp_reductions import called
 from nodes.rewrites.device_code import (
     LOOPS,
     Code,
@@ -44,13 +45,12 @@ from nodes.rewrites.device_code import (
     declared_name,
     drop_unused,
     inside,
-    require,
     same,
     statements,
 )
 from nodes.rewrites.settle_branches import value_in
 from nodes.rewrites.source import Edits, Source, Unsupported
-from nodes.rewrites.warp_reduce import HELPERS, is_barrier, next_site, whole_warps
+from nodes.rewrites.warp_reduce import HELPERS, is_barrier, next_site, require_reduction, whole_warps
 from nodes.roles import Bound
 
 LANGUAGES = frozenset({"cuda"})
@@ -113,7 +113,7 @@ def _named(source: Source, text: str, kinds: set[str]) -> str:
         for name in here.walk(None, "identifier"):
             if here.of(name) == _placeholder(kind):
                 edits.replace(name, f"block_{kind}")
-        require(edits, code_of(here), HELPERS[kind], f"block_{kind}")
+        require_reduction(edits, code_of(here), kind)
         text = edits.apply()
     return text
 
@@ -232,7 +232,7 @@ def _judged(block: Block, value: object) -> _Result:
 
 def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> _Step | None:
     for call in code.source.walk(kernel.body, "call_expression"):
-        name = _called(code, call)
+        name = called(code.source, call)
         ours = any(name == f"block_{kind}" and text in code.source.text for kind, text in HELPERS.items())
         if not ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
             try:
@@ -249,20 +249,12 @@ def _talks(code: Code, name: str) -> bool:
 
 def _waits(code: Code, name: str) -> bool:
     calls = [c for f in _reached(code, name) for c in code.source.walk(f, "call_expression")]
-    return any(_called(code, c) in {"__syncthreads", "sync"} for c in calls)
-
-
-def _called(code: Code, call: Node) -> str:
-    """The last part of the name: `sync` of `block.sync()` and of `cg::sync(block)`."""
-    function = call.child_by_field_name("function")
-    if function is not None and function.type == "field_expression":
-        return code.source.of(function.child_by_field_name("field"))
-    return code.source.of(function).split("<")[0].split("::")[-1]
+    return any(called(code.source, c) in {"__syncthreads", "sync"} for c in calls)
 
 
 def _shuffles(code: Code, node: Node) -> bool:
     """Whether the threads of a warp talk to each other somewhere below the node."""
-    names = [_called(code, c) for c in code.source.walk(node, "call_expression")]
+    names = [called(code.source, c) for c in code.source.walk(node, "call_expression")]
     return any("shfl" in name or name == "reduce" for name in names)
 
 
@@ -275,7 +267,7 @@ def _reached(code: Code, name: str) -> list[Node]:
             continue
         found.append(function)
         for call in code.source.walk(function, "call_expression"):
-            stack += code.overloads.get(_called(code, call), [])
+            stack += code.overloads.get(called(code.source, call), [])
     return found
 
 
@@ -466,7 +458,7 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
     if statement.type not in {"for_statement", "expression_statement", "declaration"}:
         return None
     for call in code.source.walk(statement, "call_expression"):
-        name = _called(code, call)
+        name = called(code.source, call)
         if _waits(code, name) or not (
             "shfl" in name or name == "reduce" or any(_shuffles(code, f) for f in _reached(code, name))
         ):

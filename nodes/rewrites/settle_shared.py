@@ -45,12 +45,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 def _separate(edits: Edits, code: Code, kernel: Kernel) -> None:
     source = code.source
     array = _dynamic(code, kernel)
-    pointers: list[tuple[Definition, Node]] = []
-    for node in source.walk(kernel.body, "init_declarator"):
-        uses = [use for use in code.uses(array, kernel.body) if inside(use, node)]
-        if uses:
-            pointers.append((_pointer(code, node, array), node))
-    uses = [u for u in code.uses(array, kernel.body) if not inside(u, array.declaration)]
+    uses = [use for use in code.uses(array, kernel.body) if not inside(use, array.declaration)]
+    pointers = [
+        (_pointer(code, node, array), node)
+        for node in source.walk(kernel.body, "init_declarator") if any(inside(use, node) for use in uses)
+    ]  # fmt: skip
     if not pointers or any(not any(inside(u, node) for _, node in pointers) for u in uses):
         raise Unsupported("memory that is used by its own name")
     events: list[tuple[int, bool, str]] = []

@@ -112,6 +112,10 @@ class Source:
         return Source(text, self.language)
 
 
+def inside(node: Node, outer: Node) -> bool:
+    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
 @dataclass
 class Edits:
     """Replacements of byte ranges of one source, applied together from the end to the start."""
@@ -126,6 +130,14 @@ class Edits:
 
     def insert(self, at: int, text: str) -> None:
         self.changes.append((at, at, text))
+
+    def remove(self, node: Node) -> None:
+        """Deletes a statement, and its line where nothing else stands on it."""
+        data, start, end = self.source.data, node.start_byte, node.end_byte
+        line = data.rfind(b"\n", 0, start) + 1
+        if not data[line:start].strip() and data[end : end + 1] == b"\n":
+            start, end = line, end + 1
+        self.changes.append((start, end, ""))
 
     def apply(self) -> str:
         """The new text. Raises Unsupported where two changes overlap."""

@@ -90,9 +90,12 @@ HELPERS = {
     "sum": SUM, "max": EXTREME, "min": EXTREME.replace("max", "min").replace("largest", "smallest"),
     "shifted_sum": SHIFTED_SUM,
 }  # fmt: skip
-HELPER_NAMES = {kind: (f"block_{kind}",) for kind in HELPERS} | {
-    "shifted_sum": ("ShiftedSum", "warp_shifted_sum", "block_shifted_sum")
-}
+
+
+def require_reduction(edits: Edits, code: Code, kind: str) -> None:
+    """Put `block_{kind}` behind the includes unless it is there. Raises Unsupported where its names mean something else."""
+    beside = ("ShiftedSum", "warp_shifted_sum") if kind == "shifted_sum" else ()
+    require(edits, code, HELPERS[kind], f"block_{kind}", *beside)
 
 
 @dataclass
@@ -126,7 +129,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     try:
         for kind in sorted(needed):
-            require(edits, code, HELPERS[kind], f"block_{kind}")
+            require_reduction(edits, code, kind)
         return edits.apply()
     except Unsupported:
         return None
@@ -192,7 +195,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
         indent = code.source.indent(tree.stores[0])
         edits.replace(tree.stores[0], f"\n{indent}".join(lines))
         for node in [*tree.stores[1:], *tree.barriers, tree.loop]:
-            _remove(edits, code.source, node)
+            _remove(edits, node)
     for access in kernel.accesses:
         if access.base.text in arrays and not access.root and not any(inside(access.node, node) for node in handled):
             raise Unsupported("another use of the tree's memory")
@@ -209,19 +212,14 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             for launch in kernel.launches:
                 if launch.shared_text != "0":
                     edits.replace(launch.config_nodes[2], "0")
-        _remove(edits, code.source, declaration)
+        _remove(edits, declaration)
     return kinds, site
 
 
-def _remove(edits: Edits, source: Source, node: Node) -> None:
-    """Delete a statement with its line."""
-    start, end = node.start_byte, node.end_byte
-    line = source.data.rfind(b"\n", 0, start) + 1
-    if not source.data[line:start].strip() and source.data[end : end + 1] == b"\n":
-        start, end = line, end + 1
+def _remove(edits: Edits, node: Node) -> None:
     if node.has_error:
         raise Unsupported("the parser did not understand a statement")
-    edits.changes.append((start, end, ""))
+    edits.remove(node)
 
 
 def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
