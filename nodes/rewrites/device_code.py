@@ -16,6 +16,8 @@ COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
 """Host functions that take a kernel and do not launch it."""
+ABOUT_GRIDS = {"wait_for_predecessor", "is_among_last_blocks"}
+"""What dependent_launch writes."""
 LOADS = {"__ldg", "__ldcs", "__ldcg", "__ldca", "__ldlu", "__ldcv"}
 _SKIPPED_CALLS = ("static_cast", "int", "int64_t", "size_t", "unsigned", "long", "uint32_t", "int32_t", "uint64_t")
 
@@ -713,7 +715,7 @@ class Code:
 
     @cached_property
     def overloads(self) -> dict[str, list[Node]]:
-        """Every function with a body, by name."""
+        """Every function with a body, by name; not what kernels say about the grids around theirs, which computes nothing."""
         found: dict[str, list[Node]] = {}
         for node in self.source.walk(None, "function_definition"):
             declarator = node.child_by_field_name("declarator")
@@ -725,7 +727,7 @@ class Code:
                     if inner is not None and inner.type == "template_function"
                     else None
                 )
-            if name is not None:
+            if name is not None and self.source.of(name) not in ABOUT_GRIDS:
                 found.setdefault(self.source.of(name), []).append(node)
         return found
 

@@ -86,6 +86,9 @@ def _next_launch(code: Code, launch: Launch) -> Launch | None:
     return next((other for other in code.launches if after is not None and same(other.node.parent, after)), None)
 
 
+_WAITS = ("cudaGridDependencySynchronize", "wait_for_predecessor", "cooperative_groups")
+
+
 class _Fusion:
     """Raises Unsupported where the two may not become one."""
 
@@ -95,7 +98,7 @@ class _Fusion:
         for kernel in (self.first, self.second):
             if any(c.type == "launch_bounds" for c in kernel.node.children):
                 raise Unsupported("bounds on the block")
-            if "cudaGridDependencySynchronize" in kernel.text or "cooperative_groups" in kernel.text:
+            if any(wait in kernel.text for wait in _WAITS):
                 raise Unsupported("a kernel that waits for others")
             defined = [code.definition(n) for n in code.assigned(kernel.body)]
             if any(found is not None and found.kind == "parameter" for found in defined):

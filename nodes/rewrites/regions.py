@@ -533,7 +533,7 @@ def only_returns(source: Source, consequence: Node) -> bool:
 
 def waits(source: Source, statement: Node) -> bool:
     """Waits for the grid before this one, or lets the next one begin to."""
-    return source.of(statement).startswith(("cudaGridDependency", "cudaTrigger"))
+    return source.of(statement).startswith(("wait_for_predecessor", "cudaGridDependency", "cudaTrigger"))
 
 
 def waiting_return(condition: str, indent: str, unit: str) -> str:

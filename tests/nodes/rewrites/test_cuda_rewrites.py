@@ -190,7 +190,7 @@ def test_fast_math_makes_no_half_of_a_double() -> None:
 def test_dependent_launch_waits_before_the_first_access() -> None:
     new = after(ROWS, "dependent_launch")
     body = new[new.index("int n) {") :]
-    assert body.index("blockIdx.x") < body.index("cudaGridDependencySynchronize()") < body.index("x[row")
+    assert body.index("blockIdx.x") < body.index("wait_for_predecessor();") < body.index("x[row")
     assert "launch_dependent(scale_rows, rows, 256, 0, stream, x, factor, y, n);" in new
     assert refused(new, "dependent_launch")
 
@@ -231,9 +231,44 @@ def test_dependent_launch_waits_behind_the_address_arithmetic(first: str) -> Non
     lines = [line.strip() for line in new[new.index("void copy(") :].splitlines()]
     guard = lines.index("if (i >= n) {")
     assert lines[guard + 1].startswith("cudaGridDependencySynchronize();") and lines[guard + 2] == "return;"
-    wait = next(n for n in range(guard + 2, len(lines)) if lines[n].startswith("cudaGridDependencySynchronize();"))
-    assert lines[wait - 1] == "int* to = &y[i];  // 16 bytes"
-    assert lines[wait + 1 : wait + 3] == ["cudaTriggerProgrammaticLaunchCompletion();", first]
+    wait = next(n for n in range(guard + 2, len(lines)) if lines[n].startswith("wait_for_predecessor();"))
+    assert lines[wait - 1] == "int* to = &y[i];  // 16 bytes" and lines[wait + 1] == first
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ("template <typename T, int N>\n__global__ void copy(const Pack<T, N>* x, T* y) {", "N > 1"),
+        ("template <typename T, int N>\n__global__ void copy(const T* x, T* y) {\n  Pack<T, N> p;", "N > 1"),
+        ("template <typename T, int N>\n__global__ void copy(const T* x, T* y) {", "false"),  # beside `packs`
+        ("template <typename T, bool N>\n__global__ void copy(const If<N, T>* x, T* y) {", "false"),
+    ],
+)
+def test_dependent_launch_leaves_it_to_the_last_blocks_where_elements_move_one_by_one(kernel: str, said: str) -> None:
+    """Blocks that trigger hold up the launch of others, so those of little work must not all do so."""
+    text = f"""\
+template <typename T, int N> struct Pack {{ T at[N]; }};
+template <int N, typename T> using If = T;
+__global__ void packs(const float* x, float* y) {{
+  reinterpret_cast<float4*>(y)[threadIdx.x] = reinterpret_cast<const float4*>(x)[threadIdx.x];
+}}
+{kernel}
+  y[threadIdx.x] = T();
+}}
+extern "C" void run(const float* x, float* y, cudaStream_t stream) {{
+  packs<<<1, 32, 0, stream>>>(x, y);
+  copy<float, 1><<<1, 32, 0, stream>>>(x, y);
+}}
+"""
+    new = after(text, "dependent_launch")
+    assert "  wait_for_predecessor();  //" in new[new.index("void packs") : new.index("void copy")]
+    assert f"  wait_for_predecessor({said});  //" in new[new.index("void copy") :]
+
+
+def test_what_says_when_the_next_grid_is_set_up_may_be_chosen_by_size() -> None:
+    new = after(ROWS, "dependent_launch")
+    assert {tunable.name: tunable.choices for tunable in tunables(new)} == {"TRIGGER_WHEN": (0, 1, 2)}
+    assert refused(new, "dependent_launch") and refused(new, "persistent")
 
 
 def test_dependent_launch_needs_hopper_and_every_kernel_in_sight() -> None:

@@ -129,12 +129,13 @@ def test_a_grid_has_threads_for_the_last_elements() -> None:
         ((at(4096), at(50256)), False),
         ((at(50260, "float32"), at(4092, "float32")), False),
         ((at(50258, "float32"),), True),
-        ((at(4096), at(515, timed=False)), False),
+        ((at(4096), at(515, timed=False)), True),
+        ((at(4096), at(7, timed=False)), False),  # the first and the last pack
         ((at(4096), at(50257, held_out=True)), False),
         ((at(4096), at(50257, devices=("cpu",))), False),  # type: ignore[arg-type]
     ],
 )
-def test_it_is_planned_for_timed_workloads_with_such_rows(workloads: tuple[Workload, ...], expected: bool) -> None:
+def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Workload, ...], expected: bool) -> None:
     assert has_ragged_rows(spec(*workloads)) is expected
     facts = Facts(spec=spec(*workloads), device=H200)
     assert (ragged(after(ROWS, "pack"), facts) is not None) is expected

@@ -186,7 +186,7 @@ def test_short_rows_go_before_the_steps_that_keep_row_chooses() -> None:
     assert "default: switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>), ask)) {" in host
     assert "launch_dependent(normalise_rows_in_registers_short_rows<WIDTH, decltype(items)::value>" in host
     kernel = body(new, "normalise_rows_in_registers_short_rows")
-    order = ["const unsigned row =", "if (row >= rows) { cudaGridDependencySynchronize();", "cudaTrigger", "load_lanes"]
+    order = ["const unsigned row =", "if (row >= rows) { cudaGridDependencySynchronize();", "wait_for_predecessor(", "load_lanes"]
     assert sorted(order, key=kernel.index) == order
 
 
@@ -218,9 +218,9 @@ def test_few_long_rows_are_shared_by_a_cluster() -> None:
     begins, arrives, waits = (
         kernel.index(part) for part in ("row_blocks * blockDim.x;", ".barrier_arrive();", ".barrier_wait();")
     )
-    assert begins < arrives < kernel.index("cudaGridDependencySynchronize") < waits < kernel.index("cluster_sum<0>(v)")
+    assert begins < arrives < kernel.index("wait_for_predecessor") < waits < kernel.index("cluster_sum<0>(v)")
     assert kernel.count("barrier_arrive") == kernel.count("barrier_wait") == 1
-    assert kernel.index("cudaGridDependencySynchronize") < kernel.index("load_lanes")
+    assert kernel.index("wait_for_predecessor") < kernel.index("load_lanes")
     assert new.index("V block_sum(V value)") < new.index("V cluster_sum(V value)")
 
     host = " ".join(new[new.index('extern "C"') :].split())
