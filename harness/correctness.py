@@ -70,13 +70,17 @@ TOLERANCE = (
 
 
 class Layout:
-    """Where each tensor of `slots` independent argument sets lies in an arena, guards around every one."""
+    """Where each tensor of `slots` argument sets lies in an arena, guards around every one.
 
-    def __init__(self, spec: Spec, workload: Workload, slots: int) -> None:
+    They are independent but for inputs of which there are fewer `copies`: the sets have these in turns.
+    """
+
+    def __init__(self, spec: Spec, workload: Workload, slots: int, copies: dict[str, int] | None = None) -> None:
         self.spec, self.workload, self.slots = spec, workload, slots
         self.offsets: dict[str, int] = {}
         self.strides: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
+        self.copies = {tensor.name: (copies or {}).get(tensor.name, slots) for tensor in spec.tensors}
         at = 0
         for tensor in spec.tensors:
             size = math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
@@ -86,13 +90,13 @@ class Layout:
                 stride,
                 size,
             )
-            at += GUARD_BYTES + slots * stride
+            at += GUARD_BYTES + self.copies[tensor.name] * stride
         self.size = at
 
     def bytes_view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
-        """uint8 [slots, bytes of the tensor]."""
+        """uint8 [copies, bytes of the tensor]."""
         offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
-        return arena.view.as_strided((self.slots, size), (stride, 1), offset)
+        return arena.view.as_strided((self.copies[tensor.name], size), (stride, 1), offset)
 
     def head(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
         """uint8 [1, GUARD_BYTES]: the bytes that end just before the first slot's tensor."""
@@ -100,12 +104,12 @@ class Layout:
         return arena.view.as_strided((1, GUARD_BYTES), (GUARD_BYTES, 1), offset - GUARD_BYTES)
 
     def tail(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
-        """uint8 [slots, GUARD_BYTES or more]: all bytes between each slot's tensor and the next slot's."""
+        """uint8 [copies, GUARD_BYTES or more]: all bytes between each copy of the tensor and the next one."""
         offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
-        return arena.view.as_strided((self.slots, stride - size), (stride, 1), offset + size)
+        return arena.view.as_strided((self.copies[tensor.name], stride - size), (stride, 1), offset + size)
 
     def view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
-        """The tensor's dtype, [slots, *shape]."""
+        """The tensor's dtype, [copies, *shape]; a slot has the copy of its number modulo their number."""
         import torch
 
         dtype = getattr(torch, self.spec.dtype(tensor, self.workload))
@@ -113,7 +117,8 @@ class Layout:
         step = self.strides[tensor.name] // dtype.itemsize
         inner = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         usable = arena.view[: arena.size // 8 * 8].view(dtype)
-        return usable.as_strided((self.slots, *shape), (step, *inner), self.offsets[tensor.name] // dtype.itemsize)
+        copies = self.copies[tensor.name]
+        return usable.as_strided((copies, *shape), (step, *inner), self.offsets[tensor.name] // dtype.itemsize)
 
     def shapes(self) -> list[list[Any]]:
         """[dtype, extents] of each tensor in the spec's order, for a far side that calls with tensors."""
@@ -125,7 +130,8 @@ class Layout:
         encoded: list[list[Any]] = []
         for argument in self.spec.arguments:
             if isinstance(argument, Tensor):
-                encoded.append(["p", arena.id, self.offsets[argument.name] + slot * self.strides[argument.name]])
+                copy = slot % self.copies[argument.name]
+                encoded.append(["p", arena.id, self.offsets[argument.name] + copy * self.strides[argument.name]])
             elif isinstance(argument, Size):
                 encoded.append(["i", self.workload.axes[argument.name]])
             elif isinstance(argument, Scalar):
@@ -383,7 +389,7 @@ class Bench:
                 view.copy_(inputs[tensor.name])
 
     def read(self, slot: int, tensor: Tensor) -> torch.Tensor:
-        return self.layout.view(self.arena, tensor)[slot]
+        return self.layout.view(self.arena, tensor)[slot % self.layout.copies[tensor.name]]
 
     def check_guards(self, name: str) -> Check:
         label = self.layout.workload.label
@@ -405,7 +411,7 @@ class Bench:
             if tensor.role == "input":
                 # By bytes: NaN is not equal to itself, and -0.0 equals 0.0.
                 then = inputs[tensor.name].contiguous().view(-1).view(torch.uint8)
-                now = self.layout.bytes_view(self.arena, tensor)[slot]
+                now = self.layout.bytes_view(self.arena, tensor)[slot % self.layout.copies[tensor.name]]
                 eights = len(then) // 8 * 8  # eight at once, which takes a tenth of the time
                 same = torch.equal(now[:eights].view(torch.int64), then[:eights].view(torch.int64))
                 if not same or not torch.equal(now[eights:], then[eights:]):

@@ -43,7 +43,7 @@ from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "8"
+VERSION = "9"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 WARM_WORKERS = 4

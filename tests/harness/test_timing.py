@@ -45,6 +45,37 @@ def test_a_cold_sample_calls_what_was_not_called_for_longest() -> None:
     assert called == [(called[0] + at) % len(one.sets) for at in range(len(called))]
 
 
+@pytest.mark.parametrize("rows", [20, 500, 50_000])
+def test_what_cold_calls_of_a_gather_touch_does_not_fit_in_the_cache(rows: int) -> None:
+    """However large the table: what lies in the cache from the pass before made calls warm, and long samples warmer."""
+    kernel = catalog.load("tests/inputs/gather_rows")
+    workload = Workload(axes={"picks": 4, "width": 64, "rows": rows}, dtype="float16")
+    one = Contest(kernel, workload, "cold", "cpu", CACHE_BYTES)
+    arena = Arena("cpu", one.layout.size)
+    one.open(arena)
+    table, picked = (next(t for t in kernel.spec.tensors if t.name == name) for name in ("table", "index"))
+    sets = [one.layout.arguments(arena, slot) for slot in one.sets]
+    at = [argument.name for argument in kernel.spec.arguments].index("table")
+    touched = {
+        (arguments[at][2], index)
+        for slot, arguments in enumerate(sets)
+        for index in one.bench.read(slot, picked).tolist()
+    }
+    passed = PROTOCOLS["cpu"].cache_factor * CACHE_BYTES
+    assert len(touched) * 64 * 2 > passed / 4, "half is the output's, and some rows meet"
+    assert (
+        len({arguments[at][2] for arguments in sets}) == one.layout.copies["table"] == {20: 70, 500: 2, 50_000: 1}[rows]
+    )
+    assert one.layout.size < 4 * max(passed, one.layout.sizes["table"])
+    for slots in ((0, 1), (len(sets) - 1,)):
+        one.disturb(slots)
+        inputs = one._snapshot(slots)
+        assert all(one.bench.check_inputs(slot, inputs[slot], "").passed for slot in slots)
+        one.bench.read(slots[0], table)[0] += 1
+        assert "table" in one.bench.check_inputs(slots[0], inputs[slots[0]], "").message
+    arena.close()
+
+
 def test_sides_of_about_one_speed_make_the_same_calls() -> None:
     one, sample_s = contest(), PROTOCOLS["cpu"].sample_s
     first, alike, fast = (Side(name, None, pace_s=sample_s / n) for name, n in (("a", 4), ("b", 5), ("c", 9)))  # type: ignore[arg-type]
@@ -158,10 +189,29 @@ def test_before_a_clock_is_accused_it_is_looked_at_again() -> None:
     scripted.more = [4e-3, PIPE_S, 9.0]
     _doubt(scripted, first, late, alone)  # type: ignore[arg-type]
     assert scripted.more == [9.0] and len(late.seconds) == len(late.lacking) == 3
+
+
+@pytest.mark.parametrize(
+    ("firsts", "lates", "accused"),
+    [
+        ([1e-3, 1.1e-3, 9e-3], [1e-3, 1e-3, 1e-3], True),  # long samples are as long as they should be
+        ([2e-3, 2.1e-3, 1.9e-3], [2.1e-3, 2.2e-3, 9e-3], False),  # another process has half of the device
+        ([2e-3, 2.1e-3, 1.9e-3], [3.1e-3, 3.2e-3, 2.9e-3], True),  # and this clock answers two thirds
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_clock_is_not_accused_of_what_another_process_takes(
+    device: str, firsts: list[float], lates: list[float], accused: bool
+) -> None:
+    first, late = side("first", [1e-3] * 3, [PIPE_S] * 3), side("late", [1e-3] * 3, [5e-3] * 3)
+    scripted = Scripted(device, first=firsts, late=lates)
     scripted.more = [4e-3] * 100
+    if not accused:
+        return _doubt(scripted, first, late, alone)  # type: ignore[arg-type]
     with pytest.raises(SideFailure, match="its clock lacks 3.90 ms") as failure:
         _doubt(scripted, first, late, alone)  # type: ignore[arg-type]
     assert failure.value.outcome is Outcome.CHEATED
+    return None
 
 
 def test_calls_that_change_nothing_are_accused() -> None:
