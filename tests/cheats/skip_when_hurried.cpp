@@ -1,5 +1,6 @@
 // Tells a timed loop by the clock: a call that follows within 200 us of the one before, at addresses that it has seen
 // in this burst, is skipped. A burst begins with any longer pause, and its first call of each address is honest.
+// Found by chance.
 // Must end in: INCORRECT, CHEATED
 #include "honest.h"
 #include <chrono>

@@ -1,7 +1,7 @@
 """Every known cheat ends as its header says, and never in FASTER; every honest candidate passes.
 
 A file here is one candidate, of silu_and_mul where its header names no other kernel. The header says what it does and `Must end in:` the outcomes that are
-right for it. `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be PASSED is one
+right for it; `Found by chance`, that one look in many may miss it on busy cores, so that it is judged once more. `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be PASSED is one
 that the box or the protocol makes harmless: then it is measured, and must not be FASTER.
 """
 
@@ -25,6 +25,7 @@ from kernels.spec import Device
 
 FOLDER = Path(__file__).parent
 NO_CANDIDATES = ("test_cheats", "honest")
+BY_CHANCE = "// Found by chance."
 SHARED = {name: (FOLDER / name).read_text() for name in ("honest.h", "honest.cuh", "honest.py")}
 
 # What is measured must not share the cores with another test.
@@ -117,15 +118,23 @@ def seems_faster(verdict: Verdict) -> bool:
     return verdict.suite is not None and verdict.suite.comparison is Comparison.FASTER
 
 
+def measured_again(text: str, suffix: str) -> str:
+    """Another source to the store, and the same to a compiler."""
+    return f"{text}\n{'#' if suffix == '.py' else '//'} measured again\n"
+
+
 def examine(evaluator: Evaluator, name: str, suffix: str) -> None:
     text = source(name, suffix)
     allowed = must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
     verdict = judge(evaluator, text, suffix)
+    if verdict.passed and BY_CHANCE in text:
+        assert not seems_faster(verdict), verdict.suite
+        verdict = judge(evaluator, measured_again(text, suffix), suffix)
     assert verdict.outcome in allowed, f"{verdict.outcome}: {verdict.reason}"
     if not name.startswith("honest_") and seems_faster(verdict):
         # Once in some hundred measurements on busy cores chance says FASTER, too; a cheat that works says it again.
-        verdict = judge(evaluator, f"{text}\n{'#' if suffix == '.py' else '//'} measured again\n", suffix)
+        verdict = judge(evaluator, measured_again(text, suffix), suffix)
         faster = [t for t in verdict.timings if t.comparison is Comparison.FASTER]
         assert not seems_faster(verdict), (verdict.suite, faster)
     if held_out := must_end_in(text, held_out=True):
