@@ -1,8 +1,9 @@
 """Every known cheat ends as its header says, and never in FASTER; every honest candidate passes.
 
-A file here is one candidate, of silu_and_mul where its header names no other kernel. The header says what it does and `Must end in:` the outcomes that are
-right for it; `Found by chance`, that one look in many may miss it on busy cores, so that it is judged once more. `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be PASSED is one
-that the box or the protocol makes harmless: then it is measured, and must not be FASTER.
+A file here is one candidate, of silu_and_mul where its header names no other kernel. The header says what it does and
+`Must end in:` the outcomes that are right for it; `Found by chance`, that on busy cores one look in many may miss it, so
+that it is judged once more. `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be
+PASSED is one that the box or the protocol makes harmless: then it is measured, and must not be FASTER.
 """
 
 from __future__ import annotations
