@@ -78,7 +78,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None  # a kernel that does not wait must not be launched so, and one of them may be out of sight
     edits = Edits(source)
     try:
-        packs = {kernel.name for kernel in kernels if _lanes(kernel) or _recasts(kernel)}
+        packs = {kernel.name for kernel in kernels if _lanes(kernel) or _moves_packs(kernel)}
         for kernel in kernels:
             lanes = _lanes(kernel)
             if lanes:
@@ -109,9 +109,13 @@ def _lanes(kernel: Kernel) -> str:
     return ""
 
 
-def _recasts(kernel: Kernel) -> bool:
-    casts = kernel.source.walk(kernel.body, "template_function")
-    return any(kernel.source.of(cast.child_by_field_name("name")) == "reinterpret_cast" for cast in casts)
+def _moves_packs(kernel: Kernel) -> bool:
+    """Whether it reads elements as something else, or names one of CUDA's types of several."""
+    source = kernel.source
+    casts = source.walk(kernel.body, "template_function")
+    if any(source.of(cast.child_by_field_name("name")) == "reinterpret_cast" for cast in casts):
+        return True
+    return any(_PACK_TYPE.fullmatch(source.of(n)) for n in source.walk(kernel.node, "type_identifier"))
 
 
 def _wait(edits: Edits, kernel: Kernel, busy: str) -> None:
@@ -134,6 +138,7 @@ def _wait(edits: Edits, kernel: Kernel, busy: str) -> None:
     edits.insert(at, f"\n{indent}wait_for_predecessor({busy});  // nothing before this may touch memory")
 
 
+_PACK_TYPE = re.compile(r"u?(char|short|int|long|longlong)[234]|(float|double)[234]")
 _NUMBERS = frozenset({"parameter_declaration", "optional_parameter_declaration"})
 _DECLARATIONS = frozenset({"declaration", "alias_declaration", "using_declaration", "static_assert_declaration"})
 _ARITHMETIC = frozenset(

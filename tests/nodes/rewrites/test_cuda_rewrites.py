@@ -242,6 +242,7 @@ def test_dependent_launch_waits_behind_the_address_arithmetic(first: str) -> Non
         ("template <typename T, int N>\n__global__ void copy(const T* x, T* y) {\n  Pack<T, N> p;", "N > 1"),
         ("template <typename T, int N>\n__global__ void copy(const T* x, T* y) {", "false"),  # beside `packs`
         ("template <typename T, bool N>\n__global__ void copy(const If<N, T>* x, T* y) {", "false"),
+        ("template <typename T, int N>\n__global__ void copy(const float4* x, T* y) {", ""),
     ],
 )
 def test_dependent_launch_leaves_it_to_the_last_blocks_where_elements_move_one_by_one(kernel: str, said: str) -> None:
