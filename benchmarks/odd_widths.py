@@ -1,0 +1,75 @@
+"""A candidate beside its baseline at widths that the spec does not name: the rows of each timed visible workload longer.
+
+    python -m benchmarks.odd_widths --kernel silu_and_mul FILE.cu [--baseline NAME] [--more 1] [--device auto|cuda|cpu]
+
+One workload of each dtype on either side of 100 MB is taken, and the axis that is the largest tensor's row gets `--more`
+elements. A fallback that is slower than the source would be seen here before a user of such sizes sees it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from harness import device
+from harness.evaluate import Evaluator
+from harness.store import Store
+from kernels import catalog
+from kernels.spec import Spec, Workload
+
+LARGE_BYTES = 100e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", required=True)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--baseline")
+    parser.add_argument("--more", type=int, default=1)
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    options = parser.parse_args()
+    on, _ = device.choose(options.device)
+    kernel = catalog.load(options.kernel)
+    name, baseline_file = kernel.baseline(on, options.baseline)
+    workloads = longer(kernel.spec, on, options.more)
+    if not workloads:
+        raise SystemExit(f"no axis of {options.kernel} is the length of its largest tensor's rows")
+    kernel = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": workloads}))
+    table = Table(title=f"{options.kernel} on {device.facts(on).name}: us a call")
+    for column in ("workload", "cache", name, options.file.name, "speedup"):
+        table.add_column(column, justify="right")
+    with tempfile.TemporaryDirectory() as folder, Evaluator(kernel, on, Store(Path(folder))) as evaluator:
+        baseline = evaluator.store.put(baseline_file.read_text())
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(options.file.read_text())))
+        if verdict.passed:
+            verdict = evaluator.measure(verdict, baseline=baseline)
+        if not verdict.passed:
+            raise SystemExit(f"{options.file}: {verdict.outcome}, {verdict.reason}")
+        for timing in verdict.timings:
+            table.add_row(
+                timing.workload.label, timing.cache, f"{timing.baseline_us:.2f}", f"{timing.time_us:.2f}",
+                f"{timing.speedup.median:.2f}x {timing.speedup.low:.2f}–{timing.speedup.high:.2f}",
+            )  # fmt: skip
+    Console(width=120).print(table)
+
+
+def longer(spec: Spec, on: str, more: int) -> tuple[Workload, ...]:
+    """One workload of each dtype and size, small or large, `more` elements longer along the largest tensor's last axis."""
+    found: dict[tuple[str, bool], Workload] = {}
+    for workload in spec.suite(on):
+        largest = max(spec.tensors, key=lambda tensor: spec.tensor_bytes(tensor, workload))
+        for axis in spec.axes:
+            axes = {**workload.axes, axis: workload.axes[axis] + more}
+            if workload.timed and spec.shape(largest, axes)[-1] != spec.shape(largest, workload.axes)[-1]:
+                is_large = spec.tensor_bytes(largest, workload) > LARGE_BYTES
+                found.setdefault((workload.dtype, is_large), workload.model_copy(update={"axes": axes}))
+    return tuple(found.values())
+
+
+if __name__ == "__main__":
+    main()
