@@ -68,6 +68,8 @@ def _headline(result: Result) -> tuple[str, str]:
         )
     if result.held_out_reason:
         return "same", "The fastest file did not hold in the end, so the baseline stands."
+    if result.untried:
+        return "same", result.untried
     if result.status == "finished":
         return "same", f"No candidate was clearly faster than {the_baseline} on {where}."
     return "unclear", f"Nothing clearly faster than {the_baseline} on {where} so far."

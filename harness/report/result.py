@@ -205,6 +205,13 @@ class Result(Row):
     def improved(self) -> bool:
         return bool(self.best) and self.best != self.source and self.comparison is Comparison.FASTER
 
+    @property
+    def untried(self) -> str:
+        """What to do where the offline optimiser ended without a single attempt, or ""."""
+        if self.attempts or self.status != "finished" or self.policies.get("planner") != "rules":
+            return ""
+        return "None of the offline optimiser's rewrites fits this source; --policy chat asks a language model (docs/agents.md)."
+
     def rows(self, *, held_out: bool) -> tuple[WorkloadRow, ...]:
         return tuple(row for row in self.workloads if row.held_out == held_out)
 

@@ -176,6 +176,8 @@ def result_view(result: Result) -> RenderableType:
         parts.append(_plain(f"The fastest candidate does not hold: {result.held_out_reason}", 400, "bold red"))
     elif result.held_out_comparison is Comparison.SLOWER:
         parts.append(_plain("Slower than the baseline on held-out workloads.", style="bold red"))
+    if result.untried:
+        parts.append(_plain(result.untried))
     parts += [_plain(f"warning: {warning}", 400, "yellow") for warning in result.warnings]
     if result.error:
         parts.append(_plain(result.error, 600, "red"))

@@ -100,6 +100,17 @@ def test_without_improvement_the_page_does_not_claim_one():
     assert "Best against" not in words
 
 
+def test_a_page_without_an_attempt_says_what_else_there_is():
+    none = RESULT.model_dump() | {
+        "best": RESULT.source,
+        "comparison": "SAME",
+        "attempts": (),
+        "policies": {"planner": "rules"},
+    }
+    head = Page(render(Result.model_validate(none), SOURCES)).words.split("Speedup by round")[0]
+    assert "None of the offline optimiser's rewrites fits" in head and "--policy chat" in head
+
+
 def test_a_winner_that_fails_on_held_out_workloads_is_no_winner():
     gone = RESULT.model_dump() | {"best": RESULT.source, "held_out_outcome": "INCORRECT", "held_out_reason": "NaN at 3"}
     head = Page(render(Result.model_validate(gone), SOURCES)).words.split("Speedup by round")[0]

@@ -60,6 +60,9 @@ def test_attempts_say_what_became_of_them():
         assert said in text
 
 
+UNTRIED = {"best": RESULT.source, "comparison": "SAME", "attempts": (), "policies": {"planner": "rules"}}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -70,6 +73,7 @@ def test_attempts_say_what_became_of_them():
             "does not hold: NaN at 3",
         ),
         ({"held_out_comparison": "SLOWER"}, "Slower than the baseline on held-out workloads"),
+        (UNTRIED, "None of the offline optimiser's rewrites fits this source; --policy chat"),
     ],
 )
 def test_bad_ends_are_said(change, said):
@@ -77,6 +81,15 @@ def test_bad_ends_are_said(change, said):
     assert said in text
     improved = "held_out_outcome" in change or "held_out_comparison" in change
     assert ("1.31× (interval" in text) is improved
+
+
+@pytest.mark.parametrize(
+    "change", [{"attempts": RESULT.attempts}, {"policies": {"planner": "chat"}}, {"status": "stopped"}]
+)
+def test_a_model_is_named_where_no_rule_applied_at_all(change):
+    assert "fits this source" not in printed(
+        print_result, Result.model_validate(RESULT.model_dump() | UNTRIED | change)
+    )
 
 
 def test_runs():
