@@ -48,7 +48,7 @@ class Kernel:
     def __hash__(self) -> int:
         return hash(self.folder)
 
-    def reference(self, **arguments: Any) -> dict[str, Tensor]:
+    def reference(self, /, **arguments: Any) -> dict[str, Tensor]:
         """What is right: every output and inout tensor by name, in the dtype and on the device of the inputs.
 
         Takes every input and inout tensor and every scalar of the spec by name (no sizes, no outputs), and changes

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 NAMES = frozenset(
-    {"lanes", "LANES", "load_lanes", "store_lanes", "load_words", "store_words", "first_lanes", "splat", "kept"}
+    {
+        "lanes",
+        "LANES",
+        "load_lanes",
+        "load_every_second",
+        "store_lanes",
+        "load_words",
+        "store_words",
+        "store_bytes",
+        "first_lanes",
+        "splat",
+        "kept",
+    }
     | {
         "sum_of",
+        "doubles",
+        "in_doubles",
         "largest_of",
         "smallest_of",
         "exp_lanes",
@@ -13,6 +27,12 @@ NAMES = frozenset(
         "erf_lanes",
         "log_lanes",
         "log1p_lanes",
+        "sin_lanes",
+        "cos_lanes",
+        "quarter_turns",
+        "within_quarter",
+        "sine_or_cosine",
+        "or_by_library",
         "has_plain_log",
     }
 )
@@ -87,16 +107,19 @@ static inline void store_lanes({bfloat16}* to, lanes value, int64_t count) {{
 }}
 """
 
-_STORE_INT8 = """
-// Towards zero, as a cast does; saturates where a cast is undefined.
-static inline void store_lanes(int8_t* to, lanes value, int64_t count) {
-    const __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvttps_epi32(value));
+_STORE_BYTES = """
+// Towards zero and modulo 256, as g++ casts.
+static inline void store_bytes(void* to, lanes value, int64_t count) {
+    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(value));
     if (count == LANES) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+        _mm_storeu_si128(static_cast<__m128i*>(to), bytes);
     } else {
         _mm_mask_storeu_epi8(to, first_lanes(count), bytes);
     }
 }
+
+static inline void store_lanes(int8_t* to, lanes value, int64_t count) { store_bytes(to, value, count); }
+static inline void store_lanes(uint8_t* to, lanes value, int64_t count) { store_bytes(to, value, count); }
 """
 
 _EXP = """
@@ -190,6 +213,53 @@ static inline lanes log1p_lanes(lanes x) {
 }
 """
 
+_SIN_COS = """
+// sin x and cos x to 1.6 ulp: x = n pi / 2 + r, a polynomial for either of the two. Beyond 2^18, where n would no longer be
+// exact, and for infinities and NaN each lane asks the library.
+static inline lanes quarter_turns(lanes x) { return _mm512_roundscale_ps(x * 0.636619747f, 0); }
+
+static inline lanes within_quarter(lanes x, lanes n) {
+    const lanes r = ((x - n * 1.57079637f) - n * -4.37113883e-8f) - n * -1.71512451e-15f;
+    return _mm512_mask_mov_ps(r, _mm512_cmp_ps_mask(n, _mm512_setzero_ps(), _CMP_EQ_OQ), x);  // -0 keeps its sign
+}
+
+static inline lanes sine_or_cosine(lanes r, __m512i quarter) {
+    const lanes square = r * r;
+    lanes odd = square * -1.95152959e-4f + 8.33216087e-3f;
+    odd = odd * square - 0.166666546f;
+    lanes even = square * 2.44331571e-5f - 1.38873163e-3f;
+    even = even * square + 4.16666457e-2f;
+    const lanes sine = r + r * square * odd, cosine = (1.0f - 0.5f * square) + square * square * even;
+    const __mmask16 turned = _mm512_test_epi32_mask(quarter, _mm512_set1_epi32(1));
+    const __mmask16 negative = _mm512_test_epi32_mask(quarter, _mm512_set1_epi32(2));
+    const lanes value = _mm512_mask_mov_ps(sine, turned, cosine);
+    return _mm512_mask_sub_ps(value, negative, _mm512_set1_ps(-0.0f), value);
+}
+
+static inline lanes or_by_library(lanes near, lanes x, float (*function)(float)) {
+    const __mmask16 far = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(262144.0f), _CMP_NLE_UQ);
+    if (__builtin_expect(far != 0, 0)) {
+        for (int64_t lane = 0; lane < LANES; ++lane) {
+            if (far >> lane & 1) {
+                near[lane] = function(x[lane]);
+            }
+        }
+    }
+    return near;
+}
+
+static inline lanes sin_lanes(lanes x) {
+    const lanes n = quarter_turns(x);
+    return or_by_library(sine_or_cosine(within_quarter(x, n), _mm512_cvtps_epi32(n)), x, sinf);
+}
+
+static inline lanes cos_lanes(lanes x) {
+    const lanes n = quarter_turns(x);
+    const __m512i quarter = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(1));
+    return or_by_library(sine_or_cosine(within_quarter(x, n), quarter), x, cosf);
+}
+"""
+
 
 def _simple(name: str, body: str, parameters: str = "lanes x") -> str:
     return f"static inline lanes {name}({parameters}) {{ return {body}; }}"
@@ -219,6 +289,21 @@ _SIMPLE = {
     # The second operand where one of the two is a NaN.
     "max_lanes": _simple("max_lanes", "_mm512_max_ps(a, b)", "lanes a, lanes b"),
     "min_lanes": _simple("min_lanes", "_mm512_min_ps(a, b)", "lanes a, lanes b"),
+    # As fmaxf and fminf: the other one where one is a NaN.
+    "max_number_lanes": _simple(
+        "max_number_lanes",
+        "_mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), a)",
+        "lanes a, lanes b",
+    ),
+    "min_number_lanes": _simple(
+        "min_number_lanes",
+        "_mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), a)",
+        "lanes a, lanes b",
+    ),
+    "clamp_lanes": _simple(
+        "clamp_lanes", "_mm512_min_ps(high, _mm512_max_ps(low, x))", "lanes x, lanes low, lanes high"
+    ),
+    "fma_lanes": _simple("fma_lanes", "_mm512_fmadd_ps(a, b, c)", "lanes a, lanes b, lanes c"),
     "trunc_lanes": _simple("trunc_lanes", "_mm512_roundscale_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC)"),
     "round_lanes": """\
 // To nearest, halves away from zero.
@@ -231,6 +316,16 @@ static inline lanes round_lanes(lanes x) {
 static inline lanes kept(lanes value, int64_t count, float otherwise) {
     return count == LANES ? value : _mm512_mask_mov_ps(splat(otherwise), first_lanes(count), value);
 }""",
+    "sum_of_doubles": """\
+// Of a sum in double: eight of them, each for two of the lanes.
+typedef double doubles __attribute__((vector_size(64)));
+
+static inline doubles in_doubles(lanes value) {
+    const doubles low = _mm512_cvtps_pd(_mm512_castps512_ps256(value));
+    return low + (doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps(value, 1));
+}
+
+static inline double sum_of(doubles value) { return _mm512_reduce_add_pd(value); }""",
     "sum": _across("sum_of", "part[lane] + part[lane + step]"),
     "largest": _across("largest_of", "part[lane] > part[lane + step] ? part[lane] : part[lane + step]"),
     "smallest": _across("smallest_of", "part[lane] < part[lane + step] ? part[lane] : part[lane + step]"),
@@ -239,19 +334,33 @@ static inline lanes kept(lanes value, int64_t count, float otherwise) {
 
 FUNCTIONS = frozenset(
     {
-        *_SIMPLE,
+        *(name for name in _SIMPLE if name.endswith("_lanes")),
         "exp_lanes",
         "log_lanes",
         "log1p_lanes",
         "tanh_lanes",
         "erf_lanes",
+        "sin_lanes",
+        "cos_lanes",
         "load_lanes",
         "store_lanes",
         "first_lanes",
+        "in_doubles",
     }
 )
 """Names that end like those of vectors."""
 
+
+_LOAD_EVERY_SECOND = """
+// from[0], from[2], and so on; nothing behind the last of them is read.
+static inline lanes load_every_second(const float* from, int64_t count) {
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const uint32_t present = static_cast<uint32_t>((uint64_t{1} << (2 * count - 1)) - 1u);
+    const lanes low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(present), from);
+    const lanes high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(present >> 16), from + LANES);
+    return _mm512_permutex2var_ps(low, even, high);
+}
+"""
 
 _LOAD_BYTES = """
 static inline lanes load_lanes(const {kind}* from, int64_t count) {{
@@ -267,6 +376,8 @@ def text(used: set[str], bfloat16: str, known: str) -> str:
     parts = [_TYPES]
     if bfloat16:
         parts.append(_LOAD_BFLOAT16.format(bfloat16=bfloat16))
+    if "load_every_second" in used:
+        parts.append(_LOAD_EVERY_SECOND)
     for kind, sign in (("int8_t", "i"), ("uint8_t", "u")):
         if f"load_{kind}" in used:
             parts.append(_LOAD_BYTES.format(kind=kind, sign=sign))
@@ -274,8 +385,8 @@ def text(used: set[str], bfloat16: str, known: str) -> str:
         parts.append(_STORE)
         if bfloat16:
             parts.append(_STORE_BFLOAT16.format(bfloat16=bfloat16))
-    if "store_int8" in used:
-        parts.append(_STORE_INT8)
+    if "store_bytes" in used:
+        parts.append(_STORE_BYTES)
     built_on_exp = used & {"exp_lanes", "tanh_lanes", "erf_lanes"}
     if used & {"splat", "kept", "round_lanes", "log_lanes", "log1p_lanes"} or built_on_exp:
         parts.append("\nstatic inline lanes splat(float value) { return _mm512_set1_ps(value); }\n")
@@ -286,6 +397,8 @@ def text(used: set[str], bfloat16: str, known: str) -> str:
         parts.append(_LOG)
     if "log1p_lanes" in used:
         parts.append(_LOG1P)
+    if used & {"sin_lanes", "cos_lanes"}:
+        parts.append(_SIN_COS)
     simple = [line for name, line in _SIMPLE.items() if name in used and line not in known]
     if simple:
         parts.append("\n" + "\n".join(simple) + "\n")

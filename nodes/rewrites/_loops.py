@@ -5,10 +5,12 @@
 raises Unsupported at the first thing that it does not understand. `independent` then decides whether two different
 iterations can ever touch the same element where one of them writes.
 
-The canonical order of the CPU rewrites, which their ORDER says: nest (10) makes rows of a flat loop, fuse (15) joins
-passes, hoist (20) takes what is constant out of them, vector_math (30) removes the calls that keep them scalar, parallel
-(35) shares rows out while the loops are still plain, tile (37) cuts transposed ones into tiles, simd (40) marks what is left for the compiler's vectoriser, reciprocal (45), lanes (60)
-writes the vectors out by hand, stream (70) changes their stores. Any other order gives right code, if less of it.
+The canonical order of the CPU rewrites, which their ORDER says: other people's forms come first (macros 1, calls 2, scope 3,
+walks 4, reroll 5, inline 6, bytes 7), then nest (10) makes rows of a flat loop, fuse (15) joins passes, accumulate (18)
+keeps sums in variables, hoist (20), places (21) and tables (22) take out of loops what they do anew, vector_math (30)
+removes the calls that keep them scalar, parallel (35) shares rows out while the loops are still plain, tile (37) cuts
+transposed ones into tiles, simd (40) marks what is left for the compiler's vectoriser, reciprocal (45), lanes (60) writes
+the vectors out by hand, stream (70) changes their stores. Any other order gives right code, if less of it.
 
 Taken for granted, as the contract between spec and candidate says so: two pointer parameters of an entry point never
 overlap, and sizes are at least 1.
@@ -39,7 +41,7 @@ PURE = (
 )
 _LVALUES = frozenset({"identifier", "subscript_expression", "pointer_expression", "field_expression"})
 _CASTS = frozenset({
-    "static_cast", "int64_t", "int32_t", "int16_t", "int8_t", "uint64_t", "uint32_t", "uint16_t", "uint8_t", "int",
+    "static_cast", "reinterpret_cast", "const_cast", "int64_t", "int32_t", "int16_t", "int8_t", "uint64_t", "uint32_t", "uint16_t", "uint8_t", "int",
     "size_t", "long", "float", "double", "ptrdiff_t", "_Float16",
 })  # fmt: skip
 INTEGERS = frozenset({
@@ -88,6 +90,8 @@ class Iteration:
     symbol: Symbol
     low: Polynomial | None
     high: Polynomial | None
+    step: int = 1
+    """How far apart two values of it are at least."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class Pointer:
 
     root: Symbol
     offset: Polynomial | None
+    unit: str = ""
+    """The type that the start was cast to, whose size an offset counts; "" for the declared one."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,8 @@ class Access:
     """The outermost call inside the loop through which it happens."""
     certain: bool = True
     """Whether every iteration of the loops around it gets there."""
+    unit: str = ""
+    """As in Pointer: offsets of two units cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -479,6 +487,8 @@ class _Interpreter:
         """How many branches are around what is interpreted now; a `continue` counts as one to the end."""
         self.fields: frozenset[str] = frozenset()
         """The members of the object whose method is about to be interpreted."""
+        self.whole_steps: list[tuple[Node, int]] | None = None
+        """(bound, step) of loops from 0 of which it is taken for granted that whole steps lead to their end; None: nothing is."""
         self.effects = Effects(loop, Iteration(Symbol(loop.variable), None, None))
 
     # variables
@@ -528,7 +538,12 @@ class _Interpreter:
 
     def _declaration(self, node: Node) -> None:
         text = self.source.of(node)
-        if text.startswith(("static ", "thread_local ")):
+        # What is set when it is first met stays at that; only where that is the same for every call is it a constant.
+        fixed = text.startswith(("static const ", "static constexpr ")) and not any(sign in text for sign in "([*&")
+        fixed = fixed and identifiers(self.source, node) <= declared_names(self.source, node) | set(
+            constants(self.source)
+        )
+        if text.startswith(("static ", "thread_local ")) and not fixed:
             raise Unsupported(f"line {node.start_point[0] + 1}: a static variable")
         kind = self.source.of(node.child_by_field_name("type"))
         kind = aliases(self.source).get(kind, kind).replace("std::", "")
@@ -573,7 +588,8 @@ class _Interpreter:
         if isinstance(values[0], Polynomial):
             return values[0]
         first, last = values[0], values[1] if len(values) == 2 else None
-        known = isinstance(first, Pointer) and isinstance(last, Pointer) and first.root == last.root
+        known = isinstance(first, Pointer) and isinstance(last, Pointer)
+        known = known and (first.root, first.unit) == (last.root, last.unit)
         return last.offset - first.offset if known and None not in (first.offset, last.offset) else None
 
     def _type_definition(self, node: Node) -> None: ...
@@ -623,8 +639,21 @@ class _Interpreter:
         high = high if isinstance(high, Polynomial) else None
         step = self.expression(loop.step) if loop.step is not None else Polynomial.constant(1)
         if high is not None and not loop.inclusive:
-            high = high - Polynomial.constant(_last_step(low, high, step))
-        iteration = Iteration(Symbol(loop.variable, loop.node.start_byte), low, high)
+            last = _last_step(low, high, step)
+            size = step.value if isinstance(step, Polynomial) else None
+            if (
+                self.whole_steps is not None
+                and self.depth == 0
+                and last == 1
+                and size
+                and size > 1
+                and low == Polynomial()
+            ):
+                self.whole_steps.append((loop.bound, size))
+                last = size
+            high = high - Polynomial.constant(last)
+        known = step.value if isinstance(step, Polynomial) else None
+        iteration = Iteration(Symbol(loop.variable, loop.node.start_byte), low, high, max(1, known or 1))
         self.forget(loop.body)
         self.scopes.append({})
         analysed = loop.node == self.effects.loop.node and self.depth == 0
@@ -727,7 +756,11 @@ class _Interpreter:
 
     def _cast(self, kind: str, value: Polynomial | Pointer | None) -> Polynomial | Pointer | None:
         if isinstance(value, Pointer):
-            return replace(value, offset=None)
+            # The start of an array is its start in any unit; anything behind it would have to be counted anew.
+            at_start = value.offset is not None and value.offset.value == 0 and kind.count("*") == 1
+            unit = " ".join(word for word in kind.replace("*", " ").split() if word != "const")
+            unit = aliases(self.source).get(unit, unit)
+            return replace(value, offset=value.offset if at_start else None, unit=unit)
         return value if set(kind.replace("std::", "").split()) <= INTEGERS else None
 
     def _e_unary_expression(self, node: Node) -> Polynomial | None:
@@ -754,7 +787,7 @@ class _Interpreter:
             elif operator == "-" and not isinstance(right, Pointer):
                 pointer, distance = left, -right if isinstance(right, Polynomial) else None
             elif operator == "-" and isinstance(left, Pointer) and left.root == right.root != _PRIVATE:
-                known = left.offset is not None and right.offset is not None
+                known = left.offset is not None and right.offset is not None and left.unit == right.unit
                 return left.offset - right.offset if known else None
             else:
                 return None
@@ -844,9 +877,9 @@ class _Interpreter:
 
     def record(self, pointer: Pointer, node: Node, *, writes: bool) -> None:
         if self.inside and pointer.root != _PRIVATE:
-            self.effects.accesses.append(
-                Access(pointer.root, pointer.offset, writes, tuple(self.inner), node, self.calling, self.branches == 0)
-            )
+            around, certain = tuple(self.inner), self.branches == 0
+            access = Access(pointer.root, pointer.offset, writes, around, node, self.calling, certain, pointer.unit)
+            self.effects.accesses.append(access)
 
     def _e_assignment_expression(self, node: Node) -> Polynomial | Pointer | None:
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
@@ -904,8 +937,6 @@ class _Interpreter:
         if own:
             self.called(name)
             return self.call(own, values, node)
-        if name == "reinterpret_cast" or name == "const_cast":
-            return replace(values[0], offset=None) if isinstance(values[0], Pointer) else None
         if name in _CASTS:
             kind = self.source.of(called).partition("<")[2].rpartition(">")[0] or name
             return self._cast(kind, values[0]) if len(values) == 1 else None
@@ -917,6 +948,9 @@ class _Interpreter:
             return None
         if "numeric_limits" in name:
             return None
+        if name.startswith("_mm"):
+            self.called(name)
+            return self.intrinsic(name, values, node)
         if name not in PURE:
             raise Unsupported(f"line {node.start_point[0] + 1}: calls {name}, whose effects are unknown")
         self.called(name)
@@ -930,6 +964,29 @@ class _Interpreter:
                 Symbol(f"{name}({_text(known[0])},{_text(known[1])})", -1, parts, tuple(known), name)
             )
         return None
+
+    def intrinsic(self, name: str, values: list[Polynomial | Pointer | None], node: Node) -> None:
+        """A vector instruction: those on memory touch up to as many elements of the pointer's type as their vector has."""
+        pointers = [value for value in values if isinstance(value, Pointer)]
+        words = name.strip("_").split("_")
+        writes = bool({"store", "storeu", "stream", "maskstore"} & set(words))
+        reads = bool({"load", "loadu", "lddqu", "maskload", "broadcast", "i32gather"} & set(words))
+        if not pointers or name == "_mm_prefetch":
+            return
+        if len(pointers) != 1 or reads == writes:
+            raise Unsupported(f"line {node.start_point[0] + 1}: calls {name}, whose effects are unknown")
+        (pointer,) = pointers
+        widths = {"mm": 128, "mm256": 256, "mm512": 512}
+        sizes = {"ps": 32, "pd": 64, "ss": 0, "sd": 0}  # of one element
+        if pointer.offset is not None and words[-1] in sizes and words[0] in widths and "i32gather" not in words:
+            count = widths[words[0]] // sizes[words[-1]] if sizes[words[-1]] else 1
+            lane = Iteration(Symbol("lane", node.start_byte), Polynomial(), Polynomial.constant(count - 1))
+            self.inner.append(lane)
+            moved = replace(pointer, offset=pointer.offset + Polynomial.symbol(lane.symbol))
+            self.record(moved, node, writes=writes)
+            self.inner.pop()
+        else:
+            self.record(replace(pointer, offset=None), node, writes=writes)
 
     def method(self, called: Node, arguments: list[Node]) -> Polynomial | Pointer | None:
         """`v.data()` and `v.size()` of a vector; a method that the file defines, on a variable of the iteration's own."""
@@ -1046,13 +1103,17 @@ def _text(value: Polynomial) -> str:
     return "(" + "+".join(f"{c}*{text}" for text, c in terms) + ")"
 
 
-def effects(source: Source, loop: Loop) -> Effects:
-    """What one iteration of `loop` does. Raises Unsupported naming the first thing that is not understood."""
+def effects(source: Source, loop: Loop, whole_steps: list[tuple[Node, int]] | None = None) -> Effects:
+    """What one iteration of `loop` does. Raises Unsupported naming the first thing that is not understood.
+
+    Given a list, loops by several are taken to end after a whole step; the list gets (bound, step) of each such loop.
+    """
     definition = enclosing_function(loop.node)
     if definition is None:
         raise Unsupported("the loop is in no function")
     name_of = next(f for group in functions(source).values() for f in group if f.node == definition)
     interpreter = _Interpreter(source, loop)
+    interpreter.whole_steps = whole_steps
     for name, _, pointer in name_of.parameters:
         symbol = Symbol(name, _SIZE)
         value = Pointer(symbol, Polynomial()) if pointer else Polynomial.symbol(symbol)
@@ -1152,11 +1213,27 @@ def _not_negative(value: Polynomial) -> bool:
     """True where the value cannot be negative for sizes >= 1 and loop variables >= 0."""
     if all(c >= 0 for _, c in value.terms):
         return True
-    shifted = value
+    shifted = _without_quotients(value)
     for symbol in value.symbols:
         if symbol.where == _SIZE:
             shifted = shifted.substitute(symbol, Polynomial.symbol(symbol) + Polynomial.constant(1))
     return all(c >= 0 for _, c in shifted.terms)
+
+
+def _without_quotients(value: Polynomial) -> Polynomial:
+    """Not more than the value: where `a / b * b` is taken away, a is, which is no less."""
+    total = Polynomial()
+    for monomial, coefficient in value.terms:
+        quotient = next((s for s in monomial if s.operator == "/"), None) if coefficient < 0 else None
+        term = Polynomial.of([(monomial, coefficient)])
+        if quotient is not None:
+            rest = list(monomial)
+            rest.remove(quotient)
+            dividend, divisor = quotient.operands
+            factor = _quotient(Polynomial.of([(tuple(rest), coefficient)]), divisor)
+            term = term if factor is None else factor * dividend
+        total = total + term
+    return total
 
 
 def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial, Polynomial] | None:
@@ -1207,6 +1284,8 @@ def independent(effects: Effects) -> str:
     for root in written:
         windows: list[tuple[Polynomial, Polynomial]] = []
         strides: set[Polynomial] = set()
+        if len({access.unit for access in effects.accesses if access.root == root}) > 1:
+            return f"{root.text} is accessed as two types"
         for access in (a for a in effects.accesses if a.root == root):
             line = access.node.start_point[0] + 1
             if access.offset is None:
@@ -1231,9 +1310,10 @@ def independent(effects: Effects) -> str:
         if len(strides) != 1:
             return f"{root.text} is indexed with several strides"
         (stride,) = strides
+        apart = stride * Polynomial.constant(effects.iteration.step)
         for low, _ in windows:
             for _, high in windows:
-                if not _not_negative(stride - Polynomial.constant(1) - (high - low)):
+                if not _not_negative(apart - Polynomial.constant(1) - (high - low)):
                     return f"iterations of {variable.text} overlap in {root.text}"
     return ""
 
@@ -1254,13 +1334,18 @@ def reductions(source: Source, effects: Effects) -> dict[str, str] | None:
     return found
 
 
-def unordered(source: Source, loop: Loop, private: frozenset[str] = frozenset()) -> tuple[Effects, dict[str, str]]:
+def unordered(
+    source: Source,
+    loop: Loop,
+    private: frozenset[str] = frozenset(),
+    whole_steps: list[tuple[Node, int]] | None = None,
+) -> tuple[Effects, dict[str, str]]:
     """What an iteration does and what the loop reduces (variable -> operator), where iterations may run in any order.
 
-    `private` names arrays of which every thread gets its own. Raises Unsupported where iterations may not, or where that
-    is not known.
+    `private` names arrays of which every thread gets its own; `whole_steps` as for `effects`. Raises Unsupported where
+    iterations may not, or where that is not known.
     """
-    found = effects(source, loop)
+    found = effects(source, loop, whole_steps)
     carried = reductions(source, found)
     if carried is None:
         raise Unsupported("a variable that an iteration takes from the one before")
@@ -1278,6 +1363,8 @@ def scratch_arrays(source: Source, loop: Loop) -> frozenset[str]:
         mentions = [n for n in source.walk(function, "identifier") if source.of(n) == root.text]
         inside = [n for n in mentions if loop.body.start_byte <= n.start_byte < loop.body.end_byte]
         first, *others = (access for access in found.accesses if access.root == root)
+        if any(access.unit for access in (first, *others)):
+            continue
         if len(mentions) == len(inside) + 1 and _fills(first) and all(_filled_before(first, other) for other in others):
             names.add(root.text)
     return frozenset(names)
@@ -1360,6 +1447,8 @@ def _reduction(source: Source, carried: Carried) -> str | None:
         kind = _EXTREMES.get(called)
         arguments = right.child_by_field_name("arguments").named_children
         others = [argument for argument in arguments if source.of(argument) != name]
+        if called in {"fma", "fmaf"} and len(arguments) == 3 and source.of(arguments[2]) == name:
+            return "+" if not any(name in identifiers(source, factor) for factor in arguments[:2]) else None
         own = len(arguments) == 2 and len(others) == 1 and name not in identifiers(source, others[0])
         return kind if own else None
     if right.type == "conditional_expression":

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites._insert import remove
+from nodes.rewrites._insert import free, remove
 from nodes.rewrites._loops import (
     aliases,
     assignments,
@@ -188,8 +188,10 @@ def _accumulate(source: Source, node: Node, edits: Edits) -> None:
     """`T s = std::accumulate(first, last, start[, f])` and `std::inner_product(first, last, second, start)`."""
     arguments = _arguments(node)
     products = source.of(node.child_by_field_name("function")).endswith("inner_product")
-    if len(arguments) not in ({4} if products else {3, 4}):
+    if len(arguments) not in ({4, 6} if products else {3, 4}):
         raise Unsupported("another form")
+    if len(arguments) == 6 and not source.of(arguments[4]).startswith(("std::plus<>", "std::plus<float>")):
+        raise Unsupported("added up in another way")
     array, count = _counted(source, node, arguments[0], arguments[1])
     start = arguments[3] if products else arguments[2]
     statement, name, kind = _initialised(source, node)
@@ -198,7 +200,11 @@ def _accumulate(source: Source, node: Node, edits: Edits) -> None:
         raise Unsupported("summed in another type than it is kept in")
     loop = _Loop(source, node, count, statement)
     element = array.at(loop.counter)
-    if products:
+    if len(arguments) == 6:
+        arrays = [array, _array(source, arguments[2])]
+        lines, value = _applied(source, arguments[5], [each.at(loop.counter) for each in arrays], arrays, loop.taken)
+        lines.append(f"{name} += {value};")
+    elif products:
         lines = [f"{name} += {element} * {_array(source, arguments[2]).at(loop.counter)};"]
     elif len(arguments) == 3:
         lines = [f"{name} += {element};"]
@@ -222,6 +228,26 @@ def _accumulate(source: Source, node: Node, edits: Edits) -> None:
     loop.replace(edits, lines, before=f"{kind} {name} = {source.of(start)};")
 
 
+def _running(source: Source, node: Node, edits: Edits) -> None:
+    """`std::partial_sum(first, last, to)`"""
+    arguments = _arguments(node)
+    if len(arguments) != 3:
+        raise Unsupported("another form")
+    array, count = _counted(source, node, arguments[0], arguments[1])
+    output = _array(source, arguments[2])
+    if array.kind not in {"float", "double", "int32_t", "int64_t", "int"} or array.kind != output.kind:
+        raise Unsupported("elements of another kind")
+    if array.base == output.base and array.start != output.start:
+        raise Unsupported("within one array, where the order matters")
+    loop = _Loop(source, node, count)
+    total = free("running", loop.taken)
+    body = [f"{total} += {array.at(loop.counter)};", f"{output.at(loop.counter)} = {total};"]
+    zero = {"float": "-0.0f", "double": "-0.0"}.get(
+        array.kind, "0"
+    )  # of the two, the one that changes no first element
+    loop.replace(edits, body, before=f"{array.kind} {total} = {zero};")
+
+
 def _extreme(source: Source, node: Node, edits: Edits) -> None:
     """`T m = *std::max_element(first, last)`."""
     first, last = _arguments(node)
@@ -237,10 +263,51 @@ def _extreme(source: Source, node: Node, edits: Edits) -> None:
     loop.replace(edits, [f"{name} = std::{function}({name}, {element});"], before=f"{kind} {name} = {array.at('0')};")
 
 
+def _extremes(source: Source, node: Node, edits: Edits) -> None:
+    """`auto at = std::max_element(first, last)` and `auto [low, high] = std::minmax_element(first, last)`, if only the values
+    are ever used."""
+    array, count = _counted(source, node, *_arguments(node))
+    declarator = node.parent
+    declaration = declarator.parent
+    if declarator.type != "init_declarator" or len(declaration.children_by_field_name("declarator")) != 1:
+        raise Unsupported("not what a variable starts with")
+    function = source.of(node.child_by_field_name("function")).removeprefix("std::").partition("_")[0]
+    kinds = ["min", "max"] if function == "minmax" else [function]
+    inner = declarator.child_by_field_name("declarator")
+    named = [inner] if inner.type == "identifier" else [n for n in inner.named_children if n.type == "identifier"]
+    if len(named) != len(kinds) or inner.type not in {"identifier", "structured_binding_declarator"}:
+        raise Unsupported("a variable of another form")
+    if source.of(declaration.child_by_field_name("type")) != "auto" or "&" in source.of(inner):
+        raise Unsupported("a variable of another form")
+    loop = _Loop(source, node, count, declaration)
+    names = []
+    for each in named:
+        name = source.of(each)
+        uses = [n for n in source.walk(enclosing_function(node), "identifier") if source.of(n) == name and n != each]
+        values = [n.parent for n in uses]
+        if any(v.type != "pointer_expression" or not source.of(v).startswith("*") for v in values):
+            raise Unsupported("the place, not the value")
+        names.append(free(f"{name}_value", loop.taken))
+        loop.taken.add(names[-1])
+        for value in values:
+            edits.replace(value, names[-1])
+    element = array.at(loop.counter)
+    if array.kind not in _PLAIN:
+        raise Unsupported("elements of another kind")
+    before = f"\n{source.indent(declaration)}".join(f"{array.kind} {name} = {array.at('0')};" for name in names)
+    body = [f"{name} = std::{kind}({name}, {element});" for name, kind in zip(names, kinds, strict=True)]
+    loop.replace(edits, body, before=before)
+
+
+def _element(source: Source, node: Node, edits: Edits) -> None:
+    form = _extreme if node.parent.type == "pointer_expression" else _extremes
+    form(source, node, edits)
+
+
 _ALGORITHMS = {
     "transform": _transform, "for_each": _for_each, "fill": _fill, "fill_n": _fill, "copy": _copy, "copy_n": _copy,
-    "memset": _memory, "memcpy": _memory, "accumulate": _accumulate, "inner_product": _accumulate,
-    "max_element": _extreme, "min_element": _extreme,
+    "memset": _memory, "memcpy": _memory, "accumulate": _accumulate, "inner_product": _accumulate, "partial_sum": _running,
+    "max_element": _element, "min_element": _element, "minmax_element": _extremes,
 }  # fmt: skip
 
 
@@ -282,7 +349,7 @@ def _initialised(source: Source, value: Node) -> tuple[Node, str, str]:
 
 def _arguments(node: Node) -> list[Node]:
     found = [a for a in node.child_by_field_name("arguments").named_children if a.type != "comment"]
-    if not 2 <= len(found) <= 5:
+    if not 2 <= len(found) <= 6:
         raise Unsupported("another form")
     return found
 
@@ -290,6 +357,7 @@ def _arguments(node: Node) -> list[Node]:
 def _counted(source: Source, call: Node, first: Node, last: Node) -> tuple[_Array, str]:
     """The array of a range and how many elements it has."""
     array = _array(source, first)
+    last = _resolved(source, last)
     begin, end = source.of(first), source.of(last)
     if first.type == "call_expression":
         if end != f"{array.base}.end()" and end != f"{array.base}.cend()":
@@ -305,6 +373,28 @@ def _counted(source: Source, call: Node, first: Node, last: Node) -> tuple[_Arra
     if left[0] != right[0]:
         raise Unsupported("a range of another end")
     return array, f"({right[1] or '0'}) - ({left[1]})" if left[1] else f"{right[1]}"
+
+
+def _resolved(source: Source, node: Node) -> Node:
+    """What a local pointer that never changes was set to: `const float* end = row + n;`."""
+    function = enclosing_function(node)
+    if node.type != "identifier" or source.of(node) in {target for target, _ in assignments(source, function)}:
+        return node
+    declared = [n for n in source.walk(function, "declaration") if source.of(node) in declared_names(source, n)]
+    declarator = declared[0].child_by_field_name("declarator") if len(declared) == 1 else None
+    value = declarator.child_by_field_name("value") if declarator is not None else None
+    if value is None or value.type != "binary_expression" or not inside(node, declared[0].parent):
+        return node
+    names = identifiers(source, value)
+    later = {target for target, where in assignments(source, function) if where.start_byte > declared[0].start_byte}
+    shadowed = names & _between(source, function, declared[0], node)
+    return node if names & later or shadowed or len(declared[0].children_by_field_name("declarator")) != 1 else value
+
+
+def _between(source: Source, function: Node, first: Node, last: Node) -> set[str]:
+    """Names declared between two places of a function."""
+    declared = (n for n in source.walk(function, "declaration") if first.end_byte < n.start_byte < last.start_byte)
+    return {name for node in declared for name in declared_names(source, node)}
 
 
 def _split(source: Source, node: Node) -> tuple[str, str]:
@@ -527,13 +617,7 @@ def _named_lambda(source: Source, declaration: Node, edits: Edits) -> None:
 
 def _shadowing(source: Source, call: Node, declaration: Node) -> set[str]:
     """Names declared between the lambda and a call of it."""
-    function = enclosing_function(call)
-    return {
-        name
-        for node in source.walk(function, "declaration")
-        if declaration.end_byte < node.start_byte < call.start_byte
-        for name in declared_names(source, node)
-    }
+    return _between(source, enclosing_function(call), declaration, call)
 
 
 def _declared_before(source: Source, function: Node, name: str, declaration: Node) -> bool:

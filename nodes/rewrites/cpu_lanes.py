@@ -51,12 +51,20 @@ _UNARY = {
     "rintf": "rint_lanes", "nearbyintf": "rint_lanes", "lrintf": "rint_lanes", "floorf": "floor_lanes",
     "ceilf": "ceil_lanes", "truncf": "trunc_lanes", "roundf": "round_lanes", "lroundf": "round_lanes",
     "simd_tanh": "tanh_lanes", "simd_erf": "erf_lanes", "simd_log": "log_lanes", "simd_log1p": "log1p_lanes",
-    "std::sqrt": "sqrt_lanes", "std::fabs": "abs_lanes", "std::abs": "abs_lanes",
+    "sinf": "sin_lanes", "cosf": "cos_lanes", "std::sin": "sin_lanes", "std::cos": "cos_lanes",
+    "std::sqrt": "sqrt_lanes", "std::fabs": "abs_lanes", "std::abs": "abs_lanes", "std::floor": "floor_lanes",
+    "std::ceil": "ceil_lanes", "std::trunc": "trunc_lanes", "std::round": "round_lanes", "std::rint": "rint_lanes",
+    "std::nearbyint": "rint_lanes", "std::lrint": "rint_lanes", "std::lround": "round_lanes",
 }  # fmt: skip
 _BINARY = {
     "simd_max": "max_lanes", "simd_min": "min_lanes", "fmaxf": "max_lanes", "fminf": "min_lanes",
     "std::max": "max_lanes", "std::min": "min_lanes",
 }  # fmt: skip
+_TERNARY = {"std::clamp": "clamp_lanes", "fmaf": "fma_lanes", "std::fma": "fma_lanes"}
+_TO_INTEGER = frozenset({"lrintf", "lroundf", "lrint", "lround"})
+_WHOLE = frozenset({"int", "long", "int32_t", "int64_t", "std::int32_t", "std::int64_t"})
+"""Types of integers that floats are rounded to; narrower ones wrap around."""
+_BYTES = frozenset({"int8_t", "uint8_t"})
 # Integers that conversions between float and bfloat16 are made of; anything else is some other function.
 _WIDENING = {"0", "1", "2", "4", "16"}
 _NARROWING = {
@@ -69,7 +77,7 @@ def rewrite(source: Source, facts) -> str | None:
     if facts is not None and not facts.device.architecture.startswith("avx512"):
         return None
     taken = {source.of(node) for node in source.walk(None, "identifier", "type_identifier")}
-    if prelude.NAMES & taken and "typedef float lanes" not in source.text:
+    if (prelude.NAMES | prelude.FUNCTIONS) & taken and "typedef float lanes" not in source.text:
         return None
     conversions = Conversions(source)
     edits, used = Edits(source), set()
@@ -108,7 +116,7 @@ class Conversions:
         self.storing: set[str] = set()
         self.bfloat16 = ""
         """The file's own type for bfloat16: a struct of 16 bits, or uint16_t."""
-        self.storage = {"float", "_Float16", "int8_t"} | {
+        self.storage = {"float", "_Float16", *_BYTES} | {
             source.of(node.named_children[0]) for node in source.walk(None, "type_parameter_declaration")
         }
         """Types that a float is cast to where it is stored; template parameters stand for one of them."""
@@ -216,6 +224,8 @@ class _Translation:
         self.edits = Edits(source)
         self.lanes: set[str] = {f"{name}" for name in carried}
         self.masks: set[str] = set()
+        self.whole: set[str] = set()
+        """Of the lanes, those that stand for integers, which floats hold exactly as far as 2^24."""
         self.indices: set[str] = set()
         """Integers of the body, which may only appear in subscripts."""
         self.used: set[str] = set()
@@ -227,8 +237,13 @@ class _Translation:
             self.count += "_here"
         if not set(carried.values()) <= {"+", "max", "min"}:
             raise Unsupported("a reduction other than a sum, maximum or minimum")
+        self.doubles: set[str] = set()
+        """Of the carried ones, the sums that are kept in double."""
         for each in found.carried:
-            if declared_type(source, each.node.named_children[0]) != "float":
+            kind = declared_type(source, each.node.named_children[0])
+            if kind == "double" and carried[each.name] == "+":
+                self.doubles.add(each.name)
+            elif kind != "float":
                 raise Unsupported(f"{each.name} is no float")
 
     def changes(self) -> list[tuple[int, int, str]]:
@@ -273,13 +288,15 @@ class _Translation:
             before.append((loop.body.end_byte, loop.body.end_byte, f"\n{indent}}}"))
         first, last = [], []
         for name, operator in self.carried.items():
-            start = "lanes{}" if operator == "+" else f"{name} + lanes{{}}"
+            kind = "doubles" if name in self.doubles else "lanes"
+            start = f"{kind}{{}}" if operator == "+" else f"{name} + lanes{{}}"
             vector = self.vector(name)
-            first.append(f"lanes {vector} = {start};\n{indent}")
+            first.append(f"{kind} {vector} = {start};\n{indent}")
             total = {"+": f"{name} += sum_of({vector});", "max": f"{name} = largest_of({vector});"}
             total["min"] = f"{name} = smallest_of({vector});"
             last.append(f"\n{indent}{total[operator]}")
-            self.used.add({"+": "sum", "max": "largest", "min": "smallest"}[operator])
+            kind = "sum_of_doubles" if name in self.doubles else "sum"
+            self.used.add({"+": kind, "max": "largest", "min": "smallest"}[operator])
         before.append((loop.node.start_byte, loop.node.start_byte, "".join(first)))
         before.append((loop.node.end_byte, loop.node.end_byte, "".join(last)))
         return [change for change in before if change[0] != change[1] or change[2]]
@@ -354,11 +371,17 @@ class _Translation:
                     raise Unsupported(f"line {node.start_point[0] + 1}: a {name.type}")
                 continue
             value = declarator.child_by_field_name("value")
-            if set(source.of(kind).replace("std::", "").split()) <= INTEGERS - {"auto"} and self.variant(value):
+            integer = set(source.of(kind).replace("std::", "").split()) <= INTEGERS - {"auto"}
+            if integer and self.variant(value) and not self.whole_number(value):
                 self.indices.add(source.of(name))
                 continue
             got = self.expression(value)
-            if got == "lanes":
+            same = self.kind_of(value) == source.of(kind)  # a byte from memory, in a byte
+            if got == "lanes" and self.whole_number(value) and (same or source.of(kind) in _WHOLE | {"auto"}):
+                self.lanes.add(source.of(name))
+                self.whole.add(source.of(name))
+                self.edits.replace(kind, "lanes")
+            elif got == "lanes":
                 if source.of(kind) not in {"float", "auto"}:
                     raise Unsupported(f"line {node.start_point[0] + 1}: lanes of {source.of(kind)}")
                 self.lanes.add(source.of(name))
@@ -395,8 +418,8 @@ class _Translation:
             opening = f"{address}, load_lanes({address}, {self.count}) {operator[0]} {brackets[0]}"
             self.wrap(node, opening, right, brackets[1])
             return
-        if kind == "int8_t":
-            self.used.add("store_int8")
+        if kind in _BYTES:
+            self.used.add("store_bytes")
         elif not self.holds_floats(left):
             raise Unsupported(f"line {node.start_point[0] + 1}: stores {kind or 'something'} that is no float")
         self.used.add("store")
@@ -439,7 +462,8 @@ class _Translation:
         arguments = node.child_by_field_name("arguments").named_children
         if source.of(node.child_by_field_name("function")) not in self.conversions.storing or len(arguments) != 2:
             raise Unsupported(f"line {node.start_point[0] + 1}: {source.of(node)}")
-        self.consecutive(node)
+        if not self.moves_by(node, 1):
+            raise Unsupported(f"line {node.start_point[0] + 1}: elements that are not consecutive")
         self.used.add("store")
         self.edits.replace(node.child_by_field_name("function"), "store_lanes")
         if arguments[0].type == "subscript_expression":  # a reference
@@ -453,15 +477,27 @@ class _Translation:
     def reduce(self, carried: Carried, node: Node) -> None:
         source, operator = self.source, self.carried[carried.name]
         right = node.child_by_field_name("right")
+        if (
+            operator == "+"
+            and right.type == "call_expression"
+            and source.of(node.child_by_field_name("operator")) == "="
+        ):
+            self.add_product(carried, node, right)
+            return
         if operator == "+":
             value = right
             if source.of(node.child_by_field_name("operator")) == "=":
                 sides = [right.child_by_field_name(side) for side in ("left", "right")]
                 value = next(side for side in sides if source.of(side) != carried.name)
+            wide = carried.name in self.doubles
+            if wide:
+                value = self.narrow(value)
+                if not is_float(source, value):
+                    raise Unsupported("terms that are computed in double")
             self.keep(value, "0.0f")
-            opening = f"{self.vector(carried.name)} += {self.kept_open}"
+            opening = f"{self.vector(carried.name)} += {'in_doubles(' if wide else ''}{self.kept_open}"
             self.edits.changes.append((node.start_byte, value.start_byte, opening))
-            self.edits.changes.append((value.end_byte, node.end_byte, self.kept_close))
+            self.edits.changes.append((value.end_byte, node.end_byte, f"{self.kept_close}{')' if wide else ''}"))
             return
         if right.type == "call_expression":
             value = next(
@@ -471,6 +507,38 @@ class _Translation:
             branches = [right.child_by_field_name(side) for side in ("consequence", "alternative")]
             value = next(branch for branch in branches if source.of(branch) != carried.name)
         self.extreme(carried, node, value)
+
+    def add_product(self, carried: Carried, node: Node, call: Node) -> None:
+        """`sum = fmaf(a, b, sum)`"""
+        if carried.name in self.doubles:
+            raise Unsupported("a product in double")
+        first, second, _ = call.child_by_field_name("arguments").named_children
+        vector, texts = self.vector(carried.name), []
+        for factor in (first, second):
+            uniform = self.expression(factor) == "uniform"
+            self.used |= {"splat"} if uniform else set()
+            texts.append(f"splat({self.rendered(factor)})" if uniform else self.rendered(factor))
+        inner = (node.start_byte, node.end_byte)
+        self.edits.changes[:] = [c for c in self.edits.changes if not inner[0] <= c[0] < inner[1]]
+        self.used |= {"kept", "fma_lanes"}
+        # What absent lanes were read as may not be a zero by now.
+        text = f"{vector} = fma_lanes(kept({texts[0]}, {self.count}, 0.0f), kept({texts[1]}, {self.count}, 0.0f), {vector})"
+        self.edits.changes.append((*inner, text))
+
+    def narrow(self, value: Node) -> Node:
+        """The float that is made a double of as a whole."""
+        source = self.source
+        while value.type == "parenthesized_expression":
+            value = value.named_children[0]
+        if value.type == "cast_expression":
+            kind, inner = source.of(value.child_by_field_name("type")), value.child_by_field_name("value")
+        elif value.type == "call_expression" and len(value.child_by_field_name("arguments").named_children) == 1:
+            kind = source.of(value.child_by_field_name("function"))
+            kind = kind.removeprefix("static_cast<").removesuffix(">").strip("()")
+            inner = value.child_by_field_name("arguments").named_children[0]
+        else:
+            return value
+        return inner if aliases(source).get(kind, kind) == "double" else value
 
     def extreme(self, carried: Carried, node: Node, value: Node) -> None:
         function = f"{self.carried[carried.name]}_lanes"
@@ -512,7 +580,9 @@ class _Translation:
             case "call_expression":
                 return self.call(node)
             case "cast_expression" if source.of(node.child_by_field_name("type")) == "float":
-                return self.load(node, node.child_by_field_name("value"))
+                return self.to_float(node, node.child_by_field_name("value"))
+            case "cast_expression" if source.of(node.child_by_field_name("type")) in _WHOLE:
+                return self.to_integer(node, node.child_by_field_name("value"))
             case "binary_expression":
                 return self.binary(node)
             case "conditional_expression":
@@ -526,6 +596,9 @@ class _Translation:
         if operator in {"+", "-", "*", "/"}:
             if "mask" in got:
                 raise Unsupported("arithmetic on a comparison")
+            # A product of integers may be more than a float holds, a quotient of them is cut off.
+            if operator in {"*", "/"} and self.whole_number(node):
+                raise Unsupported("a product of integers")
             self.single(sides, got)
             return "lanes"
         if operator in {"<", ">", "<=", ">=", "==", "!="}:
@@ -551,7 +624,10 @@ class _Translation:
     def choice(self, node: Node) -> str:
         condition = node.child_by_field_name("condition")
         branches = [node.child_by_field_name(side) for side in ("consequence", "alternative")]
-        if self.expression(condition) != "mask":
+        kind = self.expression(condition)
+        if kind == "lanes" and self.whole_number(condition):  # `mask[i] ? a : b`
+            self.edits.insert(condition.end_byte, " != 0.0f")
+        elif kind != "mask":
             raise Unsupported("a choice that is the same for all lanes")
         for branch, got in zip(branches, [self.expression(branch) for branch in branches], strict=True):
             if got == "mask":
@@ -567,17 +643,13 @@ class _Translation:
         called, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments").named_children
         name = source.of(called)
         base = name.partition("<")[0]
-        if base in self.conversions.widening or name in {"static_cast<float>", "float"}:
+        if base in self.conversions.widening:
             (inner,) = arguments
-            if base not in self.conversions.widening and inner.type not in {
-                "subscript_expression",
-                "pointer_expression",
-            }:
-                if self.expression(inner) != "lanes":
-                    raise Unsupported("a cast of something that is no float")
-                self.edits.replace(called, "")
-                return "lanes"
             return self.load(node, inner)
+        if name in {"static_cast<float>", "float"}:
+            return self.to_float(node, *arguments)
+        if name.removeprefix("static_cast<").removesuffix(">") in _WHOLE:
+            return self.to_integer(node, *arguments)
         if base in self.own and self.own_function(base):
             for argument in arguments:
                 got = self.expression(argument)
@@ -588,10 +660,11 @@ class _Translation:
                     self.edits.insert(argument.start_byte, "splat(")
                     self.edits.insert(argument.end_byte, ")")
             return "lanes"
-        table = _UNARY if len(arguments) == 1 else _BINARY if len(arguments) == 2 else {}
-        if base not in table and f"std::{base}" not in table:
+        table = {1: _UNARY, 2: _BINARY, 3: _TERNARY}.get(len(arguments), {})
+        plain = base.removeprefix("std::")
+        function = table.get(plain) or table.get(f"std::{plain}")
+        if function is None:
             raise Unsupported(f"line {node.start_point[0] + 1}: {name} has no lane form")
-        function = table.get(base) or table[f"std::{base}"]
         for argument in arguments:
             got = self.expression(argument)
             if got == "mask":
@@ -600,9 +673,96 @@ class _Translation:
                 self.used.add("splat")
                 self.edits.insert(argument.start_byte, "splat(")
                 self.edits.insert(argument.end_byte, ")")
+        if plain in {"max", "min"}:
+            # Which of two zeros, and what of a NaN, is as in std::max: the first unless the second is more.
+            self.swap(node, function, arguments)
+        elif function in {"max_lanes", "min_lanes"} and arguments[1].type != "number_literal":
+            # As in fmaxf, a NaN gives way to a number.
+            if arguments[0].type == "number_literal":
+                self.swap(node, function, arguments)
+            else:
+                self.used.add(function)
+                function = function.replace("_", "_number_")
+                self.edits.replace(called, function)
+        else:
+            self.edits.replace(called, function)
         self.used.add(function)
-        self.edits.replace(called, function)
         return "lanes"
+
+    def swap(self, node: Node, function: str, arguments: list[Node]) -> None:
+        """`f(a, b)` becomes `function(b, a)`, with the edits inside the two."""
+        first, second = (self.rendered(argument) for argument in arguments)
+        self.edits.changes[:] = [c for c in self.edits.changes if not node.start_byte <= c[0] < node.end_byte]
+        self.edits.replace(node, f"{function}({second}, {first})")
+
+    def to_float(self, node: Node, value: Node) -> str:
+        """`(float)p[i]` is a load; of anything else that is lanes already, the cast goes."""
+        while value.type == "parenthesized_expression":
+            value = value.named_children[0]
+        if value.type in {"subscript_expression", "pointer_expression"}:
+            return self.load(node, value)
+        return self._uncast(node, value)
+
+    def to_integer(self, node: Node, value: Node) -> str:
+        """Cuts off what is behind the point, unless it is a whole number already."""
+        if self.whole_number(value):
+            return self._uncast(node, value)
+        self.used.add("trunc_lanes")
+        return self._uncast(node, value, "trunc_lanes")
+
+    def _uncast(self, node: Node, value: Node, function: str = "") -> str:
+        if self.expression(value) != "lanes":
+            raise Unsupported("a cast of something that is no number")
+        bare = not function and value.type in {"identifier", "call_expression"}
+        self.edits.changes.append((node.start_byte, value.start_byte, "" if bare else f"{function}("))
+        self.edits.changes.append((value.end_byte, node.end_byte, "" if bare else ")"))
+        return "lanes"
+
+    def whole_number(self, node: Node) -> bool:
+        """Whether an expression over lanes is an integer in the source."""
+        source = self.source
+        match node.type:
+            case "identifier":
+                return source.of(node) in self.whole
+            case "parenthesized_expression" | "unary_expression":
+                return self.whole_number(node.named_children[-1])
+            case "subscript_expression" | "pointer_expression":
+                return self.kind_of(node) in _BYTES and self.variant(node)
+            case "cast_expression":
+                return source.of(node.child_by_field_name("type")) in _WHOLE and self.over_lanes(node)
+            case "binary_expression" if source.of(node.child_by_field_name("operator")) in {"+", "-", "*", "/"}:
+                sides = [node.child_by_field_name(side) for side in ("left", "right")]
+            case "conditional_expression":
+                sides = [node.child_by_field_name(side) for side in ("consequence", "alternative")]
+            case "call_expression":
+                called = source.of(node.child_by_field_name("function"))
+                sides = node.child_by_field_name("arguments").named_children
+                if (
+                    called.removeprefix("std::") in _TO_INTEGER
+                    or called.removeprefix("static_cast<").removesuffix(">") in _WHOLE
+                ):
+                    return self.over_lanes(node)
+                if called.removeprefix("std::").partition("<")[0] not in {"max", "min", "clamp"}:
+                    return False
+            case _:
+                return False
+        whole = [self.whole_number(side) for side in sides]
+        return any(whole) and all(
+            w or not (self.variant(s) or is_float(source, s)) for w, s in zip(whole, sides, strict=True)
+        )
+
+    def over_lanes(self, node: Node) -> bool:
+        """Whether it depends on lanes or elements of the iteration, and not just on where the iteration is."""
+        names = identifiers(self.source, node)
+        elements = any(self.variant(each) for each in self.source.walk(node, "subscript_expression"))
+        return bool(names & (self.lanes | self.masks)) or elements
+
+    def rendered(self, node: Node) -> str:
+        """The text of a node with its edits."""
+        inner = [c for c in self.edits.changes if node.start_byte <= c[0] and c[1] <= node.end_byte]
+        start = node.start_byte
+        cut = self.source.reparsed(self.source.of(node))
+        return Edits(cut, [(a - start, b - start, text) for a, b, text in inner]).apply()
 
     def own_function(self, name: str) -> bool:
         """Whether a function of the file has a form over lanes; notes the text of that overload."""
@@ -637,8 +797,12 @@ class _Translation:
 
     def load(self, node: Node, element: Node, *, direct: bool = False) -> str:
         """`f(p[i])` becomes `load_lanes(p + i, count)`."""
+        if self.kind_of(element) == "float" and self.moves_by(element, 2):
+            self.used |= {"load", "load_every_second"}
+            self.edits.replace(node, f"load_every_second({self.address(element, 2)}, {self.count})")
+            return "lanes"
         address = self.address(element)
-        if self.kind_of(element) in {"int8_t", "uint8_t"} and not direct:
+        if self.kind_of(element) in _BYTES:
             self.used.add(f"load_{self.kind_of(element)}")
             self.edits.replace(node, f"load_lanes({address}, {self.count})")
             return "lanes"
@@ -652,7 +816,7 @@ class _Translation:
     def holds_floats(self, node: Node) -> bool:
         """Whether the array of an element holds floats, or a template's type, which the caller converts."""
         kind = self.kind_of(node)
-        return kind in self.conversions.storage - {"int8_t"} or (kind != "" and kind == self.conversions.bfloat16)
+        return kind in self.conversions.storage - _BYTES or (kind != "" and kind == self.conversions.bfloat16)
 
     def kind_of(self, node: Node) -> str:
         """The element type of the array that an element belongs to, "" where it is not declared plainly."""
@@ -667,9 +831,10 @@ class _Translation:
         kind = declared_type(self.source, node) if node.type == "identifier" else ""
         return vector_of(kind) or kind
 
-    def address(self, node: Node) -> str:
+    def address(self, node: Node, step: int = 1) -> str:
         source = self.source
-        self.consecutive(node)
+        if not self.moves_by(node, step):
+            raise Unsupported(f"line {node.start_point[0] + 1}: elements that are not consecutive")
         if node.type == "subscript_expression":
             base, index = node.child_by_field_name("argument"), node.child_by_field_name("indices").named_children[0]
             vector = base.type == "identifier" and vector_of(declared_type(source, base)) != ""
@@ -682,9 +847,8 @@ class _Translation:
             return source.of(node.child_by_field_name("argument"))
         raise Unsupported(f"line {node.start_point[0] + 1}: {source.of(node)} is no element")
 
-    def consecutive(self, node: Node) -> None:
-        """That everything touched inside `node` moves by one element an iteration."""
-        variable = self.effects.iteration.symbol
+    def moves_by(self, node: Node, step: int) -> bool:
+        """Whether everything touched inside `node` moves by `step` elements an iteration."""
         touched = [a for a in self.effects.accesses if inside(a.node, node)]
         if node.type == "call_expression":
             stored = {access.root for access in self.effects.accesses if access.writes}
@@ -692,6 +856,5 @@ class _Translation:
             touched = [a for a in touched if a.writes and a.root in stored]
         if not touched:
             raise Unsupported(f"line {node.start_point[0] + 1}: what is touched is not known")
-        for access in touched:
-            if access.offset is None or access.offset.coefficient(variable).value != 1:
-                raise Unsupported(f"line {node.start_point[0] + 1}: elements that are not consecutive")
+        variable = self.effects.iteration.symbol
+        return all(a.offset is not None and a.offset.coefficient(variable).value == step for a in touched)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
+from nodes.rewrites._insert import free
 from nodes.rewrites._loops import (
     Loop,
     assignments,
+    calls,
     canonical,
+    declared_names,
     enclosing_function,
+    functions,
     identifiers,
     indentation,
     pragma_node,
@@ -42,25 +46,43 @@ def rewrite(source: Source, facts: object) -> str | None:
 def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     if loop.body.type != "compound_statement" or pragma_node(source, loop.node) is not None:
         raise Unsupported("a pragma or no braces")
-    rows = _declarations(source, loop, "/")
-    columns = _declarations(source, loop, "%")
-    if len(rows) != 1 or len(columns) != 1 or rows[0][2] != columns[0][2]:
-        raise Unsupported("no pair of / and % by one divisor")
-    (row_node, row, width), (column_node, column, _) = rows[0], columns[0]
+    quotients, rests = _divided(source, loop, "/"), _divided(source, loop, "%")
+    widths = {source.of(node.child_by_field_name("right")) for node in (*quotients, *rests)}
+    if len(widths) != 1 or any(source.walk(loop.body, "continue_statement", "break_statement", "preproc_call")):
+        raise Unsupported("no / or % by one divisor")
+    (width,) = widths
+    if width in {target for target, _ in assignments(source, loop.node)} | declared_names(source, loop.body):
+        raise Unsupported("a divisor that changes")
     height = _quotient(source, loop, width)
     kind = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
     indent = indentation(source, loop.node)
     inside = f"{indent}        "
-    start = loop.body.start_byte + 1
-    kept = []
-    for node in (row_node, column_node):
-        before = source.data.rfind(b"\n", 0, node.start_byte) + 1 - start
-        after = source.data.find(b"\n", node.end_byte) + 1 - start
-        kept.append((before, after))
-    data = source.data[loop.body.start_byte + 1 : loop.body.end_byte - 1]
-    for before, after in sorted(kept, reverse=True):
-        data = data[:before] + data[after:]
-    lines = [f"    {line}" if line.strip() else line for line in data.decode().strip("\n").rstrip().split("\n")]
+    taken = {source.of(n) for n in source.walk(enclosing_function(loop.node), "identifier")}
+    start, inner = loop.body.start_byte + 1, source.data[loop.body.start_byte + 1 : loop.body.end_byte - 1]
+    names, changes = [], []
+    for nodes, plain in ((quotients, "row"), (rests, "column")):
+        # `const T row = i / n;` is what the new loop counts; any other mention reads it.
+        declared = [d for d in (_declared_as(source, loop, node, kind) for node in nodes) if d is not None]
+        name = declared[0][1] if declared else free(plain, taken)
+        taken.add(name)
+        names.append(name)
+        for node in nodes:
+            if declared and declared[0][2] == node:
+                statement = declared[0][0]
+                before = source.data.rfind(b"\n", 0, statement.start_byte) + 1
+                after = source.data.find(b"\n", statement.end_byte) + 1
+                if (
+                    source.data[before : statement.start_byte].strip()
+                    or source.data[statement.end_byte : after].strip()
+                ):
+                    raise Unsupported("something else stands on the line")
+                changes.append((before, after, b""))
+            else:
+                changes.append((node.start_byte, node.end_byte, name.encode()))
+    row, column = names
+    for before, after, text in sorted(changes, reverse=True):
+        inner = inner[: before - start] + text + inner[after - start :]
+    lines = [f"    {line}" if line.strip() else line for line in inner.decode().strip("\n").rstrip().split("\n")]
     text = "\n".join(
         [
             f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{",
@@ -74,26 +96,38 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     edits.replace(loop.node, text)
 
 
-def _declarations(source: Source, loop: Loop, operator: str) -> list[tuple[Node, str, str]]:
-    """(declaration, name, divisor) of every `const T name = counter <operator> divisor;` of the body."""
-    found = []
-    for node in loop.body.named_children:
-        if node.type != "declaration" or len(node.children_by_field_name("declarator")) != 1:
-            continue
-        declarator = node.child_by_field_name("declarator")
-        value = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
-        if value is None or value.type != "binary_expression":
-            continue
-        sides = [value.child_by_field_name(side) for side in ("left", "right")]
-        if source.of(value.child_by_field_name("operator")) == operator and source.of(sides[0]) == loop.variable:
-            found.append((node, source.of(declarator.child_by_field_name("declarator")), source.of(sides[1])))
-    return found
+def _divided(source: Source, loop: Loop, operator: str) -> list[Node]:
+    """`counter / n` or `counter % n` of the body, n being a name."""
+    return [
+        node
+        for node in source.walk(loop.body, "binary_expression")
+        if source.of(node.child_by_field_name("operator")) == operator
+        and source.of(node.child_by_field_name("left")) == loop.variable
+        and node.child_by_field_name("right").type == "identifier"
+    ]
+
+
+def _declared_as(source: Source, loop: Loop, node: Node, kind: str) -> tuple[Node, str, Node] | None:
+    """(declaration, name, value) where the value is what a constant of the body, of the counter's type, starts with."""
+    declarator = node.parent
+    declaration = declarator.parent
+    if declarator.type != "init_declarator" or declaration.parent != loop.body:
+        return None
+    if len(declaration.children_by_field_name("declarator")) != 1:
+        return None
+    name = source.of(declarator.child_by_field_name("declarator"))
+    own = source.of(declaration.child_by_field_name("type")) in {kind, "auto"}
+    if not own or name in {target for target, _ in assignments(source, loop.body)}:
+        return None
+    return declaration, name, node
 
 
 def _quotient(source: Source, loop: Loop, width: str) -> str:
-    """The loop's bound divided by `width`, where the bound is a product of names that holds it once."""
+    """The loop's bound divided by `width`, where it is a product of names that holds it once, here or at every call."""
     bound = loop.bound
     if bound.type == "identifier":
+        if _given_as_product(source, loop, source.of(bound), width):
+            return f"{source.of(bound)} / {width}"
         bound = _constant(source, loop, source.of(bound))
     factors: list[str] = []
     stack = [bound]
@@ -111,6 +145,37 @@ def _quotient(source: Source, loop: Loop, width: str) -> str:
         raise Unsupported("a divisor that does not divide the bound")
     factors.remove(width)
     return " * ".join(factors)
+
+
+def _factors(source: Source, node: Node) -> list[str]:
+    """The texts of what is multiplied."""
+    if node.type == "parenthesized_expression":
+        return _factors(source, node.named_children[0])
+    if node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "*":
+        sides = [node.child_by_field_name(side) for side in ("left", "right")]
+        return [text for side in sides for text in _factors(source, side)]
+    return [source.of(node)]
+
+
+def _given_as_product(source: Source, loop: Loop, bound: str, width: str) -> bool:
+    """Whether both are parameters, and every call in the file gives for the bound a product with the width as a factor."""
+    definition = enclosing_function(loop.node)
+    function = next((f for group in functions(source).values() for f in group if f.node == definition), None)
+    if function is None or {target for target, _ in assignments(source, definition)} & {bound, width}:
+        return False
+    names = [name for name, _, _ in function.parameters]
+    if bound not in names or width not in names or len(functions(source)[function.name]) != 1:
+        return False
+    found = [n for called, nodes in calls(source).items() if called.rpartition("::")[2] == function.name for n in nodes]
+    named = [n for n in source.walk(None, "identifier") if source.of(n) == function.name]
+    for call in found:
+        given = [a for a in call.child_by_field_name("arguments").named_children if a.type != "comment"]
+        if len(given) != len(names):
+            return False
+        whole, part = given[names.index(bound)], given[names.index(width)]
+        if source.of(part) not in _factors(source, whole) or any(source.walk(part, "call_expression")):
+            return False
+    return bool(found) and len(named) == len(found) + 1
 
 
 def _constant(source: Source, loop: Loop, name: str) -> Node:

@@ -50,12 +50,12 @@ def rewrite(source: Source, facts: object) -> str | None:
             continue
         try:
             own = scratch_arrays(source, loop)
-            found, carried = unordered(source, loop, own)
+            found, carried, whole = _shared_out(source, loop, own)
             if any(loop.node in _nodes(source, name) for name in repeated) or _forks(source, found):
                 continue
             clauses = reduction_clauses(carried)
             indent = indentation(source, loop.node)
-            condition = _condition(source, loop, found)
+            condition = " && ".join([*whole, _condition(source, loop, found)])
         except Unsupported:
             continue
         if _collapses(source, loop):
@@ -72,6 +72,20 @@ def rewrite(source: Source, facts: object) -> str | None:
         return None
     define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
     return edits.apply()
+
+
+def _shared_out(source: Source, loop: Loop, own: frozenset[str]) -> tuple[Effects, dict[str, str], list[str]]:
+    """As `unordered`, and what has to hold for it: that rows of pairs, say, are of even length."""
+    try:
+        return *unordered(source, loop, own), []
+    except Unsupported:
+        steps: list[tuple[Node, int]] = []
+        found, carried = unordered(source, loop, own, steps)
+    inside = {name for name, _ in assignments(source, loop.body)} | declared_names(source, loop.body) | {loop.variable}
+    bounds = dict.fromkeys((factor(source.of(bound)), step) for bound, step in steps)
+    if not bounds or any(identifiers(source, bound) & inside for bound, _ in steps):
+        raise Unsupported("a length that changes")
+    return found, carried, [f"{bound} % {step} == 0" for bound, step in bounds]
 
 
 def may_fork(source: Source, loop: Loop) -> bool:

@@ -16,7 +16,7 @@ SPEEDUP = 1.8
 ORDER = 40
 
 # What g++ 12 turns into vector instructions; any other call keeps the loop scalar.
-_VECTOR_CALLS = frozenset({
+VECTOR_CALLS = frozenset({
     "fabs", "fabsf", "std::fabs", "abs", "fma", "fmaf", "floor", "floorf", "ceil", "ceilf", "trunc", "truncf",
     "rint", "rintf", "nearbyint", "nearbyintf", "copysign", "copysignf", "min", "max", "clamp", "sqrt", "sqrtf",
     "isnan", "signbit",
@@ -33,13 +33,15 @@ def rewrite(source: Source, facts: object) -> str | None:
     for loop in _loops.loops(source):
         pragma = _loops.pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or loop.step is not None or _loops.over_lanes(source, loop.node):
+        if (pragma and not shared) or _loops.over_lanes(source, loop.node):
+            continue
+        if loop.step is not None and not (source.of(loop.step).isdigit() and int(source.of(loop.step)) <= SHORT):
             continue
         if _short(source, loop):
             continue
         try:
             found, carried = _loops.unordered(source, loop)
-            libm = {name for name in found.calls if name not in _VECTOR_CALLS and name not in own}
+            libm = {name for name in found.calls if name not in VECTOR_CALLS and name not in own}
             if found.inner_loops or found.called_loops or libm:
                 continue
             clauses = _loops.reduction_clauses(carried)

@@ -1,10 +1,11 @@
 """Loops that walk with pointers or running indices become loops that count, and what walked is indexed by the counter.
 
     while (n--) { *y++ = f(*x++); }                       for (i = 0; i < n; ++i) { y[i] = f(x[i]); }
+    for (; n > 0; n--, ++x) { *y++ = f(*x); }              the same
     for (; x != end; ++x, ++y) { *y = f(*x); }            for (i = 0; i < count; ++i) { y[i] = f(x[i]); }
     for (const float* p = x; p < x + n; ++p) { s += *p; } for (i = 0; i < n; ++i) { s += x[i]; }
     for (float& v : row) { v *= s; }                      for (i = 0; i < row.size(); ++i) { row[i] *= s; }
-    for (r ...) { ...; x += n; }                          for (r ...) { ... x[r * n + c] ... }
+    for (r ...) { ...; x += n; ...; x += pad; }           for (r ...) { ... x[r * n + r * pad + c] ... }
 
 A pointer that an iteration takes over from the one before hides which elements it touches, from other steps as from the
 compiler. Changes nothing by itself.
@@ -71,7 +72,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _step(source: Source, node: Node) -> list[tuple[int, int, str]]:
-    for form in (_separate, _counted_down, _to_an_end, _extra_updates, _declared_pointer, _range, _indexed):
+    for form in (_separate, _counted_down, _copied, _to_an_end, _extra_updates, _declared_pointer, _range, _indexed):
         edits = Edits(source)
         try:
             if not node.has_error and form(source, node, edits) and edits.changes:
@@ -98,7 +99,9 @@ def _separate(source: Source, node: Node, edits: Edits) -> bool:
 def _counted_down(source: Source, node: Node, edits: Edits) -> bool:
     """`while (n--)`, `while (n-- > 0)`, `while (n > 0) { ...; --n; }`, and `for` without a counter of its own."""
     body, condition = _body(node), node.child_by_field_name("condition")
-    if node.type != "while_statement" or body is None or condition is None:
+    if node.type == "for_range_loop" or body is None or condition is None:
+        return False
+    if node.child_by_field_name("initializer") is not None:
         return False
     condition = condition.child_by_field_name("value") or condition
     compared = condition
@@ -109,16 +112,23 @@ def _counted_down(source: Source, node: Node, edits: Edits) -> bool:
             return False
         compared = condition.child_by_field_name("left")
     update: Node | None = None
-    name = source.of(compared)
+    name, others = source.of(compared), _updates_of_header(node)
     if compared.type == "update_expression":
         name = source.of(compared.child_by_field_name("argument"))
         if source.of(compared) != f"{name}--":
             return False
     elif compared.type == "identifier":
-        update = next((child for child in body.named_children if _is_decrement(source, child, name)), None)
-        if update is None or _leaves(source, body):
+        update = next((each for each in others if _is_decrement(source, each, name)), None)
+        others = [each for each in others if each != update]
+        if update is None:
+            statements = (child for child in body.named_children if child.type == "expression_statement")
+            inner = (child for child in statements if child.named_children)
+            update = next((each for each in inner if _is_decrement(source, each.named_children[0], name)), None)
+        if update is None or (inside(update, body) and _leaves(source, body)):
             return False
     else:
+        return False
+    if (others and _leaves(source, body)) or any(name in identifiers(source, each) for each in others):
         return False
     mentions = [n for n in source.walk(body, "identifier") if source.of(n) == name]
     if any(update is None or not inside(mention, update) for mention in mentions):
@@ -136,15 +146,43 @@ def _counted_down(source: Source, node: Node, edits: Edits) -> bool:
     edits.changes.append(
         (node.start_byte, body.start_byte, f"for ({kind} {counter} = 0; {counter} < {name}; ++{counter}) ")
     )
-    if update is not None:
+    if update is not None and inside(update, body):
         remove(source, update, edits)
+    _append(source, body, [f"{source.of(each)};" for each in others], edits)
     return True
 
 
-def _is_decrement(source: Source, statement: Node, name: str) -> bool:
-    if statement.type != "expression_statement" or not statement.named_children:
-        return False
-    text = source.of(statement.named_children[0]).replace(" ", "")
+def _copied(source: Source, node: Node, edits: Edits) -> bool:
+    """`int left = width;` that never changes, nor does `width`, is `width`: how far a loop walks is then one name."""
+    for statement in node.parent.named_children if node.parent is not None else ():
+        declarator = statement.child_by_field_name("declarator") if statement.type == "declaration" else None
+        if declarator is None or declarator.type != "init_declarator" or statement.has_error:
+            continue
+        name, value = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("value")
+        if {name.type, value.type} != {"identifier"} or len(statement.children_by_field_name("declarator")) != 1:
+            continue
+        variables = [_variable(source, node, source.of(each)) for each in (name, value)]
+        if None in variables or any(v.pointer or not _is_integer(v.kind) for v in variables):
+            continue
+        function = enclosing_function(node)
+        changed = {target for target, _ in assignments(source, function)}
+        uses = [n for n in source.walk(function, "identifier") if source.of(n) == source.of(name) and n != name]
+        if variables[0].kind != variables[1].kind or changed & {source.of(name), source.of(value)}:
+            continue
+        if any(escapes(source, use) for use in uses) or any(source.walk(function, "preproc_call")):
+            continue
+        original = [n for n in source.walk(function, "identifier") if source.of(n) == source.of(value)]
+        if any(escapes(source, use) for use in original):
+            continue
+        for use in uses:
+            edits.replace(use, source.of(value))
+        remove(source, statement, edits)
+        return True
+    return False
+
+
+def _is_decrement(source: Source, node: Node, name: str) -> bool:
+    text = source.of(node).replace(" ", "")
     return text in {f"--{name}", f"{name}--", f"{name}-=1", f"{name}={name}-1"}
 
 
@@ -309,14 +347,13 @@ def _walks(source: Source, loop: Loop, name: str, edits: Edits) -> bool:
     changed = {target for target, _ in assignments(source, loop.body)} | declared_names(source, loop.body)
     amounts = [update.amount for update in updates]
     numbers = all(amount.isdigit() for amount in amounts)
-    if not numbers and len(updates) != 1:
-        return False
-    if not numbers and identifiers(source, updates[0].node.child_by_field_name("right")) & (
-        changed | {loop.variable}
-    ) - {name}:
-        return False
-    stride = str(sum(map(int, amounts))) if numbers else amounts[0]
-    place = loop.variable if stride == "1" else f"{_wide(source, loop)} * {stride}"
+    for update in updates:
+        right = update.node.child_by_field_name("right")
+        if identifiers(source, right) & (changed | {loop.variable}) - {name}:
+            return False
+    total = str(sum(map(int, amounts))) if numbers else ""
+    strides = [total] if numbers else amounts
+    place = " + ".join(loop.variable if stride == "1" else f"{_wide(source, loop)} * {stride}" for stride in strides)
     for use in uses:
         own = next((update for update in updates if inside(use, update.node)), None)
         if own is not None and own.stands_alone:
@@ -338,7 +375,7 @@ def _walks(source: Source, loop: Loop, name: str, edits: Edits) -> bool:
             count = f"({count})"
         if loop.bound.type not in {"identifier", "number_literal"} and not _is_product(source, loop.bound):
             raise Unsupported("a bound that may be negative")
-        moved = count if stride == "1" else f"{count} * {stride}"
+        moved = " + ".join(count if stride == "1" else f"{count} * {stride}" for stride in strides)
         edits.insert(loop.node.end_byte, f"\n{source.indent(loop.node)}{name} += {moved};")
     return True
 
@@ -380,6 +417,7 @@ def _amount(source: Source, node: Node, name: str) -> str | None:
     elif operator != "+=":
         return None
     kinds = {"identifier", "number_literal", "binary_expression", "parenthesized_expression", "*", "+", "(", ")"}
+    kinds |= {"sizeof_expression", "sizeof", "type_descriptor", "type_identifier", "primitive_type"}
     if name in identifiers(source, right) or {n.type for n in source.walk(right)} - kinds:
         return None
     return _operand(source, right)

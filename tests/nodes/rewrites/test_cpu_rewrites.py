@@ -334,9 +334,9 @@ def test_lanes_only_where_the_vectors_are():
         ("v * v", "v * static_cast<float>(c)"),  # the position as a number
         ("x[r * columns + c]", "x[r * columns + 2 * c]"),  # every other element
         ("x[r * columns + c]", "x[c * rows + r]"),
-        ("static_cast<T>(v", "static_cast<int32_t>(v"),
-        ("float sum", "double sum"),
-        ("v > 0 ? v : 0.5 * v", "std::sin(v)"),
+        ("static_cast<T>(v", "static_cast<int16_t>(v"),
+        ("float sum", "long double sum"),
+        ("v > 0 ? v : 0.5 * v", "std::tan(v)"),
     ],
 )
 def test_lanes_leave(before, after):

@@ -19,17 +19,23 @@ from nodes.rewrites import Facts, catalog
 from nodes.rewrites.source import Source
 
 SETTLING = [
+    "cpu_accumulate",
+    "cpu_bytes",
     "cpu_calls",
     "cpu_compare",
     "cpu_functors",
     "cpu_inline",
     "cpu_macros",
+    "cpu_nest",
+    "cpu_places",
     "cpu_returns",
     "cpu_scope",
+    "cpu_tables",
     "cpu_walks",
 ]
 """Of these, every trap's outcome is the same to the bit."""
 HEADERS = """\
+#include <immintrin.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -65,8 +71,8 @@ TRAPS: dict[str, str] = {
     for (i = 0; i < n; ++i) { y[i] = last; last = x[i]; }
 }""",
     "set_in_a_branch_only": """{
-    float kept = 3.0f;
-    for (int i = 0; i < n; ++i) { if (x[i] > 0) { kept = x[i]; } y[i] = kept; }
+    float held = 3.0f;
+    for (int i = 0; i < n; ++i) { if (x[i] > 0) { held = x[i]; } y[i] = held; }
 }""",
     "scratch": """{
     float d, s; int i, r;
@@ -242,8 +248,8 @@ static void twice(float& v) { v *= 2; }
     add(0);
     auto count = [k = 0](float* to) mutable { to[k++] = 4; };
     count(y + 1); count(y + 1);
-    std::function<void(int)> kept = [&](int i) { y[i] = a; };
-    kept(4);
+    std::function<void(int)> held = [&](int i) { y[i] = a; };
+    held(4);
 }""",
     "lambda_hidden_by_a_name": """{
     float a = 1;
@@ -420,6 +426,416 @@ struct Mean { float mean = 0; int count = 0; void add(float v) { ++count; mean +
     const double scale = 1.0 / 3; const int whole = n;
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) { y[r * n + i] = (x[r * n + i] - scale) * whole + scale; }
+    }
+}""",
+    "counted_down_with_updates": """{
+    int left = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+        int more = (int)n;
+        for (; more > 0; more--, y++) { *y = x[0] + x[1]; x++; }
+        left += (int)n;
+    }
+    y[-1] += left;
+}""",
+    "counter_used_by_the_next_loop": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        int more = (int)n - 3;
+        for (; more > 0; more -= 2) { *y++ = x[r] + more; }
+        for (; more < 2; more++) { *y++ = more; }
+    }
+}""",
+    "two_strides": """{
+    const float* p = x; const int64_t rest = n - n / 2;
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n / 2; ++i) { *y++ = p[0] - p[1]; p += 1; }
+        y[0] = p[0];
+        p += rest;
+        y[0] += p[0];
+        y += rest;
+    }
+}""",
+    "copy_of_what_changes": """{
+    int width = (int)n;
+    for (int64_t r = 0; r < rows; ++r) {
+        int left = width;
+        width = width > 3 ? width - 1 : width;
+        for (; left > 0; left--) { *y++ = x[left]; }
+    }
+}""",
+    "rows_in_bytes": """
+static void row_in_bytes(const char* src, size_t src_step, char* dst, size_t dst_step, int width, int height) {
+    for (int r = 0; r < height; ++r) {
+        const float* in = (const float*)(src + r * src_step);
+        float* out = reinterpret_cast<float*>(dst + dst_step * r);
+        for (int i = 0; i < width; ++i) { out[i] = in[i] * 0.5f; }
+    }
+}
+{
+    row_in_bytes((const char*)x, n * sizeof(float), (char*)y, sizeof(float) * n, (int)n, (int)rows);
+}""",
+    "rows_in_bytes_of_two_kinds": """
+static void any_rows(const char* src, size_t step, float* dst, int64_t width, int64_t height) {
+    for (int64_t r = 0; r < height; ++r) {
+        const float* in = (const float*)(src + r * step);
+        for (int64_t i = 0; i < width; ++i) { dst[r * width + i] += in[i]; }
+    }
+}
+{
+    any_rows((const char*)x, n * sizeof(float), y, n, rows);
+    any_rows((const char*)x, 0 * sizeof(float), y, n, rows);
+    any_rows((const char*)x, 2 * sizeof(float), y, n, rows);
+}""",
+    "rows_that_overlap_in_bytes": """
+static void sliding(char* data, size_t step, int64_t width, int64_t height) {
+    for (int64_t r = 1; r < height; ++r) {
+        float* row = (float*)(data + r * step);
+        for (int64_t i = 0; i < width; ++i) { row[i] = row[i] * 0.5f + ((float*)data)[i]; }
+    }
+}
+{
+    sliding((char*)y, sizeof(float), n, rows);
+}""",
+    "one_array_as_two_types": """{
+    const int* bits = (const int*)y;
+    for (int64_t i = 1; i < rows * n; ++i) { y[i] = x[i] + (bits[i - 1] < 0 ? 1.0f : 2.0f); }
+}""",
+    "half_of_another_type": """{
+    int16_t* words = (int16_t*)y;
+    for (int64_t i = 0; i < rows * n; ++i) { words[i] = (int16_t)(x[i] > 0 ? i % 7 : 3); }
+    for (int64_t i = 0; i < rows; ++i) { y[rows * n - 1 - i] = words[i]; }
+}""",
+    "flat_planes": """
+static void planes(const float* a, const float* gate, float* out, int64_t total, int64_t width) {
+    for (int64_t i = 0; i < total; ++i) {
+        const int64_t plane = i / width;
+        out[i] = a[i] * gate[plane] + gate[i % width] + (float)(i / width);
+    }
+}
+{
+    planes(x, x + n, y, rows * n, n);
+}""",
+    "planes_that_are_not_whole": """
+static void ragged(const float* a, float* out, int64_t total, int64_t width) {
+    for (int64_t i = 0; i < total; ++i) { out[i] = a[i / width] + a[i % width]; }
+}
+{
+    ragged(x, y, rows * n - 3, n); ragged(x, y + 1, rows * n - 4, n - 1);
+}""",
+    "angles": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        const float p = x[r];
+        for (int64_t h = 0; h < 2; ++h) {
+            for (int64_t i = 0; i < n / 2; ++i) {
+                const float theta = p * powf(100.0f, -(float)i / (float)n);
+                const float c = cosf(theta), s = std::sin(theta);
+                const float t = cosf(theta + h);
+                y[r * n + i] = c * x[i] - s * x[i + n / 2] + t;
+                y[r * n + i + n / 2] = s * x[i] + c * x[i + n / 2] + theta;
+            }
+        }
+    }
+}""",
+    "angles_of_what_is_written": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+            const float before = cosf(y[i]);
+            y[i] = before + x[r * n + i];
+        }
+    }
+}""",
+    "angles_of_a_row_that_shrinks": """{
+    int64_t width = n;
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < width; ++i) { y[r * n + i] = sinf(x[i]); }
+        width -= 2;
+    }
+}""",
+    "angles_that_are_changed": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+            float a = expf(-x[i] * x[i]);
+            if (r > 0) a += 1.0f;
+            y[r * n + i] = a + sinf(x[i] + a);
+        }
+    }
+}""",
+    "places": """
+static int64_t place_of(const float* row, int64_t n) {
+    int64_t best = 0;
+    float value = row[0];
+    for (int64_t i = 1; i < n; ++i) { if (row[i] > value) { value = row[i]; best = i; } }
+    return best;
+}
+{
+    std::vector<float> v(700);
+    for (int k = 0; k < 9; ++k) {
+        for (int i = 0; i < 700; ++i) { v[i] = x[i % n] * (i % (int)n == 5 ? 1.5f : 1.0f); }
+        if (k == 1) { v[300] = 50.0f; v[310] = 50.0f; v[699] = 50.0f; }
+        if (k == 2) { v[0] = NAN; }
+        if (k == 3) { v[1] = NAN; v[650] = NAN; v[400] = 60.0f; }
+        if (k == 4) { for (int i = 0; i < 700; ++i) { v[i] = -INFINITY; } }
+        if (k == 5) { for (int i = 0; i < 700; ++i) { v[i] = i % 2 ? 0.0f : -0.0f; } }
+        if (k == 6) { v[699] = INFINITY; }
+        if (k == 7) { for (int i = 0; i < 700; ++i) { v[i] = NAN; } v[600] = 1.0f; }
+        if (k == 8) { for (int i = 0; i < 700; ++i) { v[i] = i; } }
+        int nearest = 0;
+        for (int i = 1; i < 700; i++) { if (std::fabs(v[i]) < std::fabs(v[nearest])) nearest = i; }
+        float low = 1e9f; int at = -1;
+        for (int i = 0; i < 700; i++) { const float each = v[i]; if (low > each) { at = i + 1; low = each; } }
+        if (2 * k + 3 < n) {
+            y[2 * k] = place_of(v.data(), 700) + 1000.0f * nearest; y[2 * k + 1] = at;
+            y[2 * k + 2] = low != low ? 7.0f : low; y[2 * k + 3] = std::signbit(low);
+        }
+    }
+}""",
+    "places_of_the_last": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        int64_t at = 0, second = 0; float best = x[r * n];
+        for (int64_t i = 0; i < n; ++i) {
+            const float v = x[r * n + i / 3 * 3];
+            if (v >= best) { best = v; at = i; }
+        }
+        for (int64_t i = 0; i < n; ++i) {
+            if (x[r * n + i] * 2.0f > best) { best = x[r * n + i] * 2.0f; second = at; at = i; }
+        }
+        y[r] = at + 100 * second; y[n + r] = best;
+    }
+}""",
+    "unrolled": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        const float* a = x + r * n; float* b = y + r * n;
+        float s0 = 0.0f, s1 = 0.5f;
+        int i = 0;
+        for (; i + 1 < n; i += 2) { s0 += a[i] * a[i + 0]; s1 += a[i + 1] * a[i + 1]; }
+        float sum = s0 + s1;
+        for (; i < n; i++) { sum += a[i] * a[i]; }
+        for (i = 0; i <= n - 4; i += 4) {
+            float t0 = a[i] * sum, t1 = a[i + 1] * sum;
+            b[i] = t0; b[i + 1] = t1;
+            t0 = a[i + 2] * sum; t1 = a[i + 3] * sum;
+            b[i + 2] = t0; b[i + 3] = t1;
+        }
+        for (; i < n; ++i) b[i] = a[i] * sum;
+    }
+}""",
+    "unrolled_in_steps": """{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) { for (int64_t k = 0; k < 8; ++k) { y[i + k] = x[i + k] + 8; } }
+    for (; i + 4 <= n; i += 4) { for (int64_t k = 0; k < 4; ++k) { y[i + k] = x[i + k] + 4; } }
+    for (; i < n; ++i) { y[i] = x[i] + 1; }
+}""",
+    "unrolled_recurrence": """{
+    int64_t i = 1;
+    for (; i + 2 <= n; i += 2) { y[i] = y[i - 1] * 0.5f + x[i]; y[i + 1] = y[i] * 0.5f + x[i + 1]; }
+    for (; i < n; ++i) { y[i] = y[i - 1] * 0.5f + x[i]; }
+    i = 0;
+    for (; i + 2 <= n; i += 2) { y[n + i] = x[i]; y[n + i + 1] = y[n + i] + x[i + 1]; }
+    for (; i < n; ++i) { y[n + i] = x[i]; }
+}""",
+    "unrolled_with_another_rest": """{
+    int i = 0;
+    for (; i + 2 <= n; i += 2) { y[i] = x[i] * 2.0f; y[i + 1] = x[i + 1] * 2.0f; }
+    for (; i < n; ++i) { y[i] = x[i] * 3.0f; }
+    i = 0;
+    for (; i + 3 <= n; i += 2) { y[n + i] = x[i] * 2.0f; y[n + i + 1] = x[i + 1] * 2.0f; }
+    for (; i < n; ++i) { y[n + i] = x[i] * 2.0f + i; }
+}""",
+    "unrolled_sums_apart": """{
+    float s0 = 0, s1 = 0; int i = 0;
+    for (; i + 2 <= n; i += 2) { s0 += x[i]; s1 += x[i + 1]; }
+    float sum = s0 + s1;
+    for (; i < n; ++i) { sum += x[i]; }
+    y[0] = sum; y[1] = s1;
+    float even = 0, odd = 0; i = 0;
+    for (; i + 2 <= n; i += 2) { even += x[i]; odd += x[i + 1]; }
+    float difference = even - odd;
+    for (; i < n; ++i) { difference += x[i]; }
+    y[2] = difference;
+}""",
+    "vectors_by_hand": """
+static void halves(const float* a, float* b, size_t n) {
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) { _mm_storeu_ps(b + i, _mm_mul_ps(_mm_loadu_ps(a + i), _mm_set1_ps(0.5f))); }
+    for (; i < n; ++i) { b[i] = a[i] * 0.5f; }
+}
+{
+    for (int64_t r = 0; r < rows; ++r) { halves(x + r * n, y + r * n, n); }
+}""",
+    "vectors_that_overlap": """{
+    for (int64_t r = 0; r < rows * 4; ++r) { _mm_storeu_ps(y + r, _mm_add_ps(_mm_loadu_ps(x + r), _mm_loadu_ps(y + r + 1))); }
+    for (int64_t r = 0; r < rows; ++r) { _mm_storeu_ps(y + n + r * 3, _mm_loadu_ps(x + r * 4)); }
+}""",
+    "sums_in_double": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        double sum = 0.25, squares = 0.0;
+        for (int64_t i = 0; i < n; ++i) { sum += x[r * n + i]; squares += (double)(x[r * n + i] * x[r * n + i]); }
+        double big = 0.0;
+        for (int64_t i = 0; i < n; ++i) { big += (double)x[r * n + i] * 1e8; }
+        y[r] = sum; y[n + r] = squares + (big - 1e8 * sum) * 1e-9;
+    }
+}""",
+    "every_second": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < n / 2; ++i) { y[r * n + i] = std::max(x[r * n + 2 * i], x[r * n + 2 * i + 1]); }
+    }
+}""",
+    "nan_beside_numbers": """{
+    std::vector<float> v(x, x + n);
+    v[1] = NAN; v[3] = -0.0f;
+    for (int64_t i = 0; i < n; ++i) {
+        const float a = std::max(v[i], 0.25f);
+        const float b = std::max(0.25f, v[i]);
+        const float c = std::min(v[i], 0.25f);
+        const float d = fmaxf(v[i], 0.25f);
+        const float e = fminf(0.25f, v[i]);
+        const float f = std::clamp(v[i], -0.5f, 0.5f) + fmaxf(x[i], v[i]);
+        y[i] = (a != a ? 7.0f : a) + 2 * (b != b ? 7.0f : b) + 4 * (c != c ? 7.0f : c) + 8 * (d != d ? 7.0f : d)
+             + 16 * (e != e ? 7.0f : e) + 32 * (f != f ? 7.0f : f);
+    }
+    for (int64_t i = 1; i < n; ++i) { y[n + i] = 1.0f / std::max(v[i] * 0.0f, -0.0f) > 0.0f ? 1.0f : 2.0f; }
+}""",
+    "rounded_to_bytes": """{
+    std::vector<int8_t> q(n); std::vector<uint8_t> u(n);
+    const int zero = 7;
+    for (int64_t i = 0; i < n; ++i) {
+        const int level = (int)lrintf(x[i] * 90.0f) + zero;
+        q[i] = static_cast<int8_t>(level);
+    }
+    for (int64_t i = 0; i < n - 1; ++i) {
+        const int32_t level = static_cast<int32_t>(std::lround(x[i] * 90.0f)) - zero;
+        u[i] = static_cast<uint8_t>(std::clamp(level, 0, 255));
+    }
+    for (int64_t i = 0; i < n - 2; ++i) { y[i] = q[i] * 0.5f + static_cast<float>(u[i]) * (int)(x[i] * 3.0f); }
+    for (int64_t i = 0; i < n - 3; ++i) {
+        const int a = (int)(x[i] * 9000.0f);
+        y[2 * n + i] = (float)(a * a) * 1e-6f + a / 7;
+    }
+    for (int64_t i = 0; i < n - 4; ++i) { y[n + i] = q[i] * q[i + 1] + (q[i] + 3) * 0.5f + q[i] / 2; }
+}""",
+    "constants_of_the_first_call": """
+#define BLOCK_OF 4
+static void in_blocks(const float* a, float* b, int64_t width, int64_t blocks) {
+    static const int64_t first = width;
+    static const int size = BLOCK_OF;
+    for (int64_t r = 0; r < blocks; ++r) {
+        for (int j = 0; j < size; ++j) { b[r * first + j] += a[r * size + j]; }
+    }
+}
+{
+    in_blocks(x, y, 3, rows); in_blocks(x, y, n, rows);
+}""",
+    "pairs_of_odd_rows": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t h = 0; h < 2; ++h) {
+            for (int64_t i = 0; i < n; i += 2) {
+                const float angle = r / powf(100.0f, i / (float)n);
+                const float c = cosf(angle), s = sinf(angle), a = x[r * n + i], b = x[r * n + i + 1];
+                y[r * n + i] = a * c - b * s;
+                y[r * n + i + 1] += a * s + b * c;
+            }
+        }
+    }
+}""",
+    "pairs_that_overlap": """{
+    for (int64_t i = 0; i < n; i += 2) { y[i] += x[i]; y[i + 2] += y[i] * 0.5f; }
+    for (int64_t i = 1; i < n; i += 3) { y[n + i - 1] = x[i]; y[n + i + 1] = y[n + i - 1]; }
+}""",
+    "products_added": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        float sum = x[r], other = 1.0f;
+        for (int64_t i = 0; i < n; ++i) { sum = fmaf(x[r * n + i], y[n + i], sum); }
+        for (int64_t i = 0; i < n; ++i) { other = fmaf(x[i], other, 0.25f); }
+        y[r] = sum + other;
+    }
+}""",
+    "branches_that_assign": """{
+    std::vector<uint8_t> mask(n);
+    for (int64_t i = 0; i < n; ++i) { mask[i] = x[i] > 0.25f ? 3 : 0; }
+    for (int64_t i = 0; i < n; ++i) { if (mask[i]) y[i] = x[i] * 2.0f; else y[i] = 0.5f; }
+    for (int64_t i = 0; i < n; ++i) {
+        if (x[i] > 1.0f) { y[n + i] = 1.0f; } else if (x[i] < -1.0f) y[n + i] = expf(x[i]); else { y[n + i] = x[i]; }
+    }
+    for (int64_t i = 0; i < n; ++i) { if (x[i] > 0) y[i] += 1.0f; else y[i] -= 1.0f; }
+    unsigned big = 3000000000u; int64_t at = 1;
+    for (int64_t i = 0; i < n; ++i) { if (x[i] > 0) y[2 * n + i] = big; else y[2 * n + i] = -1; }
+    for (int64_t i = 0; i < 3; ++i) { if (x[i] > 0) y[at++] = 1.0f; else y[at++] = 2.0f; }
+}""",
+    "sums_by_the_library": """{
+    std::vector<int8_t> q(n);
+    for (int64_t i = 0; i < n; ++i) { q[i] = (int8_t)(i * 37); }
+    for (int64_t r = 0; r < rows; ++r) {
+        const float* row = x + r * n;
+        const float dot = std::inner_product(q.begin(), q.end(), row, 0.5f, std::plus<>(),
+                                             [](int8_t a, float b) { return static_cast<float>(a) * b; });
+        const float most = std::inner_product(row, row + n, x, 0.5f, [](float a, float b) { return std::max(a, b); },
+                                              std::multiplies<>());
+        y[r] = dot + most;
+    }
+    std::vector<float> v(x, x + n);
+    v[0] = -0.0f;
+    std::partial_sum(v.begin(), v.end(), v.begin());
+    y[n - 1] = v[0] + v[n - 1];
+    std::partial_sum(x, x + n - 1, y + n);
+    std::partial_sum(y + 2 * n, y + 3 * n - 1, y + 2 * n + 1);
+}""",
+    "running_sums": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        float sum = 0.5f, before = 0.25f;
+        for (int64_t i = 0; i < n; ++i) {
+            sum += x[r * n + i];
+            y[r * n + i] = sum * 2.0f;
+        }
+        for (int64_t i = 0; i < n - 1; ++i) {
+            y[r * n + i] += before;
+            before += x[i];
+        }
+        for (int64_t i = 0; i < n - 2; ++i) {
+            const float twice = x[i] * 2.0f;
+            sum += twice;
+            y[r * n + i] += sum - twice;
+        }
+        for (int64_t i = 0; i < n - 3; ++i) {
+            y[r * n + i] += before;
+            before += y[r * n + i] * 0.25f;
+            y[r * n + i] -= before;
+        }
+        for (int64_t i = 0; i < n - 4; ++i) {
+            if (x[i] > 0) sum += x[i];
+            y[r * n + i] += sum;
+        }
+        y[r] += sum + before;
+    }
+}""",
+    "added_in_memory": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        y[r] = 0.0f;
+        for (int64_t i = 0; i < n; ++i) { y[r] += x[r * n + i] * x[i]; }
+        for (int64_t i = 0; i < n; ++i) { if (x[i] > y[n + r]) { y[n + r] = x[i] + 0.5f * y[n + r]; } }
+        for (int64_t i = 0; i < n - n; ++i) { y[r + 1] += 1.0f; }
+        for (int64_t i = 0; i < 3; ++i) y[r + 1] *= 2.0f;
+    }
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t i = 0; i < n; ++i)
+            y[2 * n + r] += x[r * n + i];
+}""",
+    "added_to_what_is_read": """{
+    float* same = y;
+    for (int64_t r = 1; r < rows; ++r) {
+        for (int64_t i = 0; i < n; ++i) { y[r] += x[i] * same[r]; }
+        for (int64_t i = 0; i < n; ++i) { y[i] += 1.0f; y[r] += y[i]; }
+        for (int64_t i = 0; i < n; ++i) { if (x[i] > 1.5f) break; y[n + r] += x[i]; }
+    }
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; ++i) { y[at] += x[i]; if (x[i] > 0) at = i; }
+    for (int64_t i = 0; i < n; ++i) { y[2 * n] = x[i]; y[2 * n + 1] -= x[i] * y[2 * n]; }
+}""",
+    "extremes_by_name": """{
+    for (int64_t r = 0; r < rows; ++r) {
+        const float* first = x + r * n; const float* last = first + n;
+        const auto [low, high] = std::minmax_element(first, last);
+        auto most = std::max_element(first, last);
+        const auto where = std::min_element(first, last);
+        y[r] = *high - *low + *most; y[n + r] = where - first;
     }
 }""",
 }  # fmt: skip
