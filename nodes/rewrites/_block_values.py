@@ -39,6 +39,7 @@ KNOWN = {
     "FLT_MAX": 3.4028234663852886e38,
     "warpSize": 32,
 }
+_IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
 _SHUFFLES = {"xor", "down", "up", ""}
 
 
@@ -123,7 +124,7 @@ class Block:
     # Statements.
 
     def run(self, node: Node, frame: Frame, active: list[int]) -> None:
-        if node.type in {"comment", "preproc_call"} or node.type == ";" or not active or frame.done:
+        if node.type in _IDLE or not active or frame.done:
             return
         if node.type == "compound_statement":
             frame.scopes.append({})
@@ -337,14 +338,15 @@ class Block:
 
     def _literal(self, node: Node) -> int | float:
         text = self.source.of(node).replace("'", "")
+        number: int | float
         try:
-            return int(text.rstrip("uUlL"), 0)
+            number = int(text.rstrip("uUlL"), 0)
+            text = f"{number}.0f"
         except ValueError:
-            pass
-        try:
-            number = float(text.rstrip("fFlL"))
-        except ValueError as error:
-            raise Unsupported(f"the number {text}") from error
+            try:
+                number = float(text.rstrip("fFlL"))
+            except ValueError as error:
+                raise Unsupported(f"the number {text}") from error
         self.bounds.setdefault(number, text)
         return number
 
@@ -717,6 +719,8 @@ class Block:
         for statement in statements(body):
             self.run(statement, inner, active)
         self.depth -= 1
+        if not inner.done and self.source.of(node.child_by_field_name("type")) == "void":
+            return UNKNOWN
         if not inner.done:
             raise Unsupported(f"{name} has no result")
         if (

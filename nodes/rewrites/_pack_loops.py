@@ -271,6 +271,11 @@ class PackLoops:
         if source.of(factor) != pack.pack:
             raise Unsupported("a first element of another pack")
         names, calls = self._moving(pack, begin), [item for item in pack.items if item.type == "call_expression"]
+        first = source.of(declared_name(self._declarator(begin)))
+        for use in uses_of(source, pack.block, first):
+            in_lanes = pack.holds(use) and any(inside(use, loop) for loop in lanes)
+            if in_lanes and not is_binary(source, use.parent, "+"):
+                raise Unsupported("something that a whole pack has in common, where packs may reach into another row")
         for use in (u for name in names for u in uses_of(source, pack.block, name)):
             if (
                 not pack.holds(use)

@@ -9,7 +9,7 @@ from tree_sitter import Node
 from nodes.rewrites.algebra import Polynomial
 from nodes.rewrites.device_code import LOOPS, Code, Definition, Kernel, declared_name, inside, same, statements
 from nodes.rewrites.regions import THREAD
-from nodes.rewrites.source import Edits, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.warp_reduce import is_barrier
 
 
@@ -33,6 +33,14 @@ def slots_of(code: Code, found: Definition) -> str:
     return ""
 
 
+def start_of(source: Source, first: Node) -> tuple[int, str]:
+    """Where statements begin, the pragma of a loop that comes first included, and the indentation that goes with its line."""
+    pragma = first.prev_named_sibling
+    if pragma is None or pragma.type != "preproc_call" or "unroll" not in source.of(pragma):
+        return first.start_byte, ""
+    return source.data.rfind(b"\n", 0, pragma.start_byte) + 1, source.indent(first)
+
+
 def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: Node | None = None) -> None:
     """In a loop the slots are written again: a barrier in each round keeps that from overtaking the round before."""
     around: Node | None = statement.parent
@@ -44,7 +52,8 @@ def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: 
     waits = [s for s in statements(body) if is_barrier(code.source, s)] if body is not None else []
     waits = [s for s in waits if s.end_byte <= statement.start_byte or s.start_byte >= (last or statement).end_byte]
     if not waits or any(True for _ in code.source.walk(around, "continue_statement")):  # which may skip the barrier
-        edits.insert(statement.start_byte, f"__syncthreads();\n{code.source.indent(statement)}")
+        start, lost = start_of(code.source, statement)
+        edits.insert(start, f"{lost}__syncthreads();\n{'' if lost else code.source.indent(statement)}")
 
 
 def declared_alone(code: Code, declaration: Node) -> Definition | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
+from nodes.rewrites._shares import check_block_shares
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import Access, Code, Kernel, Launch, code_of, host_text, inside, same
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
@@ -61,6 +62,7 @@ class RowKernel:
         self._check_threads()
         self._check_blocks()
         self._check_memory()
+        check_block_shares(code, kernel)
 
     def _reductions(self) -> list[Node]:
         calls = self.kernel.calls(*(f"block_{kind}" for kind in HELPERS))
@@ -329,12 +331,8 @@ def renamed(function: str, old: str, new: str) -> str:
 def remove_line(edits: Edits, source: Source, node: Node) -> None:
     """Deletes a statement with its line, and a comment of its own above it."""
     before = node.prev_named_sibling
-    start = node.start_byte
     if before is not None and before.type == "comment" and before.end_point[0] == node.start_point[0] - 1:
-        own = not source.data[source.data.rfind(b"\n", 0, before.start_byte) + 1 : before.start_byte].strip()
-        start = before.start_byte if own else start
-    line = source.data.rfind(b"\n", 0, start) + 1
-    end = node.end_byte
-    if not source.data[line:start].strip() and source.data[end : end + 1] == b"\n":
-        start, end = line, end + 1
-    edits.changes.append((start, end, ""))
+        line = source.data.rfind(b"\n", 0, before.start_byte) + 1
+        if not source.data[line : before.start_byte].strip():
+            edits.remove(before)
+    edits.remove(node)

@@ -47,6 +47,8 @@ class Reduction:
     """What is reduced, as it is written."""
     element: str
     """Its type."""
+    argument: Node
+    """Where it is named."""
 
     def over(self, team: str) -> str:
         """What stands in their place, for teams of so many lanes."""
@@ -130,7 +132,7 @@ def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
     for launch in kernel.launches:
         block = _warp(code, kernel, launch, element)
         kind = _judged(block, block.call(name, given, [block.singles()], block.frame(), block.everyone), size)
-    return Reduction(kind, (call,), source.of(arguments[0]), element)
+    return Reduction(kind, (call,), source.of(arguments[0]), element, arguments[0])
 
 
 def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
@@ -163,7 +165,7 @@ def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction
             block.run(here, frame, block.everyone)
         kind = _judged(block, frame.scopes[0][found.name], size)
     pragmas = [p for p in source.walk(around, "preproc_call") if _in_front(p, run)]
-    return Reduction(kind, (*run, *pragmas), found.name, element)
+    return Reduction(kind, (*run, *pragmas), found.name, element, target)
 
 
 def _is_counter(code: Code, target: Node, statement: Node) -> bool:

@@ -12,6 +12,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import reduces
+from nodes.rewrites._shares import check_block_shares
 from nodes.rewrites.device_code import Code, Kernel, Launch, code_of, insertion_point, statements
 from nodes.rewrites.regions import carries_state, sums_up, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -41,6 +42,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             try:
                 if not _is_free(code, kernel):
                     continue
+                check_block_shares(code, kernel)
                 nodes, width = _width_nodes(code, launch)
                 if value not in {0, width} or not 32 <= width <= 1024 or width % 32:
                     continue

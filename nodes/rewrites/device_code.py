@@ -176,6 +176,8 @@ class Launch:
         function = text(self.function) if function is None else function
         config = [grid or text(self.grid), block or text(self.block), shared or self.shared_text, self.stream_text]
         arguments = [text(a) for a in self.arguments] if arguments is None else arguments
+        # NULL may be a number, where an argument's type is deduced.
+        arguments = ["nullptr" if a == "NULL" else a for a in arguments]
         if self.dependent if dependent is None else dependent:
             return f"launch_dependent({', '.join([function, *config, *arguments])})"
         return f"{function}<<<{', '.join(config)}>>>({', '.join(arguments)})"
@@ -216,8 +218,8 @@ class Launch:
     def along_x(self, node: Node) -> Node:
         """The expression that x is, of a grid or block. Raises Unsupported where it is assigned to later."""
         parts = self._dim3(node)
-        if parts and "x" in self._set_later(node):
-            raise Unsupported("a launch shape that is assigned to")
+        if parts is not None and (not parts or "x" in self._set_later(node)):
+            raise Unsupported("a launch shape that is assigned to, or 1")
         return parts[0] if parts else node
 
     def _set_later(self, node: Node) -> set[str]:
@@ -254,6 +256,8 @@ class Launch:
             if found.declarator.type == "function_declarator":  # `dim3 grid(tokens)` parses as a function
                 listed = found.declarator.child_by_field_name("parameters")
                 return [c for c in listed.named_children if c.type != "comment"] if listed else []
+            if found.declarator.type == "identifier":  # `dim3 grid;`, set field by field
+                return []
         return None
 
 
@@ -864,8 +868,36 @@ class Code:
             inner = found.value
         else:
             return "?"
+        if inner is not None and self.own_variable(inner) is not None:
+            return ""
         deeper = self.pointer_base(self.polynomial(inner)) if inner is not None else None
         return self.root_of(deeper, depth + 1) if deeper is not None and deeper != base else "?"
+
+    def own_variable(self, address: Node) -> Definition | None:
+        """The variable of the thread's own that a pointer's first value, `&v`, `&v.x` or either seen as another type, is the
+        address of; None for anything else."""
+        while address.type in {"parenthesized_expression", "cast_expression", "call_expression"}:
+            listed = address.child_by_field_name("arguments")
+            cast = listed is not None and self.source.of(address.child_by_field_name("function")).startswith(
+                "reinterpret_"
+            )
+            if address.type == "call_expression" and (not cast or listed.named_child_count != 1):
+                return None
+            address = (listed or address).named_children[-1]
+        if address.type != "pointer_expression" or self.source.of(address.children[0]) != "&":
+            return None
+        target = address.child_by_field_name("argument")
+        while target is not None and target.type in {"parenthesized_expression", "field_expression"}:
+            if target.type == "field_expression" and target.children[1].type == "->":
+                return None
+            target = target.child_by_field_name("argument") or target.named_children[0]
+        found = self.definition(target) if target is not None and target.type == "identifier" else None
+        declarator = found.declarator if found is not None and found.kind == "local" else None
+        if declarator is not None and declarator.type == "init_declarator":
+            declarator = declarator.child_by_field_name("declarator")
+        if found is None or declarator is None or declarator.type != "identifier":
+            return None
+        return None if "__shared__" in self.source.of(found.declaration) else found
 
     @cached_property
     def kernels(self) -> list[Kernel]:

@@ -193,7 +193,10 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
     later = {source.of(target) for target in code.assigned(loop.body)}
     needed = _needed(source, leading, loads)
     for statement in [*loads, *needed]:
-        words = {source.of(word) for word in source.walk(statement, "identifier")}
+        named = {declared_name(d) for d in statement.children_by_field_name("declarator")}
+        # What a load sets may change later, `float4 v = x[i]; v.x *= scale;`: each step has a place of its own for it.
+        own = named if statement in loads else set()
+        words = {source.of(word) for word in source.walk(statement, "identifier") if word not in own}
         if words & later or any(True for _ in source.walk(statement, "assignment_expression", "update_expression")):
             raise Unsupported("a load that depends on what the step before did")
     arrays = {statement.id: _array(source, statement) for statement in loads}

@@ -11,11 +11,13 @@ the length of the rows, the kernel's registers and the device: the fewest waves 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
+from nodes.rewrites._shares import check_block_shares
+from nodes.rewrites._vectors import seen_through, spelt_out
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     Access,
@@ -198,6 +200,7 @@ class RowKeeper:
         if not self.kept and not self.rows:
             raise Unsupported("nothing is read twice")
         self._check_block()
+        self._check_shares()
         self.moved: list[Node] = []
         """Declarations from between the loops that early loads need: they go in front of these."""
         self.early = self._early() if early else []
@@ -213,6 +216,10 @@ class RowKeeper:
         """Whether packs are held in whole registers, see HOLD."""
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")
+
+    def _check_shares(self) -> None:
+        """There may be more threads a row than the source has, or fewer: what one brings that has no element must be nothing."""
+        check_block_shares(self.code, self.kernel)
 
     def _check_talk(self) -> None:
         if self.kernel.synchronises and not self.kernel.has_barrier:
@@ -239,6 +246,14 @@ class RowKeeper:
         return [self.loops[0].node.parent or self.kernel.body]
 
     def _canonical(self, access: Access, loop: Loop) -> tuple[Symbol, Polynomial]:
+        """Also of `*reinterpret_cast<const uint4*>(x + 8 * i)`, a vector that begins on an element of the parameter's."""
+        node = access.base.node
+        if node is not None and node.type != "identifier" and access.base.depends_on(loop.symbol):
+            held = self.code.polynomial(seen_through(node))
+            base = self.code.pointer_base(held)
+            if base is None or access.offset.terms:
+                raise Unsupported("an address through a cast")
+            access = replace(access, base=base, offset=held - Polynomial.symbol(base))
         address = Polynomial.symbol(access.base) + access.offset.without(loop.symbol)
         if self.kernel.changes_within(address, self._within()):
             raise Unsupported("an address that changes on the way")
@@ -427,7 +442,7 @@ class RowKeeper:
         used = {self.source.of(n) for f in functions for n in self.source.walk(f, "identifier", "number_literal")}
         for launch in kernel.launches:
             x, y, z = launch.extents(launch.block)
-            if (y, z) != ("1", "1") or launch.extents(launch.grid)[1:] != ("1", "1"):
+            if (y, z) != ("1", "1") or (self._is_wide(launch) and row_loop(kernel) is not None):
                 raise Unsupported("a launch of more than one dimension")
             width = self._width_name(x, launch)
             stands = {
@@ -435,7 +450,7 @@ class RowKeeper:
             }
             if (width and width in used) or stands & used:
                 raise Unsupported("a kernel that names the width of its block")
-        for name in ("threadIdx.y", "blockDim.y", "blockIdx.y", "gridDim.y"):
+        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
             if any(self.source.of(n) == name for n in self.source.walk(kernel.body, "field_expression")):
                 raise Unsupported(f"{name} is in use")
         removed = {row.name for row in self.rows}
@@ -745,7 +760,8 @@ class RowKeeper:
         """What one step takes in registers, as the kernel's template parameters say it, or those of a launch."""
         counts: dict[str, int] = {}
         kept = {self.names[v.address]: v.type for v in [*self.values, *self.early] if v.address in self.names}
-        for kind in kept.values():
+        for short in kept.values():
+            kind = self._spelled(spelt_out(self.kernel, short))
             counts[f"sizeof({kind})"] = counts.get(f"sizeof({kind})", 0) + 1
         for row in self.rows:
             size = f"sizeof({row.element})"
@@ -868,7 +884,7 @@ class RowKeeper:
         source, kernel = self.source, self.kernel
         statement = launch.statement
         rows = row_loop(kernel)
-        count = host_text(kernel, launch, rows.bound_node) if rows is not None else launch.extents(launch.grid)[0]
+        count = host_text(kernel, launch, rows.bound_node) if rows is not None else self._blocks(launch)
         steps = host_text(kernel, launch, self.loops[0].bound_node)
         function, length = source.of(launch.function), self.code.fresh("steps", "row_steps")
         items, run = self.code.fresh("items"), self.code.fresh("launch_kept")
@@ -914,6 +930,18 @@ class RowKeeper:
         else:
             lines = ["{", *(unit + line for line in lines), "}"]
         edits.replace(statement, f"\n{indent}".join(lines))
+
+    def _is_wide(self, launch: Launch) -> bool:
+        """Whether its grid has more than one dimension."""
+        return launch.extents(launch.grid)[1:] != ("1", "1")
+
+    def _blocks(self, launch: Launch) -> str:
+        """How many blocks there are, and so rows, as an expression of the host's."""
+        extents = launch.extents(launch.grid)
+        if not self._is_wide(launch):
+            return extents[0]
+        plain = [e if e.isidentifier() or e.isdigit() else f"({e})" for e in extents if e != "1"]
+        return " * ".join(["int64_t{1}", *plain])
 
     def _shared_bytes(self, launch: Launch) -> str:
         """Dynamic shared memory of the new kernel: what lies before the row that is gone."""

@@ -27,7 +27,7 @@ from nodes.rewrites._block_values import UNKNOWN, Memory
 from nodes.rewrites._idle import without_idle
 from nodes.rewrites._numbers import FLT_MAX, Numbers, base_of, close
 from nodes.rewrites._online import Online, declares, recurrence
-from nodes.rewrites._reduction_uses import is_leaders, keep_apart, slots_of
+from nodes.rewrites._reduction_uses import is_leaders, keep_apart, slots_of, start_of
 from nodes.rewrites._row_blocks import remove_line
 from nodes.rewrites.algebra import Polynomial
 from nodes.rewrites.device_code import (
@@ -231,7 +231,7 @@ class _Run:
                     {f"{place}.{part}": v for part, v in value.items()} if isinstance(value, dict) else {place: value}
                 )
                 found |= {name: (v, everywhere) for name, v in parts.items()}
-        for name, value in self.frame.scopes[0].items():
+        for name, value in {n: v for scope in self.frame.scopes for n, v in scope.items()}.items():
             values = value if isinstance(value, list) else [value] * block.width
             for part in values[0] if isinstance(values[0], dict) else [""]:
                 mine = [v.get(part, UNKNOWN) if isinstance(v, dict) else v for v in values] if part else values
@@ -484,7 +484,8 @@ class _Joined:
         keep_apart(edits, code, self.kernel, first, taken[-1])
         text = f"\n{source.indent(first)}".join(lines)
         if whole:
-            edits.changes.append((first.start_byte, whole[-1].end_byte, text))
+            start, lost = start_of(source, first)
+            edits.changes.append((start, whole[-1].end_byte, lost + text))
         else:
             edits.insert(first.start_byte, f"{text}\n{source.indent(first)}")
         for statement in inner[:left]:

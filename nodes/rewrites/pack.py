@@ -5,6 +5,9 @@ loop, or one guarded element a thread) whose body reads or writes neighbouring e
 may be a vector (half2, float2, uint2) that the kernel sees its parameter through, see _vectors.py. The loop
 then runs over packs: indices and everything else that is the same for a whole pack are computed once, all loads come
 before the arithmetic, all stores after it. Right because no thread may rely on another's elements between two barriers.
+Elements that are reached under a condition which is the same for a whole pack, `bias ? bias[i] : 0`, move under it; elements
+that each ask for themselves, `mask[i] ? x[i] : y[i]`, are loaded where one of the pack is read, so nothing is touched
+that is further from a read element than its own 16 bytes.
 
 The host launches packs only where every row starts on a pack (sizes divide, pointers are aligned to 16 bytes) and falls
 back to packs of one element; no tail is needed.
@@ -21,8 +24,11 @@ from nodes.rewrites import Facts, _vectors
 from nodes.rewrites._insert import free
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
+    COORDINATES,
+    LOADS,
     Access,
     Code,
+    Definition,
     Kernel,
     Launch,
     code_of,
@@ -33,7 +39,7 @@ from nodes.rewrites.device_code import (
     same,
     without_unused,
 )
-from nodes.rewrites.regions import Region, Stride, accesses_in, carries_state, conditional, regions, streams
+from nodes.rewrites.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, regions, streams
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
 
@@ -45,7 +51,7 @@ ORDER = 30
 
 ELEMENT_BYTES = {
     "float": 4, "__half": 2, "half": 2, "__nv_bfloat16": 2, "nv_bfloat16": 2, "int8_t": 1, "uint8_t": 1, "char": 1,
-    "signed char": 1, "unsigned char": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_storage_t": 1, "int": 4, "int32_t": 4, "uint32_t": 4,
+    "signed char": 1, "unsigned char": 1, "bool": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_storage_t": 1, "int": 4, "int32_t": 4, "uint32_t": 4,
     "double": 8, "int64_t": 8, "int16_t": 2, "uint16_t": 2, "short": 2, "unsigned": 4,
     "__half2": 4, "half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4, "float2": 8, "int2": 8, "uint2": 8,
     "char2": 2, "uchar2": 2, "char4": 4, "uchar4": 4, "short2": 4, "ushort2": 4, "short4": 8, "ushort4": 8, "uint": 4,
@@ -109,6 +115,10 @@ class Group:
     stride: int
     name: str = ""
     remainders: set[int] = field(default_factory=set)
+    guards: dict[int, tuple[Guard, ...]] = field(default_factory=dict)
+    """By access: the conditions under which it is reached."""
+    asked: list[Node] | None = None
+    """Declarations that the conditions of a load need for each lane; None where they are the same for the whole pack."""
 
     @property
     def first(self) -> Access:
@@ -122,13 +132,44 @@ class Group:
             lane = _remainder(access, self.stride)
             if access.reads and lane not in seen_write:
                 return True
-            if access.writes:
+            if access.writes and not self.guards.get(access.node.id):
                 seen_write.add(lane)
         return False
+
+    def cases(self, accesses: list[Access]) -> list[tuple[Guard, ...]]:
+        """The conditions of which one must hold for any of the accesses; [()] where nothing need hold."""
+        found = {tuple(g.key for g in guards): guards for guards in (self.guards.get(a.node.id, ()) for a in accesses)}
+        while True:
+            both = next((k for k in found if k and (*k[:-1], (k[-1][0], not k[-1][1])) in found), None)
+            if both is None:
+                break
+            found[both[:-1]] = found[both][:-1]
+            del found[both], found[(*both[:-1], (both[-1][0], not both[-1][1]))]
+        return [guards for k, guards in found.items() if not any(k[:n] in found for n in range(len(k)))]
+
+    def check_stores(self, shared: set[int]) -> None:
+        """Raises Unsupported where some lanes may be stored and others not: `shared` are the conditions of whole packs."""
+        stores = [access for access in self.accesses if access.writes]
+        cases = [
+            {
+                tuple(g.key for g in guards)
+                for guards in self.cases([s for s in stores if _remainder(s, self.stride) == r])
+            }
+            for r in sorted({_remainder(s, self.stride) for s in stores})
+        ]
+        if any(other != cases[0] or any(node not in shared for keys in other for node, _ in keys) for other in cases):
+            raise Unsupported("lanes of one pack that are stored under different conditions")
 
     @property
     def writes(self) -> bool:
         return any(access.writes for access in self.accesses)
+
+    @property
+    def conditions(self) -> list[Node]:
+        """What is asked before the pack is loaded or stored."""
+        reading, writing = ([a for a in self.accesses if getattr(a, effect)] for effect in ("reads", "writes"))
+        cases = [*(self.cases(reading) if self.reads else ()), *self.cases(writing)]
+        return [guard.condition for guards in cases for guard in guards]
 
 
 @dataclass
@@ -140,6 +181,8 @@ class Packed:
     groups: list[Group]
     multiples: list[tuple[Polynomial, int]]
     """Each polynomial must be a multiple of (width * the integer)."""
+    shared: list[Node]
+    """Reads of an element that a whole pack has in common, `scale[i / columns]`."""
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -250,6 +293,9 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     stored = {
         name for access in accesses_in(kernel, region) if access.writes for name in (access.root, access.base.text)
     }
+    varied: list[tuple[Access, tuple[Guard, ...], tuple[object, ...]]] = []
+    shared: list[Node] = []
+    shared_conditions: set[int] = set()
     seen_as: dict[str, set[Symbol]] = {}
     for access in accesses_in(kernel, region):
         seen_as.setdefault(access.root, set()).add(access.base)
@@ -272,7 +318,15 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
                 raise Unsupported("an index that the body changes")
             if any(_looked_up(code, symbol) & stored for symbol in access.offset.symbols):
                 raise Unsupported("an index out of memory that the body changes")
-            if uneven or not 1 <= step <= (4 if size == 1 else 1) or conditional(access.node, region, kernel):
+            if step == 0 and not uneven and stride.multiples and not access.writes and access.root not in stored:
+                for launch in kernel.launches:
+                    for polynomial in stride.multiples:
+                        _conditions(kernel, launch, region, polynomial, 1)
+                shared.append(access.node)
+                multiples += [(polynomial, 1) for polynomial in stride.multiples]
+                continue
+            guards = guards_of(access.node, region, kernel)
+            if uneven or not 1 <= step <= (4 if size == 1 else 1) or guards is None:
                 raise Unsupported("not lanes of a pack")
             remainder = _remainder(access, step)
             aligned = access.offset - Polynomial.constant(remainder)
@@ -280,6 +334,19 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
             for launch in kernel.launches:
                 for polynomial, times in needed:
                     _conditions(kernel, launch, region, polynomial, times)
+            if guards:
+                _check_in_front(code, region, access.node)
+                if not _is_sized(kernel, access.element):
+                    raise Unsupported("elements of unknown size")
+                of_pack = _asked_once(code, kernel, region, stored, guards)
+                needed += [(m, 1) for _, multiples_of in of_pack for m in multiples_of]
+                shared_conditions |= {guard.condition.id for guard, _ in of_pack}
+                if len(of_pack) < len(guards) and (access.reads or not access.writes):
+                    if access.writes or step != 1:
+                        raise Unsupported("an element that is changed where it asks for that itself")
+                    varied.append((access, guards, (access.base, aligned, step)))
+                    multiples += needed
+                    continue
         except Unsupported:
             if access.writes:
                 scalar_writes.add(access.root)
@@ -287,8 +354,14 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         group = groups.setdefault((access.base, aligned, step), Group([], step))
         group.accesses.append(access)
         group.remainders.add(remainder)
+        group.guards[access.node.id] = guards
         multiples += needed
     multiples += _divided_whole(code, kernel, region)
+    for group in groups.values():
+        try:
+            group.check_stores(shared_conditions)
+        except Unsupported:
+            scalar_writes.add(group.first.root)
     kept = []
     for group in groups.values():
         whole = group.remainders == set(range(group.stride))
@@ -299,6 +372,9 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         elif group.writes:
             scalar_writes.add(group.first.root)
     kept = [g for g in kept if g.first.root not in scalar_writes]
+    if any(access.root in scalar_writes for access, _, _ in varied):
+        varied = [v for v in varied if v[0].root not in scalar_writes]
+    _add_varied(code, kernel, region, stored, kept, groups, varied)
     if region.kind == "guard" and not _only_block_index(kernel, region):
         return None
     stores = any(access.writes for access in accesses_in(kernel, region))
@@ -325,7 +401,174 @@ def _packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     for group in kept:
         group.name = free(f"{_called(code.source, group.first)}_pack", taken)
         taken.add(group.name)
-    return Packed(kernel, region, kept, multiples)
+    return Packed(kernel, region, kept, multiples, shared)
+
+
+def _asked_once(
+    code: Code, kernel: Kernel, region: Region, stored: set[str], guards: tuple[Guard, ...]
+) -> list[tuple[Guard, list[Polynomial]]]:
+    """The conditions that a whole pack shares, with what must be a multiple of its width for that."""
+    found = []
+    for guard in guards:
+        try:
+            found.append((guard, _Condition(code, kernel, region, stored).checked(guard.condition)))
+        except Unsupported:
+            continue
+    return found
+
+
+def _add_varied(
+    code: Code,
+    kernel: Kernel,
+    region: Region,
+    stored: set[str],
+    kept: list[Group],
+    groups: dict[tuple[object, ...], Group],
+    varied: list[tuple[Access, tuple[Guard, ...], tuple[object, ...]]],
+) -> None:
+    """Reads that each element asks for itself join the packs, where what they ask can be told from packs that are loaded
+    in any case. The others stay reads of single elements."""
+    told = [g for g in kept if g.reads and not g.writes and not any(g.guards.values())]
+    for access, guards, key in varied:
+        group = groups.get(key) or Group([], 1)
+        if group.accesses and not any(group is g for g in kept):
+            continue
+        condition = _Condition(code, kernel, region, stored, told)
+        try:
+            for guard in guards:
+                condition.checked(guard.condition)
+        except Unsupported:
+            continue
+        group.asked = [*(group.asked or ()), *condition.per_lane]
+        if not group.accesses:
+            groups[key] = group
+            kept.append(group)
+        group.accesses.append(access)
+        group.remainders.add(0)
+        group.guards[access.node.id] = guards
+
+
+_TALKS = re.compile(
+    r"atomic|sync|shfl|vote|ballot|match|any|all|reduce|clock|rand|asm|^__st|^__ld|mem|printf|assert|trap"
+)
+
+
+@dataclass
+class _Condition:
+    """Whether a condition may be asked in front of a pack's loads, once, or once a lane where `told` are the packs that
+    it may be told from."""
+
+    code: Code
+    kernel: Kernel
+    region: Region
+    stored: set[str]
+    told: list[Group] | None = None
+    per_lane: list[Node] = field(default_factory=list)
+    """Declarations of the body that it needs for each lane."""
+
+    def checked(self, node: Node, depth: int = 0) -> list[Polynomial]:
+        """What must be a multiple of the pack's width so that a pack shares the condition. Raises Unsupported where it
+        cannot be asked there."""
+        source, code, multiples = self.code.source, self.code, list[Polynomial]()
+        lanes = [access.node for group in self.told or () for access in group.accesses]
+        lanes = [lane for lane in lanes if inside(lane, node)]
+        whole: list[Node] = []
+        for here in source.walk(node):
+            if any(inside(here, lane) for lane in lanes):
+                continue
+            if here.type == "binary_expression" and (divided := self._divided(here)) is not None:
+                whole.append(here)
+                multiples += divided
+            if here.type in {"assignment_expression", "update_expression", "lambda_expression", "pointer_expression"}:
+                raise Unsupported("a condition that does something")
+            if here.type == "call_expression":
+                self._check_call(here)
+            elif here.type == "subscript_expression":
+                base = code.pointer_base(code.polynomial(here.child_by_field_name("argument")))
+                root = code.root_of(base) if base is not None else "?"
+                if root in self.stored | {"", "?"}:
+                    raise Unsupported("a condition on memory that changes")
+            elif here.type == "identifier" and not same(here.parent.child_by_field_name("function"), here):
+                known = source.of(here) == self.region.name and any(inside(here, part) for part in whole)
+                multiples += [] if known else self._checked_name(here, depth)
+        return multiples
+
+    def _divided(self, node: Node) -> list[Polynomial] | None:
+        """What must be a multiple so that `i / n` is the same for a whole pack; None for anything else."""
+        source, stride = self.code.source, Stride(self.region.symbol)
+        if source.of(node.child_by_field_name("operator")) not in {"/", "%", ">>"}:
+            return None
+        index = self.code.polynomial(node)
+        lookups = any(True for _ in source.walk(node, "subscript_expression", "call_expression"))
+        try:
+            return (
+                stride.multiples
+                if index.depends_on(self.region.symbol) and not lookups and not stride.of(index)
+                else None
+            )
+        except Unsupported:
+            return None
+
+    def _check_call(self, call: Node) -> None:
+        function, source = call.child_by_field_name("function"), self.code.source
+        name = source.of(function).split("<")[0]
+        if name in LOADS or (function is not None and function.type == "primitive_type"):
+            return
+        mine = name in self.code.overloads or name in self.code.macros
+        if mine or function is None or function.type not in {"identifier", "template_function"} or _TALKS.search(name):
+            raise Unsupported("a condition that calls a function")
+
+    def _checked_name(self, name: Node, depth: int) -> list[Polynomial]:
+        code, region, text = self.code, self.region, self.code.source.of(name)
+        found = code.definition(name)
+        if text == "threadIdx" or depth > 8:
+            raise Unsupported("a condition on the thread")
+        if found is None:
+            if text in COORDINATES:
+                part = code.source.of(name.parent)
+                if region.kind in {"grid", "guard"} and part.endswith(f".{region.axis}"):
+                    raise Unsupported("a condition on the thread")
+            return []
+        if found.where == region.symbol.where or found.kind == "macro":
+            raise Unsupported("a condition on the element")
+        if not region.holds(found.declaration):
+            changed = self.kernel.changes_within(Polynomial.symbol(Symbol(text, found.where)), list(region.body))
+            if changed or region.tells_apart(code.polynomial(name)):
+                raise Unsupported("a condition that the body changes, or on the thread")
+            return []
+        if not any(same(found.declaration, s) for s in region.body) or found.value is None or code.mutated(found):
+            raise Unsupported("a condition on something that is not known in front of the loads")
+        try:
+            return _Condition(code, self.kernel, region, self.stored).shared(found, depth + 1)
+        except Unsupported:
+            if self.told is None or len(found.declaration.children_by_field_name("declarator")) != 1:
+                raise
+        multiples = self.checked(found.value, depth + 1)
+        if not any(same(found.declaration, s) for s in self.per_lane):
+            self.per_lane.append(found.declaration)
+        return multiples
+
+    def shared(self, found: Definition, depth: int) -> list[Polynomial]:
+        """What must be a multiple of the pack's width so that a variable of the body is the same for a whole pack."""
+        assert found.value is not None and found.declarator is not None
+        stride = Stride(self.region.symbol)
+        lookups = any(True for _ in self.code.source.walk(found.value, "subscript_expression", "call_expression"))
+        try:
+            if not lookups and stride.of(self.code.polynomial(found.value)) == 0:
+                return stride.multiples
+        except Unsupported:
+            pass
+        return self.checked(found.value, depth)
+
+
+def _check_in_front(code: Code, region: Region, node: Node) -> None:
+    """Raises Unsupported where an address names what is declared under a condition."""
+    for name in code.source.walk(node, "identifier"):
+        found = code.definition(name)
+        if found is None or not region.holds(found.declaration) or found.where == region.symbol.where:
+            continue
+        if not any(same(found.declaration, statement) for statement in region.body):
+            raise Unsupported("an address that is only known under the condition")
 
 
 def _tell_apart(code: Code, region: Region, nodes: list[Node]) -> bool:
@@ -547,6 +790,11 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     return narrowest
 
 
+def _is_sized(kernel: Kernel, element: str) -> bool:
+    plain = kernel.code.plain_type(_vectors.spelt_out(kernel, element))
+    return element in kernel.template_names or plain in ELEMENT_BYTES or bool(_trait_bytes(kernel, element))
+
+
 def _trait_bytes(kernel: Kernel, element: str) -> list[int]:
     """The sizes of `typename Trait<T>::type`, by T; empty where one is not known."""
     found = [ELEMENT_BYTES.get(kernel.code.plain_type(name), 0) for name in _vectors.trait_types(kernel, element)]
@@ -569,13 +817,19 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     kind = region.type if region.type != "auto" else "int64_t"
     lines, written = [f"const {kind} {first} = {pack} * {width};"], list[str]()
     lines += indices  # loads come before what is computed once a pack: it may wait for loads of its own
-    for group in sorted(packed.groups, key=lambda group: not group.reads):
+    for group in sorted(packed.groups, key=lambda group: (not group.reads, group.asked is not None)):
         size = width if group.stride == 1 else f"{group.stride} * {width}, {width}"
         element = group.first.element
         if group.reads:
-            lines.append(
-                f"{'' if group.writes else 'const '}Lanes<{element}, {size}> {group.name} = load_lanes<{size}>({_address(packed, group, first)});"
-            )
+            load = f"load_lanes<{size}>({_address(packed, group, first)})"
+            if condition := _when(packed, group, "reads", lane):
+                if group.asked is not None:
+                    asked = free(f"{_called(source, group.first)}_read", taken)
+                    taken.add(asked)
+                    lines += _asked_by_lane(packed, group, asked, condition, (width, lane, unit))
+                    condition = asked
+                load = f"{condition} ? {load} : Lanes<{element}, {size}>{{}}"
+            lines.append(f"{'' if group.writes else 'const '}Lanes<{element}, {size}> {group.name} = {load};")
         else:
             written.append(f"Lanes<{element}, {size}> {group.name};")
     lines += [*per_pack, *written]
@@ -585,9 +839,12 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
         *(unit + line for line in _flat(per_lane)),
         "}",
     ]
-    stores = [
-        f"store_lanes({_address(packed, group, first)}, {group.name});" for group in packed.groups if group.writes
-    ]
+    stores = list[str]()
+    for group in packed.groups:
+        if group.writes:
+            condition = _when(packed, group, "writes", lane)
+            store = f"store_lanes({_address(packed, group, first, stored=True)}, {group.name});"
+            stores.append(f"if ({condition}) {store}" if condition else store)
     text = "\n".join(
         inner + line if line and not line.startswith("#") else line for line in _flat([*lines, *body, *stores])
     )
@@ -625,6 +882,68 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
         edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
 
 
+def _when(packed: Packed, group: Group, effect: str, lane: str) -> str:
+    """The condition under which a pack is loaded or stored, or one of its lanes `k` read; "" for always."""
+    source, first = packed.kernel.source, free("first", packed.kernel.identifiers())
+    replaced = [*_lanes(packed, lane), *_firsts(packed, first)]
+    cases = group.cases([access for access in group.accesses if getattr(access, effect)])
+    written = []
+    for at, guards in enumerate(cases):
+        if not guards:
+            return ""
+        # Of `a || (!a && b)` the `!a` is said already.
+        earlier = {tuple(g.key for g in case) for case in cases[:at]}
+        keys = [(*(g.key for g in guards[:n]), (guard.key[0], True)) for n, guard in enumerate(guards)]
+        said = [not guard.holds and key in earlier for guard, key in zip(guards, keys, strict=True)]
+        asked = [guard for guard, known in zip(guards, said, strict=True) if not known] or list(guards)
+        parts = []
+        for guard in asked:
+            text, kind = source.render(guard.condition, replaced), guard.condition.type
+            compound = kind in {"binary_expression", "conditional_expression", "comma_expression"}
+            alone = len(cases) == len(asked) == 1 and guard.holds and group.asked is None
+            text = f"({text})" if compound and not alone and not text.startswith("(") else text
+            parts.append(text if guard.holds else f"!{text}")
+        written.append(" && ".join(parts) if len(cases) == 1 or len(parts) == 1 else f"({' && '.join(parts)})")
+    return " || ".join(dict.fromkeys(written))
+
+
+def _asked_by_lane(packed: Packed, group: Group, asked: str, condition: str, names: tuple[str, str, str]) -> list[str]:
+    """`bool x_read = false; for (k ...) x_read |= mask_pack.at[k] != 0;`"""
+    source, (width, lane, unit) = packed.kernel.source, names
+    needed = [s for s in packed.region.body if any(same(s, other) for other in group.asked or ())]
+    first = free("first", packed.kernel.identifiers())
+    replaced = [*_lanes(packed, lane), *_firsts(packed, first)]
+    body = [_relined(source, s, source.render(s, replaced)) for s in needed]
+    body.append(f"{asked} |= {condition};")
+    return [
+        f"bool {asked} = false;",
+        "#pragma unroll",
+        f"for (int {lane} = 0; {lane} < {width}; ++{lane}) {{",
+        *(unit + line for line in _flat(body)),
+        "}",
+    ]
+
+
+def _firsts(packed: Packed, first: str) -> list[tuple[Node, str]]:
+    """The element's index where the pack's first stands for all: in what is read for all of them, and in conditions."""
+    conditions = [condition for group in packed.groups for condition in group.conditions]
+    asked = [statement for group in packed.groups for statement in group.asked or ()]
+    nodes = [*packed.shared, *conditions, *asked]
+    return [place for node in nodes for place in _first(packed, node, first)]
+
+
+def _lanes(packed: Packed, lane: str) -> list[tuple[Node, str]]:
+    """The packs' accesses, each with the lane that stands for it."""
+    return [
+        (
+            access.node,
+            f"{'&' if access.address else ''}{group.name}.at[{_lane(lane, group.stride, _remainder(access, group.stride))}]",
+        )
+        for group in packed.groups
+        for access in group.accesses
+    ]
+
+
 def _drop(edits: Edits, statement: Node) -> None:
     """The statement goes, with its lines where it has them for itself."""
     data = edits.source.data
@@ -639,9 +958,13 @@ def _flat(lines: list[str]) -> list[str]:
     return [part for line in lines for part in line.split("\n")]
 
 
-def _address(packed: Packed, group: Group, first: str) -> str:
-    """The pack's first element, as `&base[index]`."""
-    access = next(a for a in group.accesses if _remainder(a, group.stride) == 0)
+def _address(packed: Packed, group: Group, first: str, stored: bool = False) -> str:
+    """The pack's first element, as `&base[index]`; as the kernel writes it where that is `stored`, for what it reads may go
+    by another name, that of a pointer to constants."""
+    begins = [a for a in group.accesses if _remainder(a, group.stride) == 0]
+    access = begins[0]
+    if stored and _is_through_constants(packed, access):
+        access = next((a for a in begins if a.writes), access)
     source, node = packed.kernel.source, access.node
     if access.address:
         return source.render(node, _first(packed, node, first))
@@ -654,6 +977,21 @@ def _address(packed: Packed, group: Group, first: str) -> str:
         assert argument is not None
         return source.render(argument, _first(packed, argument, first))
     return "&" + source.render(node, _first(packed, node, first))
+
+
+def _is_through_constants(packed: Packed, access: Access) -> bool:
+    """`const T* row = x + at;` with `row[i]`"""
+    source = packed.kernel.source
+    for name in source.walk(access.node, "identifier"):
+        found = packed.kernel.code.definition(name)
+        if found is not None and found.kind == "local" and found.declaration.type == "declaration":
+            pointer = found.value is not None and any(
+                True for _ in source.walk(found.declaration, "pointer_declarator")
+            )
+            constants = any(c.type == "type_qualifier" and source.of(c) == "const" for c in found.declaration.children)
+            if pointer and constants:
+                return True
+    return False
 
 
 def _first(packed: Packed, node: Node, first: str) -> list[tuple[Node, str]]:
@@ -673,11 +1011,6 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str],
     for every lane."""
     region, kernel = packed.region, packed.kernel
     source, code = kernel.source, kernel.code
-    lanes = {
-        access.node.id: f"{'&' if access.address else ''}{group.name}.at[{_lane(lane, group.stride, _remainder(access, group.stride))}]"
-        for group in packed.groups
-        for access in group.accesses
-    }
     packed_nodes = [access.node for group in packed.groups for access in group.accesses]
     written = {name for a in accesses_in(kernel, region) if a.writes for name in (a.root, a.base.text)}
     varying = {region.symbol.where}
@@ -694,17 +1027,20 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str],
         declared = statement.children_by_field_name("declarator")
         if _is_index(code, region, statement, declared, varying):
             indices.append(statement)
-            if not all(_is_whole(code, packed, d) for d in declared):
-                varying |= {d.start_byte for d in declared}
+            varying |= {d.start_byte for d in declared if not _is_whole(code, packed, d)}
             continue
         if not _varies(code, statement, varying, written, packed_nodes):
             hoisted.append(statement)
         else:
             varying |= {d.start_byte for d in declared}
-    replaced = [(node, lanes[node.id]) for node in packed_nodes]
+    replaced = [*_lanes(packed, lane), *_firsts(packed, first)]
     rest = [s for s in region.body if not any(same(s, h) for h in [*hoisted, *indices])]
     per_lane = [_relined(source, s, source.render(s, replaced)) for s in rest]
     addresses = " ".join(_address(packed, group, first) for group in packed.groups)
+    conditions = [condition for group in packed.groups for condition in group.conditions]
+    _check_once(code, packed, conditions, [*hoisted, *indices], varying)
+    asked = [statement for group in packed.groups for statement in group.asked or ()]
+    addresses = " ".join([addresses, *(source.of(node) for node in [*conditions, *asked])])
     needed: list[str] = []
     per_pack: list[str] = []
     kept_lane: list[str] = []
@@ -714,22 +1050,47 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str],
         names = {_name(code, d) for d in statement.children_by_field_name("declarator")}
         once = source.render(statement, _first(packed, statement, first))
         still = any(d.start_byte in varying for d in statement.children_by_field_name("declarator"))
-        used_below = any(re.search(rf"\b{re.escape(n)}\b", below) for n in names)
-        used_above = any(re.search(rf"\b{re.escape(n)}\b", above) for n in names)
+        used_below = any(_named_in(n, below) for n in names)
+        used_above = any(_named_in(n, above) for n in names)
         if used_above:
             needed.insert(0, _relined(source, statement, once))
             above += " " + once
-        elif (used_below and not still) or any(re.search(rf"\b{re.escape(n)}\b", " ".join(per_pack)) for n in names):
+        elif (used_below and not still) or any(_named_in(n, " ".join(per_pack)) for n in names):
             per_pack.insert(0, _relined(source, statement, once))
         if used_below and still:
             each = source.of(statement)
             kept_lane.insert(0, _relined(source, statement, each))
             below += " " + each
     per_lane = kept_lane + per_lane
-    if re.search(rf"\b{re.escape(region.name)}\b", " ".join(per_lane)):
+    if _named_in(region.name, " ".join(per_lane)):
         kind = region.type if region.type != "auto" else "int64_t"
         per_lane.insert(0, f"const {kind} {region.name} = {first} + {lane};")
     return needed, per_pack, per_lane
+
+
+def _named_in(name: str, text: str) -> bool:
+    """Whether a variable is named, and not only a field called alike."""
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)}\b", text))
+
+
+def _check_once(code: Code, packed: Packed, conditions: list[Node], once: list[Node], varying: set[int]) -> None:
+    """Raises Unsupported where a condition names what is not declared in front of the loads, for the whole pack."""
+    lanes = [access.node for group in packed.groups for access in group.accesses]
+    for name in (n for lane in lanes for n in code.source.walk(lane, "identifier")):
+        found = code.definition(name)
+        known = found is None or not packed.region.holds(found.declaration)
+        if not known and not any(same(found.declaration, statement) for statement in once):
+            raise Unsupported("an address that is not known in front of the loads")
+    asked = [statement for group in packed.groups for statement in group.asked or ()]
+    for node in [*conditions, *asked]:
+        for name in code.source.walk(node, "identifier"):
+            found = code.definition(name)
+            if found is None or not packed.region.holds(found.declaration) or any(inside(name, lane) for lane in lanes):
+                continue
+            if any(same(found.declaration, statement) for statement in asked):
+                continue
+            if found.where in varying or not any(same(found.declaration, statement) for statement in once):
+                raise Unsupported("a condition that is not the same for a whole pack")
 
 
 def _lane(lane: str, stride: int, remainder: int) -> str:
@@ -776,6 +1137,10 @@ def _is_index(code: Code, region: Region, statement: Node, declared: list[Node],
             return False
         if declarator.start_byte in varying:
             return False
+        if pointer and any(
+            code.root_of(s) == "" for s in code.polynomial(declarator.child_by_field_name("value")).symbols
+        ):
+            return False  # to a variable of each element's own
     if any(True for _ in code.source.walk(statement, "subscript_expression")):
         return False
     return not any(code.source.of(n.children[0]) == "*" for n in code.source.walk(statement, "pointer_expression"))
@@ -822,6 +1187,7 @@ def _rewrite_launch(
     bases = dict.fromkeys(group.first.root for packed in found for group in packed.groups)
     names = [p.name for p in kernel.parameters]
     pointers = [source.of(launch.arguments[names.index(base)]) for base in bases]
+    pointers = [pointer for pointer in pointers if pointer not in {"nullptr", "NULL", "0"}]
     conditions.append(f"aligned_to_16_bytes({', '.join(pointers)})")
     named = dict(zip(kernel.template_names, launch.template_arguments, strict=False))
     spelt = _vectors.spelt_out(kernel, element)

@@ -12,6 +12,7 @@ from nodes.rewrites._summaries import begins_alike, is_summary
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     COORDINATES,
+    LOOPS,
     Access,
     Code,
     Definition,
@@ -90,7 +91,7 @@ def row_loop(kernel: Kernel) -> Loop | None:
     return None
 
 
-def _is_extent(kernel: Kernel, step: Polynomial) -> bool:
+def is_extent(kernel: Kernel, step: Polynomial) -> bool:
     """Whether a stride is the block's width: blockDim.x, or a name or number that stands for it in every launch."""
     if step == _poly(BLOCK_DIM):
         return True
@@ -112,7 +113,7 @@ def regions(kernel: Kernel, with_rest: bool = False) -> list[Region]:
     found: list[Region] = []
     for loop in thread_loops(kernel):
         kind: Literal["block", "team", "grid", "guard"]
-        if loop.start == _poly(THREAD) and _is_extent(kernel, loop.step):
+        if loop.start == _poly(THREAD) and is_extent(kernel, loop.step):
             kind = "block"
         elif _is_place_in_team(loop.start, loop.step):
             kind = "team"
@@ -144,7 +145,7 @@ def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
 def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:
     block = Symbol(f"blockIdx.{axis}")
     width = start.coefficient(block)
-    return start == _poly(block) * width + _poly(THREAD) and _is_extent(kernel, width)
+    return start == _poly(block) * width + _poly(THREAD) and is_extent(kernel, width)
 
 
 def _guarded(kernel: Kernel) -> Region | None:
@@ -278,29 +279,46 @@ def _comparison(code: Code, condition: Node, name: str, operator: str, joint: st
     return condition if found == operator and source.of(left) == name else None
 
 
+@dataclass(frozen=True)
+class Guard:
+    """What a condition must come to for a node to be reached."""
+
+    condition: Node
+    holds: bool
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        return self.condition.id, self.holds
+
+
+def guards_of(node: Node, region: Region, kernel: Kernel) -> tuple[Guard, ...] | None:
+    """The conditions that decide whether the node is reached when its region's element is visited, outer ones first; None
+    where it may be reached several times, or in a way that conditions do not say."""
+    found: list[Guard] = []
+    here = node
+    while not any(same(here, statement) for statement in region.body):
+        parent = here.parent
+        if parent is None or parent.type in {*LOOPS, "switch_statement", "lambda_expression"}:
+            return None
+        if parent.type in {"if_statement", "conditional_expression"}:
+            condition = parent.child_by_field_name("condition")
+            if condition is not None and not same(here, condition):
+                if condition.type == "condition_clause":
+                    condition = condition.child_by_field_name("value")
+                if condition is None or condition.type == "declaration":
+                    return None
+                found.append(Guard(condition, not same(here, parent.child_by_field_name("alternative"))))
+        joint = kernel.source.of(parent.child_by_field_name("operator")) if parent.type == "binary_expression" else ""
+        left = parent.child_by_field_name("left")
+        if joint in {"&&", "||"} and left is not None and not same(here, left):
+            found.append(Guard(left, joint == "&&"))
+        here = parent
+    return None if here.type in {*LOOPS, "switch_statement"} else tuple(reversed(found))
+
+
 def conditional(node: Node, region: Region, kernel: Kernel) -> bool:
     """Whether the node may be skipped, or run several times, when its region's element is visited."""
-    here = node
-    while here.parent is not None and not any(same(here, statement) for statement in region.body):
-        parent = here.parent
-        if parent.type in {"for_statement", "while_statement", "do_statement", "switch_statement", "lambda_expression"}:
-            return True
-        if parent.type == "if_statement" and not same(here, parent.child_by_field_name("condition")):
-            return True
-        if parent.type == "conditional_expression" and not same(here, parent.child_by_field_name("condition")):
-            return True
-        joins = parent.type == "binary_expression" and kernel.source.of(parent.child_by_field_name("operator")) in {
-            "&&",
-            "||",
-        }
-        if joins and same(here, parent.child_by_field_name("right")):
-            return True
-        here = parent
-    if any(same(here, s) for s in region.body):
-        return here.type in {"for_statement", "while_statement", "do_statement", "switch_statement"} or (
-            here.type == "if_statement" and not inside(node, here.child_by_field_name("condition") or node)
-        )
-    return True
+    return guards_of(node, region, kernel) != ()
 
 
 class Stride:
@@ -334,6 +352,8 @@ class Stride:
         if symbol.operator not in {"/", "%"}:
             raise Unsupported(f"an index through {symbol.text}")
         dividend, divisor = symbol.operands
+        while symbol.operator == "/" and (inner := _only_symbol(dividend)) is not None and inner.operator == "/":
+            dividend, divisor = inner.operands[0], inner.operands[1] * divisor  # a / b / c is a / (b * c)
         if divisor.depends_on(self.symbol):
             raise Unsupported("a division by the loop variable")
         step = self.of(dividend)
@@ -347,6 +367,11 @@ class Stride:
             else [divisor]
         )
         return 1 if symbol.operator == "%" else 0
+
+
+def _only_symbol(polynomial: Polynomial) -> Symbol | None:
+    symbols = list(polynomial.symbols)
+    return symbols[0] if len(symbols) == 1 and polynomial == Polynomial.symbol(symbols[0]) else None
 
 
 def check_coordinates(kernel: Kernel, headers: Iterable[Node], steps: Collection[str] = ()) -> None:
@@ -405,6 +430,11 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
             own = found is not None and array and "__shared__" not in source.of(found.declaration)
             if found is not None and own and not any(inside(found.declaration, s) for s in whole):
                 return True  # an array of the thread's own outlives the element
+    for access in kernel.accesses:
+        if access.writes and not access.root and any(inside(access.node, s) for s in whole):
+            held = code.own_variable(access.base.node) if access.base.node is not None else None
+            if held is not None and not any(inside(held.declaration, s) for s in whole):
+                return True  # so does a variable of its own, written through a pointer
     kinds: dict[tuple[int, str], str] = {}
     for statement in whole:
         for identifier in source.walk(statement, "identifier"):

@@ -124,17 +124,8 @@ def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, dept
     if node.type == "unary_expression" and code.source.of(node.children[0]) == "!":
         inner = value_in(code, kernel, launch, node.children[-1], depth + 1)
         return None if inner is None else int(not inner)
-    if node.type == "identifier":
-        found = code.definition(node)
-        if found is None:
-            return None
-        if found.kind == "macro":
-            return _number(code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()"))
-        if found.kind == "global" and found.value is not None and "const" in code.source.of(found.declaration):
-            return value_in(code, kernel, None, found.value, depth + 1)
-        if found.kind == "template" and launch is not None:
-            return _argument(code, kernel, launch, text)
-        return None
+    if node.type in {"identifier", "type_identifier"}:  # as an argument of a template, a name could be either
+        return _of_name(code, kernel, launch, node, depth)
     if node.type != "binary_expression":
         return None
     sides = [node.child_by_field_name(f) for f in ("left", "right")]
@@ -145,6 +136,19 @@ def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, dept
     if joint == "||":
         return 1 if left or right else None if None in (left, right) else 0
     return None if left is None or right is None or joint not in OPERATORS else int(OPERATORS[joint](left, right))
+
+
+def _of_name(code: Code, kernel: Kernel, launch: Launch | None, name: Node, depth: int) -> int | None:
+    found = code.definition(name)
+    if found is None:
+        return None
+    if found.kind == "macro":
+        return _number(code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()"))
+    if found.kind == "global" and found.value is not None and "const" in code.source.of(found.declaration):
+        return value_in(code, kernel, None, found.value, depth + 1)
+    if found.kind == "template" and launch is not None:
+        return _argument(code, kernel, launch, found.name)
+    return None
 
 
 def _number(text: str) -> int | None:
@@ -159,8 +163,8 @@ def _argument(code: Code, kernel: Kernel, launch: Launch, name: str) -> int | No
     at = kernel.template_names.index(name) if name in kernel.template_names else -1
     if 0 <= at < len(launch.template_arguments):
         given = launch.template_list.named_children[at] if launch.template_list is not None else None
-        if given is not None and given.type == "type_descriptor":  # `kernel<WIDTH>` may read as a type
-            return None
+        if given is not None and given.type == "type_descriptor":  # `kernel<WIDTH>` reads as a type
+            return _of_name(code, kernel, None, given, 0)
         return value_in(code, kernel, None, given) if given is not None else None
     listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
     parameters = [p for p in listed.named_children if p.type != "comment"] if listed is not None else []

@@ -182,6 +182,8 @@ class _Inlined:
         for node in source.walk(body, "type_qualifier", "storage_class_specifier"):
             if source.of(node) in {"__shared__", "static", "volatile", "extern"}:
                 raise Unsupported("memory of its own")
+        if any(source.of(n) == "volatile" for n in source.walk(self.function, "type_qualifier")):
+            raise Unsupported("accesses that happen in the order in which they stand")
         if any(n.type.startswith("preproc_") and n.type != "preproc_call" for n in source.walk(body)):
             raise Unsupported("a directive")
         for call in source.walk(body, "call_expression"):

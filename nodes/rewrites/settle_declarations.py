@@ -1,7 +1,8 @@
 """An index that is declared first and set once, later, is declared where it is set.
 
-`int x_index, y_index; ... x_index = 2 * i;` becomes `int x_index = 2 * i;`, as settle_branches leaves such places behind.
-Changes nothing by itself, but other steps follow only variables that keep their value.
+`int x_index, y_index; ... x_index = 2 * i;` becomes `int x_index = 2 * i;`, as settle_branches leaves such places behind, and
+`const int row = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;` a declaration for each. Changes nothing by itself, but
+other steps follow only variables that keep their value, and know a thread's element by a declaration of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
+from nodes.rewrites.algebra import Symbol
 from nodes.rewrites.device_code import Code, Kernel, one_after_another, same, statements
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -33,7 +35,7 @@ def _next(code: Code) -> str | None:
         for declaration in code.source.walk(kernel.body, "declaration"):
             edits = Edits(code.source)
             try:
-                if _settle(edits, code, kernel, declaration):
+                if _settle(edits, code, kernel, declaration) or _part(edits, code, kernel, declaration):
                     return edits.apply()
             except Unsupported:
                 continue
@@ -68,6 +70,27 @@ def _settle(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool
             edits.changes.append((start, end, "") if alone else (declaration.start_byte, declaration.end_byte, ""))
         return True
     return False
+
+
+def _part(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
+    """A declaration for each of several variables, of which one is the place of the thread in the grid."""
+    source = code.source
+    declarators, kind = declaration.children_by_field_name("declarator"), declaration.child_by_field_name("type")
+    values = [d.child_by_field_name("value") for d in declarators]
+    plain = all(
+        d.type == "init_declarator" and d.child_by_field_name("declarator").type == "identifier" for d in declarators
+    )
+    if len(declarators) < 2 or not plain or None in values or not INDEX.fullmatch(source.of(kind)):
+        return False
+    places = [code.polynomial(value) for value in values if value is not None]
+    blocks = [Symbol(f"blockIdx.{axis}") for axis in "xyz"]
+    if not any(p.depends_on(Symbol("threadIdx.x")) and any(p.depends_on(b) for b in blocks) for p in places):
+        return False
+    if not any(same(declaration, statement) for statement in statements(kernel.body)):
+        return False
+    head = source.data[declaration.start_byte : declarators[0].start_byte].decode()
+    edits.replace(declaration, f"\n{source.indent(declaration)}".join(f"{head}{source.of(d)};" for d in declarators))
+    return True
 
 
 def _first_set(code: Code, around: Node, uses: list[Node]) -> Node | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites._block_values import UNKNOWN, Block, Frame, Group, Memory, Part
+from nodes.rewrites._block_values import UNKNOWN, WARP, Block, Frame, Group, Memory, Part
 from nodes.rewrites._idle import without_idle
 from nodes.rewrites._reduction_uses import (
     check_readers,
@@ -32,9 +32,12 @@ from nodes.rewrites._reduction_uses import (
     nobody,
     own_name,
     slots_of,
+    start_of,
 )
 from nodes.rewrites._row_blocks import remove_line
 from nodes.rewrites._warp_reductions import called
+from nodes.rewrites._whole_warps import round_up
+from nodes.rewrites.algebra import Polynomial
 from nodes.rewrites.device_code import (
     LOOPS,
     Code,
@@ -48,6 +51,7 @@ from nodes.rewrites.device_code import (
     same,
     statements,
 )
+from nodes.rewrites.regions import EXTREMES, THREAD
 from nodes.rewrites.settle_branches import value_in
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.rewrites.warp_reduce import HELPERS, is_barrier, next_site, require_reduction, whole_warps
@@ -73,7 +77,7 @@ GROUPS = ("auto", "cg::", "cooperative_groups::")
 
 
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not any(word in source.text for word in ("__shfl_", "BlockReduce", "cooperative_groups")):
+    if not any(word in source.text for word in ("__syncthreads", "BlockReduce", "cooperative_groups")):
         return None
     text, kinds, unused = source.text, set(), set()
     site = next_site(code_of(source))
@@ -204,6 +208,8 @@ class _Result:
     """Whether every thread has it, and not the first alone."""
     bound: str
     used: set[int]
+    waits: bool = True
+    """Whether warps met; a block of one warp needs none of what blocks of more do."""
 
 
 def _joined(results: list[_Result]) -> _Result:
@@ -211,13 +217,15 @@ def _joined(results: list[_Result]) -> _Result:
     bounds = sorted({r.bound for r in results if r.bound})
     if kinds or len(bounds) > 1 or (bounds and kind == "sum"):
         raise Unsupported("widths that differ")
+    if not any(r.waits for r in results):
+        raise Unsupported("no reduction over the block")
     used = set().union(*(r.used for r in results))
     return _Result(kind, all(r.everywhere for r in results), bounds[0] if bounds else "", used)
 
 
 def _judged(block: Block, value: object) -> _Result:
     """Raises Unsupported where the value is no reduction over the block."""
-    if block.barriers == 0 or not block.kind:
+    if not block.kind or not (block.barriers or block.width == WARP):
         raise Unsupported("no reduction over the block")
     of_threads = value if isinstance(value, list) else [value] * block.width
     first = of_threads[0]
@@ -227,7 +235,7 @@ def _judged(block: Block, value: object) -> _Result:
     bound = block.bounds.get(first.bound, "") if first.bound is not None else ""
     if first.bound is not None and not bound:
         raise Unsupported("a bound without a name")
-    return _Result(block.kind, everywhere, bound, set(block.used))
+    return _Result(block.kind, everywhere, bound, set(block.used), block.barriers > 0)
 
 
 def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> _Step | None:
@@ -444,7 +452,7 @@ def _inline(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], 
     for block in code.source.walk(kernel.body, "compound_statement"):
         body = statements(block)
         for at, statement in enumerate(body):
-            reduced = _shuffled(code, statement)
+            reduced = _shuffled(code, statement) or _stored(code, kernel, widths, body[at:])
             if reduced is not None:
                 try:
                     return _without_statements(code, kernel, widths, body[at:], reduced, site)
@@ -473,6 +481,26 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
     return None
 
 
+def _stored(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node]) -> Definition | None:
+    """The variable of `slots[threadIdx.x] = value; __syncthreads();`, from which a tree may begin. Shuffles need whole warps,
+    and so say that blocks are; a tree does not, so widths must be known."""
+    if len(body) < 3 or body[0].type != "expression_statement" or not is_barrier(code.source, body[1]):
+        return None
+    assignment = body[0].named_children[0] if body[0].named_child_count else body[0]
+    if assignment.type != "assignment_expression" or code.source.of(assignment.children[1]) != "=":
+        return None
+    target, value = (assignment.child_by_field_name(f) for f in ("left", "right"))
+    if target.type != "subscript_expression" or value.type != "identifier":
+        return None
+    slots, index = target.child_by_field_name("argument"), target.child_by_field_name("indices")
+    memory = code.definition(slots) if slots.type == "identifier" else None
+    found = code.definition(value)
+    if memory is None or not slots_of(code, memory) or found is None or found.kind != "local" or slots_of(code, found):
+        return None
+    by_thread = code.polynomial(index.named_children[0]) == Polynomial.symbol(THREAD)
+    return found if by_thread and all(len(sizes) == 1 for _, sizes in widths) else None
+
+
 @dataclass(frozen=True)
 class _Cell:
     """One element of shared memory, or a variable there, that the first thread has the result for."""
@@ -489,8 +517,12 @@ def _without_statements(
 ) -> _Step:
     source = code.source
     element = source.of(reduced.declaration.child_by_field_name("type"))
+    shapes = [(launch, width) for launch, sizes in widths for width in sizes]
+    outcomes = [_run(code, kernel, launch, width, body, reduced, element) for launch, width in shapes]
+    end = max(o.end for o in outcomes)  # a block of one warp may have its result before the others
     outcomes = [
-        _run(code, kernel, launch, width, body, reduced, element) for launch, sizes in widths for width in sizes
+        o if o.end == end else _run(code, kernel, launch, width, body, reduced, element, end)
+        for o, (launch, width) in zip(outcomes, shapes, strict=True)
     ]
     result, outcome = _joined([o.result for o in outcomes]), outcomes[0]
     if any((o.end, o.variable, o.cells) != (outcome.end, outcome.variable, outcome.cells) for o in outcomes):
@@ -530,8 +562,9 @@ def _without_statements(
             made = source.render(cell.value, [(n, value) for n in places])
         lines.append(f"if (threadIdx.x == 0) {cell.target} = {made};")
     keep_apart(edits, code, kernel, first, last)
-    indent = source.indent(first)
-    edits.changes.append((first.start_byte, last.end_byte, f"\n{indent}".join([*(source.of(s) for s in kept), *lines])))
+    indent, (start, lost) = source.indent(first), start_of(source, first)
+    lines = [*(source.of(s) for s in kept), *lines]
+    edits.changes.append((start, last.end_byte, lost + f"\n{indent}".join(lines)))
     helpers = [f for f in source.walk(None, "function_definition") if f.start_byte in result.used]
     return _Step(
         edits.apply(), result.kind,
@@ -552,9 +585,17 @@ class _Outcome:
 
 
 def _run(
-    code: Code, kernel: Kernel, launch: Launch, width: int, body: list[Node], reduced: Definition, element: str
+    code: Code,
+    kernel: Kernel,
+    launch: Launch,
+    width: int,
+    body: list[Node],
+    reduced: Definition,
+    element: str,
+    least: int = 0,
 ) -> _Outcome:
-    """The statements up to the first after which the block's first thread has the result, or has left it in memory."""
+    """The statements up to the first, but at `least` so many, after which the block's first thread has the result, or has left
+    it in memory."""
     around = _Around(code, kernel, launch, reduced)
     block = _Finishing(code, width, element, around)
     around.block = block
@@ -567,7 +608,7 @@ def _run(
             if 0 in memory.held and _is_full(block, memory.held[0][0]):
                 cells.append(_Cell(memory.name if memory.scalar else f"{memory.name}[0]", None, ""))
         whole = [n for n, value in frame.scopes[0].items() if _is_full(block, block.of_thread(value, 0))]
-        if block.barriers and (whole or cells):
+        if at >= least and (block.barriers or width == WARP) and (whole or cells):
             variable = reduced.name if reduced.name in whole else whole[0] if whole else ""
             value = frame.scopes[0][variable] if variable else [Part(block.full, block.bound), *[UNKNOWN] * (width - 1)]
             cells.sort(key=lambda c: c.target)
@@ -693,6 +734,7 @@ def _cub(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], sit
     return None
 
 
+_CUB_SCOPES = {"cub", "cuda", "cuda::std", "::cub", "::cuda", "::cuda::std"}
 _CUB = {"Sum": "sum", "plus": "sum", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}
 
 
@@ -716,12 +758,16 @@ def _without_cub(
         raise Unsupported("another block reduction")
     element = inside_of[0].strip()
     arguments = [c for c in call.child_by_field_name("arguments").named_children if c.type != "comment"]
-    operation = _operation(source, arguments[1]) if method == "Reduce" and len(arguments) > 1 else "Sum"
+    operation = _operation(code, arguments[1]) if method == "Reduce" and len(arguments) > 1 else "sum"
     counted = arguments[2:] if method == "Reduce" else arguments[1:]
-    if operation not in _CUB or [source.of(c) for c in counted] not in ([], ["blockDim.x"]):
+    if not operation or [source.of(c) for c in counted] not in ([], ["blockDim.x"]):
         raise Unsupported("a reduction of another kind")
+    edits = Edits(source)
     if not all(len(sizes) == 1 or whole_warps(code, kernel, launch.block) for launch, sizes in widths):
-        raise Unsupported("blocks that may not be whole warps")
+        reduced = code.definition(arguments[0]) if arguments[0].type == "identifier" else None
+        if reduced is None or reduced.kind != "local" or not counted:
+            raise Unsupported("blocks that may not be whole warps")
+        round_up(edits, code, kernel, call, reduced, operation)
     if not counted and any([str(s) for s in sizes] != [inside_of[1].strip()] for _, sizes in widths):
         raise Unsupported("fewer threads than CUB counts on")
     temporary = source.of(held[0])
@@ -730,18 +776,55 @@ def _without_cub(
     value = source.of(arguments[0])
     if _declared_type(code, arguments[0]) != element:
         value = f"static_cast<{element}>({value})"
-    result = _Result(_CUB[operation], False, "", set())
-    reduction, edits = _reduction(result, site, value, element), Edits(source)
+    result = _Result(operation, False, "", set())
+    reduction = _reduction(result, site, value, element)
     keep_apart(edits, code, kernel, _statement(call))
     _put(edits, code, kernel, call, arguments[0], reduction, element, everywhere=False)
     return _Step(edits.apply(), result.kind, {temporary, kind})
 
 
-def _operation(source: Source, node: Node) -> str:
-    """`cub::Max()`, `cuda::std::plus<float>{}` and their like."""
-    name = source.of(node).removesuffix("()").removesuffix("{}").partition("<")[0]
+def _operation(code: Code, node: Node) -> str:
+    """sum, max or min: `cub::Max()`, `cuda::std::plus<float>{}`, a functor or a short name of the file's; "" for others."""
+    name = code.source.of(node).removesuffix("()").removesuffix("{}").partition("<")[0]
     scope, _, last = name.rpartition("::")
-    return last if scope in {"cub", "cuda", "cuda::std", "::cub", "::cuda"} else ""
+    if scope in _CUB_SCOPES:
+        return _CUB.get(last, "")
+    return _functor(code, last) or _short_name(code, last)
+
+
+def _short_name(code: Code, name: str) -> str:
+    """`using CubAddOp = cuda::std::plus<>;`, of which there may be one for each version of the library."""
+    source, kinds = code.source, set[str]()
+    for alias in source.walk(None, "alias_declaration"):
+        if source.of(alias.child_by_field_name("name")) == name:
+            scope, _, last = source.of(alias.child_by_field_name("type")).partition("<")[0].rpartition("::")
+            kinds.add(_CUB.get(last, "") if scope in _CUB_SCOPES else "")
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _functor(code: Code, name: str) -> str:
+    """Of a struct of the file whose one operator returns `a + b`, or `max(a, b)`."""
+    source = code.source
+    structs = [s for s in source.walk(None, "struct_specifier") if source.of(s.child_by_field_name("name")) == name]
+    structs = [s for s in structs if s.child_by_field_name("body") is not None]
+    functions = [f for s in structs for f in source.walk(s, "function_definition")]
+    if len(structs) != 1 or len(functions) != 1:
+        return ""
+    listed = next(source.walk(functions[0], "parameter_list"), None)
+    names = [declared_name(p.child_by_field_name("declarator") or p) for p in listed.named_children] if listed else []
+    body = functions[0].child_by_field_name("body")
+    inner = statements(body) if body is not None else []
+    made = inner[0].named_children[0] if len(inner) == 1 and inner[0].type == "return_statement" else None
+    if made is None or len(names) != 2:
+        return ""
+    both = [source.of(n) for n in names]
+    if made.type == "binary_expression" and source.of(made.child_by_field_name("operator")) == "+":
+        return "sum" if [source.of(c) for c in made.named_children] == both else ""
+    if made.type == "call_expression":
+        called_ = source.of(made.child_by_field_name("function")).removeprefix("::").removeprefix("std::")
+        given = [source.of(c) for c in made.child_by_field_name("arguments").named_children]
+        return EXTREMES.get(called_, "") if sorted(given) == sorted(both) else ""
+    return ""
 
 
 def _is_temporary(source: Source, name: Node) -> bool:
@@ -810,5 +893,5 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
         inner = (
             source.walk(around, "identifier", "type_identifier", "namespace_identifier") if around is not None else ()
         )
-        if around is not None and sum(source.of(n) == source.of(name) for n in inner) == 1:
+        if around is not None and not any(source.of(n) == source.of(name) and not inside(n, node) for n in inner):
             yield node

@@ -15,17 +15,18 @@ Reductions are recognised by what they leave with every lane (see _block_values.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites._vectors import seen_through
+from nodes.rewrites._shares import check_share
 from nodes.rewrites._warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
+    LOOPS,
     Access,
     Code,
+    Definition,
     Kernel,
     Launch,
     Loop,
@@ -52,8 +53,10 @@ SPEEDUP = 1.2
 ORDER = 43
 
 TUNABLES = """\
-#define TEAM_ITEMS 1  // tune: 1 2 4
+#define TEAM_ITEMS {items}  // tune: 1 2 4
 """
+LONG_BYTES = 32 * 16 * 4
+"""A row is long of which a warp cannot hold all with four loads of 16 bytes a lane."""
 THREADS = """\
 #define TEAM_THREADS 256  // tune: 128 256 512
 """
@@ -83,10 +86,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     code, edits = code_of(source), Edits(source)
     kinds, flat, holds, planar = set[str](), False, False, False
+    long_rows = facts.share_of_workloads(lambda _, row_bytes: row_bytes > LONG_BYTES) > 0.5
     for kernel in code.kernels:
         attempt = Edits(source)
         try:
-            keeper = TeamKeeper(code, kernel)
+            keeper = TeamKeeper(code, kernel, early=not long_rows)  # a long row takes all registers that there are
             keeper.write(attempt)
         except Unsupported:
             continue
@@ -96,7 +100,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not edits.changes:
         return None
     try:
-        require(edits, code, TUNABLES + (THREADS if flat else ""), "TEAM_ITEMS", "TEAM_THREADS")
+        require(
+            edits,
+            code,
+            TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""),
+            "TEAM_ITEMS",
+            "TEAM_THREADS",
+        )
         if flat:
             require(edits, code, CEIL_DIV, "ceil_div")
         require(edits, code, WITH_TEAM, "with_team", includes=("cstdint", "type_traits"))
@@ -113,7 +123,7 @@ class TeamKeeper(RowKeeper):
 
     suffix = "by_teams"
 
-    def __init__(self, code: Code, kernel: Kernel) -> None:
+    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
         if not kernel.launches or kernel.has_defaults:
             raise Unsupported("a kernel that is not launched here, or leaves no room for a parameter")
         self.warp_loops = [loop for loop in thread_loops(kernel) if _size(code, kernel, loop) is not None]
@@ -128,7 +138,7 @@ class TeamKeeper(RowKeeper):
         """Whether blocks are 32 by so many threads."""
         if any((loop.start == Polynomial.symbol(THREAD)) != self.planar for loop in self.warp_loops):
             raise Unsupported("loops of several kinds")
-        super().__init__(code, kernel, early=True)
+        super().__init__(code, kernel, early=early)
         self.widths = [0 if self.planar else self._width(launch) for launch in kernel.launches]
         self.reductions = reductions(code, kernel, self.size)
         self.replaced = self._coordinates()
@@ -152,22 +162,16 @@ class TeamKeeper(RowKeeper):
         around = [c for c in first.parent.named_children if c.start_byte >= first.start_byte] if first.parent else []
         return [c for c in around if c.end_byte <= last.end_byte]
 
-    def _canonical(self, access: Access, loop: Loop) -> tuple[Symbol, Polynomial]:
-        """Also of `*reinterpret_cast<const uint4*>(x + 8 * i)`, a vector that begins on an element of the parameter's."""
-        node = access.base.node
-        if node is None or node.type == "identifier" or not access.base.depends_on(loop.symbol):
-            return super()._canonical(access, loop)
-        held = self.code.polynomial(seen_through(node))
-        base = self.code.pointer_base(held)
-        if base is None or access.offset.terms:
-            raise Unsupported("an address through a cast")
-        return super()._canonical(replace(access, base=base, offset=held - Polynomial.symbol(base)), loop)
-
     def _rows(self) -> list[Row]:
         return []
 
     def _check_block(self) -> None:
         return
+
+    def _check_shares(self) -> None:
+        for reduction in reductions(self.code, self.kernel, self.size):
+            if reduction.kind == "sum":
+                check_share(self.code, self.kernel, reduction.argument, reduction.nodes[0])
 
     def _bounds(self) -> str:
         if self.flat:
@@ -411,13 +415,22 @@ class TeamKeeper(RowKeeper):
                 and self.source.of(parent.child_by_field_name("operator")) == "="
             )  # fmt: skip
             reduced = any(inside(use, node) for r in self.reductions for node in r.nodes)
-            later = any(use.start_byte >= end for end in whole)
+            later = any(use.start_byte >= end for end in whole) or self._is_in_front(use, loop, found)
             folded = any(
                 inside(use, o.body) and any(self.source.of(t) == found.name for t in self.code.assigned(o.body))
                 for o in self.warp_loops
             )
             if not (named or reduced or later or folded):
                 raise Unsupported("a lane's share that is not reduced")
+
+    def _is_in_front(self, use: Node, loop: Loop, found: Definition) -> bool:
+        """Whether a use of the variable has nothing from the loop: it stands before it, and no round comes back to it."""
+        here = loop.node.parent
+        while here is not None and not inside(found.declaration, here):
+            if here.type in LOOPS and inside(use, here):
+                return False
+            here = here.parent
+        return use.end_byte <= loop.node.start_byte
 
     # What is written.
 

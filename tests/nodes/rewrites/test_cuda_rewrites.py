@@ -99,7 +99,7 @@ def test_pack_loads_first_and_hoists_what_a_pack_shares() -> None:
     [
         ("i += blockDim.x", "i += 2 * blockDim.x"),  # not every element
         ("y[row * n + i] =", "y[row * n + 2 * i] ="),  # holes
-        ("y[row * n + i] =", "if (f > 0) y[row * n + i] ="),  # some elements stay as they are
+        ("y[row * n + i] =", "if (x[row * n + i] > f) y[row * n + i] ="),  # some elements stay as they are
         ("const float f = factor[row];", "if (factor[row] == 0) continue; const float f = factor[row];"),
         ("const float f = factor[row];", "const float f = factor[row]; atomicAdd(&y[0], f);"),
     ],

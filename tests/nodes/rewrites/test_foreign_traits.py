@@ -469,7 +469,8 @@ def test_state_that_a_function_changes_by_reference_is_state() -> None:
 EMBED = """\
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  const int row = i / columns, token = tokens[row];
+  const int row = i / columns;
+  const int token = tokens[row];
   y[i] = x[token * columns + i % columns] + x[i % columns];"""
 EMBED_PARAMETERS = "const float* x, float* y, int* tokens, int n, int columns"
 EMBED_LAUNCH = "plain<<<(rows * n + 255) / 256, 256, 0, stream>>>(x, y, nullptr, rows * n, n);"
@@ -479,6 +480,8 @@ def test_a_row_that_is_looked_up_is_the_same_for_a_pack() -> None:
     new = flat(after(kernel(EMBED, EMBED_PARAMETERS, EMBED_LAUNCH), "pack"))
     assert "load_lanes<VEC>(&x[token * columns + first % columns])" in new
     assert "(n) % PACK == 0" in new or "n % PACK == 0" in new
+    # Declared together they are declared for each lane, and the address was of a name that nobody had declared yet.
+    assert refused(kernel(EMBED.replace(";\n  const int token", ", token"), EMBED_PARAMETERS, EMBED_LAUNCH), "pack")
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,14 @@ ONE_LINE = STEPS.replace(
 )
 
 
+def test_what_a_step_makes_of_its_own_load_is_its_own() -> None:
+    """`float4 v = x[i]; v.x *= s;` is how vectors are worked on; the vector was once taken for what the step before left."""
+    changed = STEPS.replace("const float value", "float value").replace("sum += value;", "value *= 2; sum += value;")
+    assert "float& value = value_ahead[step];" in after(changed, "in_flight")
+    moved = STEPS.replace("const int at", "int at").replace("sum += value;", "at += 1; sum += value;")
+    assert refused(moved, "in_flight")  # where another load is depends on it
+
+
 def test_loads_of_a_single_assignment_get_names() -> None:
     new = " ".join(after(ONE_LINE, "in_flight").split())
     assert "loaded_ahead[step] = x[from[i]]; loaded_2_ahead[step] = y[i];" in new

@@ -215,3 +215,60 @@ def test_vectors_of_both_kinds_are_right_at_any_size(tmp_path: Path) -> None:
     assert wrong != new
     candidate.write_text(wrong)
     assert emulated(ROOT / "tests/inputs/relu_squared", candidate, "0", "bfloat16:elements=1025").returncode == 1
+
+
+VIEWS = """\
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+__device__ float relu_squared(float v) { return v > 0.0f ? v * v : 0.0f; }
+
+__global__ void fours(const half* x, half* y, int n) {
+  const float2* x_vector = reinterpret_cast<const float2*>(x);
+  float2* y_vector = reinterpret_cast<float2*>(y);
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n / 4) {
+    float2 from = x_vector[i];
+    const half2* pairs = reinterpret_cast<const half2*>(&from);
+    float2 to;
+    half2* made = (half2*)(&to.x);
+    for (int j = 0; j < 2; ++j) {
+      const float2 both = __half22float2(pairs[j]);
+      made[j] = __floats2half2_rn(relu_squared(both.x), relu_squared(both.y));
+    }
+    y_vector[i] = to;
+  } else if (i == n / 4) {
+    for (int j = 4 * (n / 4); j < n; ++j) y[j] = __float2half(relu_squared(__half2float(x[j])));
+  }
+}
+extern "C" void relu_squared_float16(const half* x, half* y, int64_t n, cudaStream_t stream) {
+  fours<<<(n / 4 + 64) / 64, 64, 0, stream>>>(x, y, n);
+}
+"""
+
+
+def test_halves_seen_in_a_vector_of_the_threads_own_are_no_memory() -> None:
+    """What a pointer to a local vector reads and writes was once an array of unknown origin, and nothing was widened."""
+    new = flat(after(VIEWS, "pack"))
+    assert "float2 from = x_vector_pack.at[k]; const half2* pairs = reinterpret_cast<const half2*>(&from);" in new
+    assert "store_lanes(&y_vector[first], y_vector_pack);" in new
+    shared = VIEWS.replace("    float2 to;", "    __shared__ float2 to;")
+    assert shared != VIEWS and refused(shared, "pack")
+    outlives = VIEWS.replace("  const int i", "  float2 to;\n  const int i").replace("    float2 to;\n", "")
+    assert outlives != VIEWS and refused(outlives, "pack")  # what an element begins with is what the one before left
+
+
+@pytest.mark.parametrize("offset", ["0", "4"])
+def test_views_of_vectors_are_right_at_any_size(tmp_path: Path, offset: str) -> None:
+    folder = tmp_path / "relu"
+    folder.mkdir()
+    inputs = ROOT / "tests/inputs/relu_squared"
+    text = (inputs / "spec.py").read_text()
+    (folder / "spec.py").write_text(text.replace('"bfloat16"', '"float16"'))
+    (folder / "reference.py").write_text((inputs / "reference.py").read_text())
+    (folder / "baseline.plain.cu").write_text(VIEWS)
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(after(VIEWS, "pack"))
+    sizes = [f"float16:elements={n}" for n in (1, 4, 8, 9, 64, 127, 512)]
+    ended = emulated(folder, candidate, offset, *sizes)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

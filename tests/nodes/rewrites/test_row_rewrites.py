@@ -186,7 +186,12 @@ def test_short_rows_go_before_the_steps_that_keep_row_chooses() -> None:
     assert "default: switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>), ask)) {" in host
     assert "launch_dependent(normalise_rows_in_registers_short_rows<WIDTH, decltype(items)::value>" in host
     kernel = body(new, "normalise_rows_in_registers_short_rows")
-    order = ["const unsigned row =", "if (row >= rows) { cudaGridDependencySynchronize();", "wait_for_predecessor(", "load_lanes"]
+    order = [
+        "const unsigned row =",
+        "if (row >= rows) { cudaGridDependencySynchronize();",
+        "wait_for_predecessor(",
+        "load_lanes",
+    ]
     assert sorted(order, key=kernel.index) == order
 
 

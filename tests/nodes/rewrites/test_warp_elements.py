@@ -76,7 +76,9 @@ def test_a_thread_takes_several_elements() -> None:
 def test_a_grid_still_waits_before_it_touches_memory() -> None:
     made = after(GROUPS, "dependent_launch", "warp_elements").partition("quantise_by_packs")[2].partition("extern")[0]
     assert made.endswith("  store_joined(&y[at], y_lanes);\n}\n\n"), "nothing is left over"
-    assert made.index("const int at = row * n + first;") < made.rindex("wait_for_predecessor(") < made.index("load_joined")
+    assert (
+        made.index("const int at = row * n + first;") < made.rindex("wait_for_predecessor(") < made.index("load_joined")
+    )
 
 
 EARLY = GROUPS.replace("if (threadIdx.x % 32 == 0) scale", "if (i % 32 > 0) return;\n  scale")

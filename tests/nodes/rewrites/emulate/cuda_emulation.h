@@ -299,6 +299,10 @@ struct __nv_fp8_e4m3 {
     }
     bits = x != x ? 0x7f : uint8_t(sign | best);
   }
+  explicit operator float() const {
+    if ((bits & 0x7f) == 0x7f) return std::nanf("");
+    return std::copysign(value_of(bits & 0x7f), bits & 0x80 ? -1.0f : 1.0f);
+  }
   static float value_of(int code) {
     const int exponent = code >> 3, mantissa = code & 7;
     return exponent ? std::ldexp(1.0f + mantissa / 8.0f, exponent - 7) : std::ldexp(mantissa / 8.0f, -6);

@@ -1,0 +1,672 @@
+"""Forms of well-known projects' row kernels: cooperative groups, blocks as wide as their row, widths in templates."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts
+from tests.nodes.rewrites.emulate.emulation import library
+from tests.nodes.rewrites.test_cuda_rewrites import H200
+from tests.nodes.rewrites.test_ragged_rows import at, spec
+
+ROWS = Facts(spec=spec(at(4096), at(2048)), device=H200)
+GROUPS = """\
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <math.h>
+namespace cg = cooperative_groups;
+
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
+  cg::thread_block block = cg::this_thread_block();
+  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
+  int idx = blockIdx.x * warp.meta_group_size() + warp.meta_group_rank();
+  if (idx >= N) {
+    return;
+  }
+  const float* x = inp + idx * C;
+  float sum = 0.0f;
+  for (int i = warp.thread_rank(); i < C; i += warp.size()) sum += x[i];
+  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  float m = sum / C;
+  sum = 0.0f;
+  for (int i = warp.thread_rank(); i < C; i += warp.size()) {
+    float diff = x[i] - m;
+    sum += diff * diff;
+  }
+  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  float s = rsqrtf(sum / C + 1e-5f);
+  float* o = out + idx * C;
+  for (int c = warp.thread_rank(); c < C; c += warp.size()) o[c] = (x[c] - m) * s * weight[c];
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
+  norm_kernel<<<(N + 7) / 8, 256, 0, 0>>>(out, inp, weight, N, C);
+}
+"""
+WIDE = """\
+#include <algorithm>
+#include <cstdint>
+#include <math.h>
+
+struct SumOp {
+  template <typename T>
+  __device__ T operator()(const T& a, const T& b) const { return a + b; }
+};
+
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
+  __shared__ float total;
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < C; i += blockDim.x) {
+    const float x = inp[blockIdx.x * C + i];
+    sum += x * x;
+  }
+  using BlockReduce = cub::BlockReduce<float, 1024>;
+  __shared__ typename BlockReduce::TempStorage store;
+  sum = BlockReduce(store).Reduce(sum, SumOp{}, blockDim.x);
+  if (threadIdx.x == 0) total = rsqrtf(sum / C + 1e-5f);
+  __syncthreads();
+  for (int i = threadIdx.x; i < C; i += blockDim.x) out[blockIdx.x * C + i] = inp[blockIdx.x * C + i] * total * weight[i];
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, int64_t N, int64_t C) {
+  dim3 block(std::min<int64_t>(C, 1024));
+  norm_kernel<<<N, block, 0, 0>>>(out, inp, weight, N, C);
+}
+"""
+TEMPLATES = """\
+#include <math.h>
+#define WARP_SIZE 32
+
+static __device__ float warp_reduce(float x) {
+  for (int offset = 16; offset > 0; offset >>= 1) x += __shfl_xor_sync(0xffffffff, x, offset, 32);
+  return x;
+}
+
+template <int block_size>
+static __global__ void norm_kernel(float* out, const float* inp, const float* weight, const int N, const int C) {
+  const int row = blockIdx.x + gridDim.x * blockIdx.y;
+  inp += row * C;
+  out += row * C;
+  float sum = 0.0f;
+  for (int col = threadIdx.x; col < C; col += block_size) sum += inp[col] * inp[col];
+  sum = warp_reduce(sum);
+  if constexpr (block_size > WARP_SIZE) {
+    static_assert(block_size <= 1024, "unexpected block_size");
+    __shared__ float slots[32];
+    if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0.0f;
+    if (threadIdx.x % 32 < block_size / 32) sum = slots[threadIdx.x % 32];
+    sum = warp_reduce(sum);
+  }
+  const float scale = rsqrtf(sum / C + 1e-5f);
+  for (int col = threadIdx.x; col < C; col += block_size) out[col] = inp[col] * scale * weight[col];
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
+  const dim3 blocks(N, 1, 1);
+  if (C < 64) {
+    norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE, 0, 0>>>(out, inp, weight, N, C);
+  } else {
+    norm_kernel<256><<<blocks, dim3(256, 1, 1), 0, 0>>>(out, inp, weight, N, C);
+  }
+}
+"""
+HARRIS = """\
+#include <math.h>
+
+template <unsigned int blockSize>
+__device__ void warpReduce(volatile float* sdata, unsigned int tid) {
+  if (blockSize >= 64) sdata[tid] += sdata[tid + 32];
+  if (blockSize >= 32) sdata[tid] += sdata[tid + 16];
+  if (blockSize >= 16) sdata[tid] += sdata[tid + 8];
+  if (blockSize >= 8) sdata[tid] += sdata[tid + 4];
+  if (blockSize >= 4) sdata[tid] += sdata[tid + 2];
+  if (blockSize >= 2) sdata[tid] += sdata[tid + 1];
+}
+
+template <unsigned int blockSize>
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
+  __shared__ float sdata[blockSize];
+  unsigned int tid = threadIdx.x;
+  float sum = 0.0f;
+  for (int i = tid; i < C; i += blockSize) sum += inp[blockIdx.x * C + i] * inp[blockIdx.x * C + i];
+  sdata[tid] = sum;
+  __syncthreads();
+  if (blockSize >= 512) { if (tid < 256) sdata[tid] += sdata[tid + 256]; __syncthreads(); }
+  if (blockSize >= 256) { if (tid < 128) sdata[tid] += sdata[tid + 128]; __syncthreads(); }
+  if (blockSize >= 128) { if (tid < 64) sdata[tid] += sdata[tid + 64]; __syncthreads(); }
+  if (tid < 32) warpReduce<blockSize>(sdata, tid);
+  __syncthreads();
+  const float scale = rsqrtf(sdata[0] / C + 1e-5f);
+  for (int i = tid; i < C; i += blockSize) out[blockIdx.x * C + i] = inp[blockIdx.x * C + i] * scale * weight[i];
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
+  norm_kernel<256><<<N, 256, 0, 0>>>(out, inp, weight, N, C);
+}
+"""
+PLACES = """\
+#include <math.h>
+
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
+  float sum = 0.0f;
+  for (int j = blockIdx.x * C + threadIdx.x; j < (blockIdx.x + 1) * C; j += blockDim.x) sum += inp[j] * inp[j];
+  __shared__ float sdata[256];
+  sdata[threadIdx.x] = sum;
+  __syncthreads();
+  for (int d = 128; d > 0; d >>= 1) {
+    if (threadIdx.x < d) sdata[threadIdx.x] += sdata[threadIdx.x + d];
+    __syncthreads();
+  }
+  const float scale = rsqrtf(sdata[0] / C + 1e-5f);
+#pragma unroll 4
+  for (int j = threadIdx.x + blockIdx.x * C; j < blockIdx.x * C + C; j += 256) {
+    out[j] = inp[j] * scale * weight[j - blockIdx.x * C];
+  }
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
+  norm_kernel<<<N, 256, 0, 0>>>(out, inp, weight, N, C);
+}
+"""
+METHODS = """\
+#include <math.h>
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N) vec_t {
+  T data[N];
+  __device__ T& operator[](int i) { return data[i]; }
+  __device__ void load(const T* ptr) { *this = *reinterpret_cast<const vec_t*>(ptr); }
+  __device__ void store(T* ptr) { *reinterpret_cast<vec_t*>(ptr) = *this; }
+};
+
+template <int N>
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int C) {
+  using vec = vec_t<float, N>;
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
+    vec x;
+    x.load(inp + blockIdx.x * C + i * N);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum += x[k] * x[k];
+  }
+  __shared__ float sdata[256];
+  sdata[threadIdx.x] = sum;
+  __syncthreads();
+  for (int d = 128; d > 0; d >>= 1) {
+    if (threadIdx.x < d) sdata[threadIdx.x] += sdata[threadIdx.x + d];
+    __syncthreads();
+  }
+  const float scale = rsqrtf(sdata[0] / C + 1e-5f);
+  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
+    vec x, w;
+    x.load(inp + blockIdx.x * C + i * N);
+    w.load(weight + i * N);
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = x[k] * scale * w[k];
+    x.store(out + blockIdx.x * C + i * N);
+  }
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, long rows, long C) {
+  if (C % 4 == 0) norm_kernel<4><<<rows, 256, 0, 0>>>(out, inp, weight, C);
+  else norm_kernel<1><<<rows, 256, 0, 0>>>(out, inp, weight, C);
+}
+"""
+
+
+def after(text: str, *steps: str) -> str:
+    for step in steps:
+        changed = applied_step(step, text, ROWS)
+        assert changed is not None, f"{step} does not apply"
+        text = changed
+    return text
+
+
+def kernel_of(text: str, name: str = "norm_kernel") -> str:
+    start = text.index(f"{name}(")
+    return " ".join(text[start : text.index("\n}", start)].split())
+
+
+# Cooperative groups.
+
+
+def test_groups_become_coordinates_and_shuffles() -> None:
+    new = after(GROUPS, "settle_groups")
+    kernel = kernel_of(new)
+    assert "cg::" not in new and "cooperative_groups" not in new and "warp." not in kernel
+    assert "int idx = blockIdx.x * (blockDim.x / 32) + (threadIdx.x / 32);" in kernel
+    assert "for (int i = threadIdx.x % 32; i < C; i += 32) sum += x[i];" in kernel
+    assert kernel.count("sum = warp_sum(sum);") == 2
+
+
+def test_other_words_of_groups() -> None:
+    more = """\
+  auto tile = cg::tiled_partition<32>(cg::this_thread_block());
+  float v = tile.shfl_xor(x[0], 1) + tile.shfl(x[1], 0) + cg::reduce(tile, x[2] + 1, cg::greater<float>());
+  block.sync();
+  cg::sync(tile);
+  if (tile.any(v > block.group_index().x)) o[0] = block.thread_rank() + block.size();
+"""
+    last = GROUPS.rindex("  for (int c")
+    kernel = kernel_of(after(GROUPS[:last] + more + GROUPS[last:], "settle_groups"))
+    assert "float v = __shfl_xor_sync(0xffffffffu, x[0], 1) + __shfl_sync(0xffffffffu, x[1], 0)" in kernel
+    assert "+ warp_max(static_cast<float>(x[2] + 1));" in kernel
+    assert "__syncthreads(); __syncwarp(); if (__any_sync(0xffffffffu, v > blockIdx.x))" in kernel
+    assert "o[0] = threadIdx.x + blockDim.x;" in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("256, 0", "dim3(32, 8), 0"),  # warps along the second dimension: thread_rank() is no threadIdx.x
+        ("256, 0", "C / 3, 0"),  # blocks that may not be whole warps
+        ("tiled_partition<32>(block)", "tiled_partition<16>(block)"),
+        ("cg::plus<float>{}", "Mine{}"),
+        ("float m = sum / C;", "float m = ask(warp, sum);"),  # handed on
+        ("float m = sum / C;", "float m = sum / C; { int warp = 3; m += warp; }"),  # two things of one name
+        ("float m = sum / C;", "float m = cg::this_grid().thread_rank();"),
+    ],
+)
+def test_other_groups_stay(old: str, new: str) -> None:
+    assert old in GROUPS
+    assert applied_step("settle_groups", GROUPS.replace(old, new), ROWS) is None
+
+
+def test_a_variable_may_serve_two_reductions_of_a_warp() -> None:
+    new = after(GROUPS, "settle_groups", "pack", "warp_rows")
+    assert "norm_kernel_by_teams" in new and new.count("sum = team_sum<TEAM>(sum);") == 2
+
+
+def test_long_rows_of_warps_leave_the_weights_for_later() -> None:
+    steps = ("settle_groups", "pack", "warp_rows")
+    text = after(GROUPS, *steps)
+    assert "#define TEAM_ITEMS 4  // tune: 1 2 4" in text and "weight_row" not in text
+    short = Facts(spec=spec(at(128)), device=H200)
+    text = GROUPS
+    for step in steps:
+        text = applied_step(step, text, short) or text
+    assert "#define TEAM_ITEMS 1  // tune: 1 2 4" in text and "weight_row[item] = load_lanes" in text
+
+
+def test_a_share_of_the_round_before_is_not_whole() -> None:
+    """In a loop, what stands in front of it in the text reads what it left."""
+    rounds = GROUPS.replace(
+        "  if (idx >= N) {\n    return;\n  }\n", "  float sum = 0.0f;\n  for (; idx < N; idx += 8 * gridDim.x) {\n"
+    )
+    rounds = rounds.replace(
+        "  float sum = 0.0f;\n  for (int i", "  if (idx == 3) out[0] = sum;\n  sum = 0.0f;\n  for (int i"
+    )
+    rounds = rounds.replace("* weight[c];\n", "* weight[c];\n    }\n")
+    settled = after(rounds, "settle_groups", "pack")
+    assert applied_step("warp_rows", settled, ROWS) is None
+
+
+# Shared memory with CUDA's own word for its alignment.
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "extern __shared__ __align__(sizeof(float)) char bytes[];",
+        "extern __align__(16) __shared__ char bytes[];",
+        "__align__(16) extern __shared__ char bytes[];",
+    ],
+)
+def test_alignment_is_said_in_standard_words(declared: str) -> None:
+    text = f"__global__ void k(float* x) {{\n  int n = 1;\n  {declared}\n  x[n] = bytes[0];\n}}\n"
+    new = after(text, "settle_alignment")
+    given = declared[declared.index("(") : declared.index(")") + 1 + declared.count("))")]
+    assert f"  alignas{given} extern __shared__ char bytes[];\n" in new
+
+
+def test_alignment_of_other_things_stays() -> None:
+    text = "struct __align__(8) Pair { float a, b; };\n__global__ void k(float* x) { Pair p = {1, 2}; x[0] = p.a; }\n"
+    assert applied_step("settle_alignment", text, ROWS) is None
+
+
+# Blocks as wide as their row.
+
+
+def test_blocks_as_wide_as_a_row_become_whole_warps() -> None:
+    new = after(WIDE, "settle_reduce")
+    assert "dim3 block(std::min<int64_t>((C + 31) / 32 * 32, 1024));" in new
+    assert "const float sum_of_block = block_sum<0>(sum);" in new and "BlockReduce" not in new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float sum = 0.0f;", "float sum = 1.0f;"),  # a thread more would bring one more
+        ("float sum = 0.0f;", "float sum = 0.0f;\n  sum += inp[threadIdx.x];"),
+        ("float sum = 0.0f;", "float sum = 0.0f;\n  const int most = blockDim.x;\n  if (most > 7) sum = 0.0f;"),
+        ("std::min<int64_t>(C, 1024)", "C"),
+        ("std::min<int64_t>(C, 1024)", "std::max<int64_t>(C, 1024)"),
+        ("std::min<int64_t>(C, 1024)", "std::min<int64_t>(C, 1000)"),
+        ("  norm_kernel<<<", "  if (block.x > 7) return;\n  norm_kernel<<<"),
+        ("sum, SumOp{}, blockDim.x", "sum, SumOp{}"),
+        ("return a + b;", "return a + b + b;"),
+        ("return a + b;", "return a + a;"),
+    ],
+)
+def test_other_blocks_stay_as_wide_as_they_are(old: str, new: str) -> None:
+    assert old in WIDE
+    assert applied_step("settle_reduce", WIDE.replace(old, new), ROWS) is None
+
+
+def test_functors_and_short_names_of_reductions() -> None:
+    most = WIDE.replace("sum += x * x;", "sum = fmaxf(sum, x);")
+    for functor in ("struct Most {\n  __device__ float operator()(float a, float b) const { return fmaxf(b, a); }\n};\n",
+                    "using Most = cuda::maximum<>;\n", "using Most = cub::Max;\n"):  # fmt: skip
+        text = most.replace("struct SumOp", functor + "struct SumOp").replace("SumOp{}", "Most{}")
+        assert "block_max<0>(sum);" in after(text, "settle_reduce")
+    two = "#if NEW\nusing Most = cuda::maximum<>;\n#else\nusing Most = cub::Min;\n#endif\n"
+    text = most.replace("struct SumOp", two + "struct SumOp").replace("SumOp{}", "Most{}")
+    assert applied_step("settle_reduce", text, ROWS) is None
+
+
+# Widths in templates, blocks of one warp among them, and grids of more than one dimension.
+
+
+def test_a_launch_of_one_warp_has_its_result_early() -> None:
+    kernel = kernel_of(after(TEMPLATES, "settle_reduce"))
+    assert (
+        "const float sum_of_block = block_sum<0>(sum); const float scale = rsqrtf(sum_of_block / C + 1e-5f);" in kernel
+    )
+    assert "slots" not in kernel and "constexpr" not in kernel
+
+
+def test_one_warp_alone_is_no_reduction_over_a_block() -> None:
+    text = TEMPLATES.replace("norm_kernel<256><<<blocks, dim3(256, 1, 1)", "norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE")
+    assert applied_step("settle_reduce", text, ROWS) is None
+
+
+def test_rows_over_a_grid_of_two_dimensions_are_kept() -> None:
+    new = after(TEMPLATES, "settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row")
+    assert "norm_kernel_in_registers" in new and "row_items(int64_t{1} * N, steps" not in new
+    plane = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
+    new = after(plane, "settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row")
+    assert "row_items(int64_t{1} * (N / 2) * 2, steps" in new
+
+
+# Pragmas of loops that go, and results that only a branch knows.
+
+
+@pytest.mark.parametrize("around", ["{}", "  for (int k = 0; k < 2; ++k) {{\n{}  }}\n"])
+def test_the_pragma_of_a_loop_goes_with_it(around: str) -> None:
+    shuffles = "#pragma unroll\n  for (int o = 16; o > 0; o >>= 1) part += __shfl_xor_sync(0xffffffff, part, o);\n"
+    start = TEMPLATES.index("  sum = warp_reduce(sum);\n  if constexpr")
+    end = TEMPLATES.index("  const float scale")
+    rest = TEMPLATES[start:end].replace("  sum = warp_reduce(sum);\n", "", 1).replace("sum", "part")
+    text = (
+        TEMPLATES[:start]
+        + around.format("  float part = sum;\n" + shuffles + rest + "  if (threadIdx.x == 0) out[0] = part;\n")
+        + TEMPLATES[end:]
+    )
+    kernel = kernel_of(after(text, "settle_reduce"))
+    assert "const float part_of_block = block_sum<0>(part);" in kernel and "#pragma" not in kernel
+    assert ("__syncthreads(); const float part_of_block" in kernel) == (around != "{}")
+
+
+def test_a_pair_that_the_first_thread_joins_for_itself() -> None:
+    text = """\
+#include <math.h>
+struct MD { float m; float d; };
+__device__ MD merge(MD a, MD b) {
+  const bool larger = a.m > b.m;
+  const MD big = larger ? a : b;
+  const MD small = larger ? b : a;
+  return {big.m, big.d + small.d * expf(small.m - big.m)};
+}
+__global__ void rows(const float* x, float* y, int n) {
+  __shared__ MD partials[8];
+  MD md{-1e30f, 0.0f};
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    MD one;
+    one.m = x[blockIdx.x * n + i];
+    one.d = 1.0f;
+    md = merge(md, one);
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    MD other;
+    other.m = __shfl_xor_sync(0xffffffffu, md.m, offset);
+    other.d = __shfl_xor_sync(0xffffffffu, md.d, offset);
+    md = merge(md, other);
+  }
+  if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = md;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    MD total = partials[0];
+    for (int w = 1; w < 8; ++w) total = merge(total, partials[w]);
+    y[blockIdx.x] = total.m + logf(total.d);
+  }
+}
+extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 256, 0, 0>>>(x, y, n); }
+"""
+    kernel = kernel_of(after(text, "online_reduce"), "rows")
+    assert "#pragma" not in kernel and "partials" not in kernel
+    assert "of_block = block_shifted_sum<0>(md.m, md.d, expf); if (threadIdx.x == 0) {" in kernel
+    assert "y[blockIdx.x] = of_block.shift + logf(of_block.sum);" in kernel
+    assert applied_step("online_reduce", text.replace("int w = 1", "int w = 2"), ROWS) is None
+    later = text.replace("    y[blockIdx.x] =", "    total.d += 1.0f;\n    y[blockIdx.x] =")
+    assert applied_step("online_reduce", later, ROWS) is None
+
+
+# Sums to which a thread without elements adds something: they are others with another number of threads.
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float sum = 0.0f;", "float sum = 1.0f;"),
+        ("sdata[threadIdx.x] = sum;", "sdata[threadIdx.x] = 1.0f;"),
+        ("sdata[threadIdx.x] = sum;", "sum += 2.0f;\n  sdata[threadIdx.x] = sum;"),
+        ("sdata[threadIdx.x] = sum;", "sum = N;\n  sdata[threadIdx.x] = sum;"),
+        ("sdata[threadIdx.x] = sum;", "sdata[threadIdx.x] = sum + 1.0f;"),
+    ],
+)
+def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
+    plain = after(PLACES, "settle_rows", "block_extent", "warp_reduce", "pack")
+    other = after(PLACES.replace(old, new), "settle_rows", "block_extent", "warp_reduce", "pack")
+    for step in ("keep_row", "short_rows", "cluster_rows"):
+        assert applied_step(step, plain, ROWS) is not None
+        assert applied_step(step, other, ROWS) is None, step
+
+
+def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
+    for more in ("if (threadIdx.x == 0) sum += 1.0f;", "sum *= 2.0f;", "sum = sum / 3.0f;", "sum = 2 * (sum - 0.0f);"):
+        text = PLACES.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
+        after(text, "settle_rows", "block_extent", "warp_reduce", "pack", "keep_row")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float sum = 0.0f;", "float sum = 1.0f;"),
+        ("  sum = 0.0f;", "  sum = 1.0f;"),
+        ("  float m = sum", "  sum = cg::reduce(warp, sum, cg::plus<float>{});\n  float m = sum"),  # 32 times the sum
+        ("  float m = sum", "  float n = 1.0f;\n  n = cg::reduce(warp, n, cg::plus<float>{});\n  float m = n * sum"),
+    ],
+)
+def test_warps_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
+    assert old in GROUPS
+    assert applied_step("warp_rows", after(GROUPS.replace(old, new, 1), "settle_groups", "pack"), ROWS) is None
+
+
+# Trees that are written out, their last warp through volatile memory.
+
+
+def test_an_unrolled_tree_becomes_ours() -> None:
+    new = after(HARRIS, "settle_reduce", "settle_broadcast")
+    kernel = kernel_of(new)
+    assert "warpReduce" not in new and "sdata" not in kernel and "__syncthreads" not in kernel
+    assert "const float sum_of_block = block_sum<0>(sum);" in kernel and "rsqrtf(sum_of_block / C + 1e-5f)" in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("norm_kernel<256><<<N, 256,", "norm_kernel<256><<<N, C,"),  # blocks that may not be what the tree is for
+        ("norm_kernel<256><<<N, 256,", "norm_kernel<256><<<N, 512,"),  # half of the block is left out
+        ("sdata[tid + 128]; __syncthreads();", "sdata[tid + 128];"),
+        ("sdata[tid + 4]", "sdata[tid + 3]"),
+        ("  const float scale", "  out[tid] = sdata[tid];\n  const float scale"),
+        ("  sdata[tid] = sum;", "  sdata[tid + 1] = sum;"),
+    ],
+)
+def test_other_trees_stay(old: str, new: str) -> None:
+    assert old in HARRIS
+    assert applied_step("settle_reduce", HARRIS.replace(old, new), ROWS) is None
+
+
+def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
+    assert applied_step("settle_calls", HARRIS, ROWS) is None
+    assert applied_step("settle_calls", HARRIS.replace("volatile ", ""), ROWS) is not None
+
+
+# Widths that the host doubles until they fit.
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "whole"),
+    [("32", "threads *= 2", True), ("64", "threads <<= 1", True), ("32", "threads += 7", False), ("8", "threads *= 2", False),
+     ("32", "threads *= 0.5", False), ("1024", "threads /= 2", False)],
+)  # fmt: skip
+def test_a_width_that_grows_by_factors_is_whole_warps(start: str, step: str, whole: bool) -> None:
+    grown = f"  int threads = {start};\n  while (threads < C && threads < 256) {step};\n  const dim3 block(threads, 1, 1);\n"
+    text = PLACES.replace("  norm_kernel<<<N, 256,", grown + "  norm_kernel<<<N, block,")
+    text = text.replace("int d = 128;", "int d = blockDim.x / 2;")
+    assert (applied_step("warp_reduce", text, ROWS) is not None) == whole
+
+
+# Loops over a row's places in the whole tensor.
+
+
+def test_places_in_the_tensor_become_places_in_the_row() -> None:
+    kernel = kernel_of(after(PLACES, "settle_rows"))
+    assert "const int row_begin = blockIdx.x * C; for (int j = threadIdx.x; j < C; j += blockDim.x) sum +=" in kernel
+    assert "sum += inp[row_begin + j] * inp[row_begin + j];" in kernel
+    second = "const int row_begin_2 = blockIdx.x * C; #pragma unroll 4 for (int j = threadIdx.x; j < C; j += 256) {"
+    assert second in kernel and "weight[(row_begin_2 + j) - blockIdx.x * C]" in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("j < (blockIdx.x + 1) * C", "j < N"),  # rows that are not all of one length
+        ("j < (blockIdx.x + 1) * C", "j < blockIdx.x * C + blockIdx.x"),
+        ("j < (blockIdx.x + 1) * C", "j < blockIdx.x * C + C - 1"),
+        ("j += blockDim.x) sum", "j += blockDim.x * gridDim.x) sum"),
+        ("blockIdx.x * C + threadIdx.x; j < (blockIdx.x + 1) * C", "blockIdx.x * blockDim.x + threadIdx.x; j < C"),
+        ("sum += inp[j] * inp[j];", "{ sum += inp[j]; j += 1; }"),
+        ("sum += inp[j] * inp[j];", "{ sum += inp[j]; C = 7; }"),
+    ],
+)
+def test_other_loops_stay(old: str, new: str) -> None:
+    assert old in PLACES
+    text = PLACES[: PLACES.index("#pragma")] + "}\n" + PLACES[PLACES.index("\nextern") :]
+    assert applied_step("settle_rows", text.replace(old, new), ROWS) is None
+
+
+# Vector types with methods.
+
+
+def test_a_vector_types_loads_and_stores_are_written_out() -> None:
+    kernel = kernel_of(after(METHODS, "settle_methods"))
+    assert "{ vec x = *reinterpret_cast<const vec*>(inp + blockIdx.x * C + i * N); #pragma unroll" in kernel
+    assert "vec x, w; x = *reinterpret_cast<const vec*>(inp + blockIdx.x * C + i * N); w = *rein" in kernel
+    assert "*reinterpret_cast<vec*>(out + blockIdx.x * C + i * N) = x;" in kernel
+    assert "load(" not in kernel and "store(" not in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr + 1); }"),
+        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr); ++count; }"),
+        ("  T data[N];", "  T data[N];\n  __device__ void load(const double* ptr) { data[0] = ptr[0]; }"),
+        ("struct alignas", "struct vec_t<float, 1> { float v; };\ntemplate <typename T, int N>\nstruct alignas"),
+    ],
+)
+def test_methods_that_do_more_stay(old: str, new: str) -> None:
+    assert old in METHODS
+    text = applied_step("settle_methods", METHODS.replace(old, new), ROWS)
+    assert text is None or "x.load(" in text
+
+
+def test_a_row_of_such_vectors_is_kept() -> None:
+    joined = METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n")
+    new = after(joined, "settle_methods", "warp_reduce", "keep_row")
+    assert "vec x_row[ITEMS]" in new and "x_row[item] = *reinterpret_cast<const vec*>(" in new
+    assert "sizeof(vec_t<float, 4>)" in new and "sizeof(vec)" not in new
+
+
+# Launches through a variable.
+
+
+def test_a_launch_through_a_variable_names_its_kernel() -> None:
+    launch = "  norm_kernel<256><<<N, 256, 0, 0>>>(out, inp, weight, N, C);"
+    through = "  auto kernel = norm_kernel<256>;\n  cudaFuncSetAttribute(kernel, Most, 7);\n" + launch.replace(
+        "norm_kernel<256>", "kernel"
+    )
+    new = after(HARRIS.replace(launch, through), "settle_kernels")
+    assert new == HARRIS.replace(launch, "  cudaFuncSetAttribute(norm_kernel<256>, Most, 7);\n" + launch)
+    for other in (
+        through.replace("cudaFuncSetAttribute(kernel", "ask(kernel"),
+        through.replace(
+            "auto kernel = norm_kernel<256>;", "auto kernel = norm_kernel<256>; if (N > 7) kernel = other;"
+        ),
+        through.replace("= norm_kernel<256>", "= choose(C)"),
+    ):
+        assert applied_step("settle_kernels", HARRIS.replace(launch, other), ROWS) is None
+
+
+# What they compute.
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "centred"),
+    [
+        (GROUPS, ("settle_groups",), True),
+        (GROUPS, ("settle_groups", "pack", "warp_rows"), True),
+        (WIDE, ("settle_reduce", "settle_broadcast", "pack", "keep_row"), False),
+        (PLACES, ("settle_rows", "block_extent", "warp_reduce", "pack", "keep_row"), False),
+        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("settle_methods", "warp_reduce", "keep_row"), False),
+        (HARRIS, ("block_extent", "settle_reduce", "settle_broadcast", "pack", "keep_row"), False),
+        (TEMPLATES, ("settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row"), False),
+        (TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)"),
+         ("settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row"), False),
+    ],
+)  # fmt: skip
+def test_they_compute_the_same(text: str, steps: tuple[str, ...], centred: bool, tmp_path: Path) -> None:
+    built = library(after(text, *steps), tmp_path)
+    for rows, columns in ((2, 5), (4, 96), (2, 515), (2, 1032)):
+        x, weight = (torch.randn(n, columns, generator=torch.Generator().manual_seed(columns)) for n in (rows, 1))
+        out = torch.full((rows, columns), 7.0)
+        built.norm(
+            *(ctypes.c_void_p(t.data_ptr()) for t in (out, x, weight)), ctypes.c_long(rows), ctypes.c_long(columns)
+        )
+        held = x - x.mean(-1, keepdim=True) if centred else x
+        torch.testing.assert_close(out, held * torch.rsqrt(held.pow(2).mean(-1, keepdim=True) + 1e-5) * weight)
+
+
+def test_a_store_does_not_go_through_a_pointer_to_constants() -> None:
+    text = """\
+__global__ void twice(float* x, int n) {
+  const float* row = x + blockIdx.x * n;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    const float v = row[i];
+    x[blockIdx.x * n + i] = 2.0f * v;
+  }
+}
+extern "C" void f(float* x, long rows, long n) { twice<<<rows, 256, 0, 0>>>(x, n); }
+"""
+    new = after(text, "pack")
+    assert "load_lanes<VEC>(&row[first])" in new and "store_lanes(&x[blockIdx.x * n + first], " in new

@@ -1,0 +1,174 @@
+"""Indices that are worked down step by step, and tables of pointers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+
+HEAD = "#include <cuda_fp16.h>\n#include <stdint.h>\n#define USES_J j\n__device__ void bump(int& at) { at += 1; }\n"
+TEXT = """\
+{head}template <typename T>
+__global__ void split(T* q, T* k, const T* x, int n, int width, int heads) {{
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {{
+    {body}
+  }}
+}}
+#define RUN(name, T) \\
+  extern "C" void split_##name(T* q, T* k, const T* x, int64_t rows, int64_t heads, int64_t width, cudaStream_t stream) {{ \\
+    split<T><<<(rows * 2 * heads * width + 95) / 96, 96, 0, stream>>>(q, k, x, rows * 2 * heads * width, width, heads); \\
+  }}
+RUN(float32, float)
+RUN(float16, __half)
+"""
+BODY = """\
+T* to[2] = {q, k};
+    int j = i;
+    const int column = j % width;
+    j /= width;
+    const int head = j % heads;
+    j /= heads;
+    const int part = j % 2;
+    j = j / 2;
+    to[part][(head * (n / (2 * heads * width)) + j) * width + column] = x[i];"""
+SPEC = """\
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="split",
+    summary="[rows, 2, heads, width] into two of [heads, rows, width]",
+    axes=("rows", "heads", "width"),
+    dtypes=("float32", "float16"),
+    arguments=(
+        Tensor(name="q", role="output", shape=("heads", "rows", "width")),
+        Tensor(name="k", role="output", shape=("heads", "rows", "width")),
+        Tensor(name="x", role="input", shape=("rows", "2", "heads", "width")),
+        Size(name="rows"),
+        Size(name="heads"),
+        Size(name="width"),
+    ),
+    workloads=(
+        Workload(axes={"rows": 5, "heads": 3, "width": 16}, dtype="float16"),
+        Workload(axes={"rows": 4, "heads": 2, "width": 7}, dtype="float32"),
+        Workload(axes={"rows": 1, "heads": 1, "width": 1}, dtype="float16"),
+    ),
+)
+"""
+REFERENCE = """\
+def reference(x):
+    q, k = x.permute(1, 2, 0, 3).unbind(0)
+    return {"q": q.contiguous(), "k": k.contiguous()}
+"""
+
+
+def kernel(body: str = BODY) -> str:
+    return after(TEXT.format(head=HEAD.replace("USES_J j", "USES_H h"), body=body), "settle_macros")
+
+
+def test_every_value_is_a_variable() -> None:
+    new = flat(after(kernel(), "settle_values"))
+    assert "int j = i; const int column = j % width; const int j_2 = j / width; const int head = j_2 % heads;" in new
+    assert "const int j_3 = j_2 / heads; const int part = j_3 % 2; const int j_4 = j_3 / 2;" in new
+    assert "+ j_4) * width + column] = x[i];" in new
+
+
+def test_a_parameter_keeps_its_name_in_front() -> None:
+    body = BODY.replace("T* to[2]", "T* table[2]").replace("to[part]", "table[part]")
+    text = kernel(body).replace("  for (int i", "  n -= blockIdx.y * (width + 1);\n  for (int i")
+    new = flat(after(text, "settle_values"))
+    assert "const int n_2 = n - blockIdx.y * (width + 1); for (int i" in new
+    assert "i < n_2;" in new and "(n_2 / (2 * heads * width))" in new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("j /= heads;", "if (i > 3) j /= heads;"),
+        ("j /= heads;", "for (int t = 0; t < 2; ++t) j /= heads;"),
+        ("j /= heads;", "bump(j);"),
+        ("j /= heads;", "int& other = j; other /= heads;"),
+        ("j /= heads;", "auto halve = [&] { return j / 2; };"),
+        ("j /= heads;", "const int same = (j /= heads);"),
+        ("int j = i;", "int j; j = i;"),
+        ("int j = i;", "static int j = i;"),
+        ("int j = i;", "float j = i;"),
+    ],
+)
+def test_other_changes_stay(old: str, new: str) -> None:
+    assert old in BODY
+    assert refused(kernel(BODY.replace(old, new)), "settle_values")
+
+
+def test_a_macro_that_names_it_is_left_alone() -> None:
+    assert refused(kernel().replace("USES_H h", "USES_J j"), "settle_values")
+    assert not refused(kernel(), "settle_values")
+
+
+def test_what_finds_no_element_is_left_alone() -> None:
+    assert refused(kernel("int count = 1; count += i; q[i] = x[i] * (T)count;"), "settle_values")
+
+
+def test_each_pointer_of_a_table_has_its_own_statement() -> None:
+    new = flat(after(kernel(), "settle_tables"))
+    assert "if (part == 0) q[(head" in new and "else k[(head" in new and "to[" not in new
+    read = (
+        BODY.replace("T* to[2] = {q, k};", "const T* from[2] = {x, k};")
+        .replace("to[part]", "q")
+        .replace("x[i]", "from[part][i] + from[1][i]")
+    )
+    new = flat(after(kernel(read), "settle_tables"))
+    assert "= (part == 0 ? x[i] : k[i]) + k[i];" in new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("to[part][", "to[j++][" ),
+        ("to[part][", "to[i % 2]["),
+        ("T* to[2] = {q, k};", "T* to[2] = {q, k}; T* mine = to[1]; mine[0] = 0;"),
+        ("T* to[2] = {q, k};", "T* to[2] = {q, k}; to[0] = k;"),
+        ("T* to[2] = {q, k};", "T* to[2] = {q, k}; k += 1;"),
+        ("T* to[2] = {q, k};", "T* to[2] = {q, k + 1};"),
+        ("T* to[2] = {q, k};", "__half* to[2] = {q, k};"),
+        ("int j = i;", "int j = i; int q = 1;"),
+        ("] = x[i];", "] = to[part][0];"),
+        ("to[part][(head", "if (n > 1) to[part][(head"),
+    ],
+)  # fmt: skip
+def test_other_tables_stay(old: str, new: str) -> None:
+    assert old in BODY
+    assert refused(kernel(BODY.replace(old, new)), "settle_tables")
+
+
+def test_a_split_of_all_elements_moves_packs(tmp_path: Path) -> None:
+    (tmp_path / "spec.py").write_text(SPEC)
+    (tmp_path / "reference.py").write_text(REFERENCE)
+    (tmp_path / "baseline.cu").write_text(kernel())
+    new = after(kernel(), "settle_values", "settle_tables", "pack")
+    assert "if (part == 0) store_lanes(&q[" in new and "if (width % PACK == 0 && (rows" in new
+    (tmp_path / "candidate.cu").write_text(new)
+    ended = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+PLACES = """\
+__global__ void scale(const float* x, const float* w, float* y, int rows, int n) {
+  const int row = blockIdx.y * blockDim.y + threadIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row < rows && i < n) y[row * n + i] = x[row * n + i] * w[i];
+}
+extern "C" void run(const float* x, const float* w, float* y, int rows, int n, cudaStream_t stream) {
+  scale<<<dim3((n + 31) / 32, (rows + 7) / 8), dim3(32, 8), 0, stream>>>(x, w, y, rows, n);
+}
+"""
+
+
+def test_a_place_that_is_declared_with_others_gets_a_declaration() -> None:
+    assert refused(PLACES, "pack")
+    new = after(PLACES, "settle_declarations")
+    assert "threadIdx.y;\n  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n" in new
+    assert "store_lanes(&y[row * n + first], y_pack);" in after(new, "pack")
+    for other in ("i = threadIdx.x", "* p = nullptr"):
+        assert refused(PLACES.replace("i = blockIdx.x * blockDim.x + threadIdx.x", other), "settle_declarations")
