@@ -17,6 +17,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import RowKernel, RowLaunch, behind, reduces, remove_line, renamed, with_second_form
+from nodes.rewrites.dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.device_code import code_of, insertion_point, inside, require, statements
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -150,7 +151,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
         headers = ("cooperative_groups.h", "cuda_runtime.h", "type_traits")
         require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
-        text = edits.apply()
+        text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
         for kind in sorted(kinds):
             text = behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
         return behind(source.reparsed(text), "row_threads", ITEMS) if "cluster_items(" in text else text

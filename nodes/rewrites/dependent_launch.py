@@ -46,24 +46,27 @@ inline void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
   cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 """
-WAIT = """\
-#define TRIGGER_WHEN 1  // tune: 0 1 2
-
+TRIGGER_WHEN = "#define TRIGGER_WHEN 1  // tune: 0 1 2\n"
+IN_CLUSTERS = "#define TRIGGER_WHEN 1  // tune: 1 2\n"
+"""Clusters that trigger before they wait take the places of those that they wait for: a softmax in clusters of eight took half
+as long again on an H200."""
+WAIT = f"""\
+{TRIGGER_WHEN}
 // Whether a block is one of the grid's last, which run when it ends.
-__device__ __forceinline__ bool is_among_last_blocks() {
+__device__ __forceinline__ bool is_among_last_blocks() {{
   const unsigned rows_behind = (gridDim.z - 1 - blockIdx.z) * gridDim.y + gridDim.y - blockIdx.y;
   return rows_behind * gridDim.x - blockIdx.x <= 512;
-}
+}}
 
 // Waits for the grid in front of this one and lets the one behind it be set up: before it waits (TRIGGER_WHEN 0), after
 // that (1), or after that in the last blocks alone (2, and where blocks are not `busy` for long): each one that triggers
 // delays the launch of another.
-__device__ __forceinline__ void wait_for_predecessor(bool busy = true) {
+__device__ __forceinline__ void wait_for_predecessor(bool busy = true) {{
   if (TRIGGER_WHEN == 0 && busy) cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
   const bool all = TRIGGER_WHEN < 2 && busy;
   if (all ? TRIGGER_WHEN == 1 : is_among_last_blocks()) cudaTriggerProgrammaticLaunchCompletion();
-}
+}}
 """
 
 

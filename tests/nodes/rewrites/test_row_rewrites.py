@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import DeviceFacts
-from harness.tunables import bake
+from harness.tunables import bake, tunables
 from kernels import catalog
 from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
@@ -225,6 +225,7 @@ def test_few_long_rows_are_shared_by_a_cluster() -> None:
     )
     assert begins < arrives < kernel.index("wait_for_predecessor") < waits < kernel.index("cluster_sum<0>(v)")
     assert kernel.count("barrier_arrive") == kernel.count("barrier_wait") == 1
+    assert {t.name: t.choices for t in tunables(new)}["TRIGGER_WHEN"] == (1, 2)
     assert kernel.index("wait_for_predecessor") < kernel.index("load_lanes")
     assert new.index("V block_sum(V value)") < new.index("V cluster_sum(V value)")
 
