@@ -23,7 +23,7 @@ from nodes.rewrites._loops import (
     functions,
     identifiers,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, repeated
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -35,13 +35,7 @@ _BYTES = frozenset({"char", "unsigned char", "signed char", "uint8_t", "int8_t",
 
 
 def rewrite(source: Source, facts: object) -> str | None:
-    text = source.text
-    for _ in range(64):
-        new = _next(Source(text, source.language))
-        if new is None:
-            break
-        text = new
-    return text if text != source.text else None
+    return repeated(source, _next, 64)
 
 
 def _next(source: Source) -> str | None:

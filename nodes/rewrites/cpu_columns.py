@@ -29,7 +29,7 @@ from nodes.rewrites._loops import (
     unordered,
 )
 from nodes.rewrites.cpu_parallel import PARALLEL_FROM, factor, may_fork
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, repeated
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"memory", "latency", "unknown"})
@@ -44,13 +44,7 @@ _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
 def rewrite(source: Source, facts: object) -> str | None:
     if "COLUMNS" in {source.of(node) for node in source.walk(None, "identifier")} and _DEFINE not in source.text:
         return None
-    text = source.text
-    for _ in range(16):
-        new = _next(Source(text, source.language))
-        if new is None:
-            break
-        text = new
-    return text if text != source.text else None
+    return repeated(source, _next, 16)
 
 
 def _next(source: Source) -> str | None:

@@ -28,7 +28,7 @@ from nodes.rewrites._loops import (
     pragma_node,
 )
 from nodes.rewrites.cpu_lanes import Conversions
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, repeated
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -57,13 +57,7 @@ class _Search:
 
 
 def rewrite(source: Source, facts: object) -> str | None:
-    text = source.text
-    for _ in range(32):
-        new = _next(Source(text, source.language))
-        if new is None:
-            break
-        text = new
-    return text if text != source.text else None
+    return repeated(source, _next, 32)
 
 
 def _next(source: Source) -> str | None:

@@ -30,7 +30,7 @@ from nodes.rewrites._loops import (
     pragma_node,
     root_name,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.source import Edits, Source, Unsupported, inside, repeated
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -52,13 +52,7 @@ class _Piece:
 
 
 def rewrite(source: Source, facts: object) -> str | None:
-    text = source.text
-    for _ in range(128):
-        new = _next(Source(text, source.language))
-        if new is None:
-            break
-        text = new
-    return text if text != source.text else None
+    return repeated(source, _next, 128)
 
 
 def _next(source: Source) -> str | None:

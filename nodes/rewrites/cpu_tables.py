@@ -31,7 +31,7 @@ from nodes.rewrites._loops import (
     over_lanes,
     pragma_node,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.source import Edits, Source, Unsupported, inside, repeated
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "unknown"})
@@ -56,13 +56,7 @@ class _Moved:
 
 
 def rewrite(source: Source, facts: object) -> str | None:
-    text = source.text
-    for _ in range(16):
-        new = _next(Source(text, source.language))
-        if new is None:
-            break
-        text = new
-    return text if text != source.text else None
+    return repeated(source, _next, 16)
 
 
 def _next(source: Source) -> str | None:

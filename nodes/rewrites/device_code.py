@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from tree_sitter import Node
 
 from nodes.rewrites.algebra import Polynomial, Symbol
-from nodes.rewrites.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.source import Edits, Source, Unsupported, inside, repeated
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
@@ -1334,11 +1334,5 @@ def _unused(source: Source, names: set[str]) -> Node | None:
 
 
 def one_after_another(source: Source, change: Callable[[Code], str | None], most: int) -> str | None:
-    """The text after up to `most` changes, each made to what the one before left; None where there was none."""
-    text = source.text
-    for _ in range(most):
-        changed = change(code_of(source.reparsed(text)))
-        if changed is None:
-            break
-        text = changed
-    return text if text != source.text else None
+    """As `repeated`, of changes to code."""
+    return repeated(source, lambda left: change(code_of(left)), most)

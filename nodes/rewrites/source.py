@@ -7,7 +7,7 @@ both. Edits inside or next to an ERROR node are refused: what was not understood
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -114,6 +114,17 @@ class Source:
 
 def inside(node: Node, outer: Node) -> bool:
     return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
+def repeated(source: Source, change: Callable[[Source], str | None], most: int) -> str | None:
+    """The text after up to `most` changes, each made to what the one before left; None where there was none."""
+    text = source.text
+    for _ in range(most):
+        changed = change(source.reparsed(text))
+        if changed is None:
+            break
+        text = changed
+    return text if text != source.text else None
 
 
 @dataclass
