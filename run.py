@@ -604,6 +604,13 @@ def main(words: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("graph", "nodes", "harness", "kernels"):
+            raise
+        return _said(
+            f"{error.name} is not installed for {sys.executable}: `python3 bootstrap.py` sets up .venv, "
+            "then start this with .venv/bin/python"
+        )
     except Exception as error:
         kind = type(error)
         if f"{kind.__module__}.{kind.__qualname__}" in USER_ERRORS:

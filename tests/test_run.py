@@ -136,6 +136,15 @@ def test_bad_usage(
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_is_not_installed_is_one_sentence() -> None:
+    """`python3 run.py` before bootstrap.py, which is the first thing that some will type."""
+    started = "import sys, run; sys.modules['langgraph'] = None; sys.exit(run.main(['--kernel', 'silu_and_mul']))"
+    done = subprocess.run([sys.executable, "-c", started], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == door.EXIT_USAGE
+    assert f"is not installed for {sys.executable}" in done.stderr and "bootstrap.py" in done.stderr
+    assert done.stderr.startswith("run.py: langgraph") and done.stderr.count("\n") == 1
+
+
 def test_a_key_without_a_model_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     said = refused(capsys, "--kernel", "silu_and_mul", "--device", "cpu", "--policy", "chat")
