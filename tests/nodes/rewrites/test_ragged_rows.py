@@ -187,6 +187,13 @@ def test_an_index_over_several_rows_stays() -> None:
     assert ragged(packed) is None
 
 
+def test_what_a_pack_has_in_common_stays_where_packs_may_reach_into_another_row() -> None:
+    """pack looks `s[i / 64]` up once a pack, whose elements have it in common only where packs begin on their multiples."""
+    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i / 64]"), "pack")
+    assert "x_pack.at[k], x[first / 64]" in packed and ragged(packed) is None
+    assert ragged(packed.replace("x[first / 64]", "x_pack.at[k]")) is not None
+
+
 def test_plain_files_and_files_that_have_it_stay() -> None:
     assert ragged(ROWS) is None
     new = ragged(after(ROWS, "pack"))
