@@ -84,8 +84,7 @@ def functions(kernel: Kernel) -> Callable[..., tuple[torch.Tensor, ...]]:
 def seconds(call: Callable[..., object], contest: Contest) -> float:
     """Median seconds of one call over the contest's argument sets."""
     spec = contest.kernel.spec
-    views = {t.name: contest.layout.view(contest.arena, t) for t in spec.inputs}
-    sets = [{n: view[slot % len(view)] for n, view in views.items()} | spec.scalars for slot in contest.sets]
+    sets = [{t.name: contest.bench.read(slot, t) for t in spec.inputs} | spec.scalars for slot in contest.sets]
     many = sets * max(1, 200 // len(sets)) if contest.cache == "hot" and contest.device == "cuda" else sets
     with torch.no_grad():
         for arguments in sets[:3]:

@@ -93,6 +93,10 @@ class Layout:
             at += GUARD_BYTES + self.copies[tensor.name] * stride
         self.size = at
 
+    def copy(self, tensor: Tensor, slot: int) -> int:
+        """Which copy of a tensor an argument set has."""
+        return slot % self.copies[tensor.name]
+
     def bytes_view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
         """uint8 [copies, bytes of the tensor]."""
         offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
@@ -109,7 +113,7 @@ class Layout:
         return arena.view.as_strided((self.copies[tensor.name], stride - size), (stride, 1), offset + size)
 
     def view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
-        """The tensor's dtype, [copies, *shape]; a slot has the copy of its number modulo their number."""
+        """The tensor's dtype, [copies, *shape]."""
         import torch
 
         dtype = getattr(torch, self.spec.dtype(tensor, self.workload))
@@ -130,8 +134,8 @@ class Layout:
         encoded: list[list[Any]] = []
         for argument in self.spec.arguments:
             if isinstance(argument, Tensor):
-                copy = slot % self.copies[argument.name]
-                encoded.append(["p", arena.id, self.offsets[argument.name] + copy * self.strides[argument.name]])
+                at = self.offsets[argument.name] + self.copy(argument, slot) * self.strides[argument.name]
+                encoded.append(["p", arena.id, at])
             elif isinstance(argument, Size):
                 encoded.append(["i", self.workload.axes[argument.name]])
             elif isinstance(argument, Scalar):
@@ -389,7 +393,7 @@ class Bench:
                 view.copy_(inputs[tensor.name])
 
     def read(self, slot: int, tensor: Tensor) -> torch.Tensor:
-        return self.layout.view(self.arena, tensor)[slot % self.layout.copies[tensor.name]]
+        return self.layout.view(self.arena, tensor)[self.layout.copy(tensor, slot)]
 
     def check_guards(self, name: str) -> Check:
         label = self.layout.workload.label
@@ -411,7 +415,7 @@ class Bench:
             if tensor.role == "input":
                 # By bytes: NaN is not equal to itself, and -0.0 equals 0.0.
                 then = inputs[tensor.name].contiguous().view(-1).view(torch.uint8)
-                now = self.layout.bytes_view(self.arena, tensor)[slot % self.layout.copies[tensor.name]]
+                now = self.layout.bytes_view(self.arena, tensor)[self.layout.copy(tensor, slot)]
                 eights = len(then) // 8 * 8  # eight at once, which takes a tenth of the time
                 same = torch.equal(now[:eights].view(torch.int64), then[:eights].view(torch.int64))
                 if not same or not torch.equal(now[eights:], then[eights:]):

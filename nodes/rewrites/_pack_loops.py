@@ -88,10 +88,8 @@ class PackLoops:
         self.kernel, self.source, self.ragged = kernel, kernel.source, ragged
         if place >= len(kernel.template_names):
             raise Unsupported("a width that is no parameter")
-        self.width = kernel.template_names[place]
-        listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
-        self.declared = [c for c in listed.named_children if c.type != "comment"][place] if listed is not None else None
-        if self.declared is None or self.source.of(self.declared) != f"int {self.width}":
+        self.width, self.declared = kernel.template_names[place], kernel.template_parameters[place]
+        if self.source.of(self.declared) != f"int {self.width}":
             raise Unsupported("a width that is no plain number")
         self.packs: list[_Pack] = []
         self.begins: list[Node] = []

@@ -21,6 +21,7 @@ from nodes.rewrites.device_code import (
     Loop,
     declared_name,
     inside,
+    is_zero,
     same,
     statements,
 )
@@ -183,22 +184,16 @@ class RowThreads:
             before = [c for c in here.parent.named_children if c.end_byte <= here.start_byte]
             for statement in reversed(before if here.parent.type == "compound_statement" else []):
                 if same(statement, found.declaration):
-                    return self._is_zero(found.value)
+                    return is_zero(self.source.of(found.value))
                 targets = [t for t in self.code.assigned(statement) if self.source.of(t) == found.name]
                 if targets:
                     inner = statement.named_children[0] if statement.type == "expression_statement" else statement
                     sets = inner.type == "assignment_expression" and same(inner.child_by_field_name("left"), targets[0])
-                    return sets and self.source.of(inner.child_by_field_name("operator")) == "=" and self._is_zero(
-                        inner.child_by_field_name("right")
+                    return sets and self.source.of(inner.child_by_field_name("operator")) == "=" and is_zero(
+                        self.source.of(inner.child_by_field_name("right"))
                     )  # fmt: skip
             here = here.parent
         return False
-
-    def _is_zero(self, value: Node | None) -> bool:
-        try:
-            return float(self.source.of(value).rstrip("fFuUlL")) == 0
-        except ValueError:
-            return False
 
     def starts_from_first(self, loop: Loop) -> bool:
         """Whether extremes begin with element 0 and go on from 1: `top = in[0]; for (i = 1; ...) top = fmaxf(top, in[i]);`.

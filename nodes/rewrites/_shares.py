@@ -7,7 +7,7 @@ from tree_sitter import Node
 from nodes.rewrites._numbers import fields_of
 from nodes.rewrites._reduction_uses import is_leaders
 from nodes.rewrites._warp_reductions import called
-from nodes.rewrites.device_code import Code, Kernel, inside, same
+from nodes.rewrites.device_code import Code, Kernel, inside, is_zero, same
 from nodes.rewrites.regions import THREAD, thread_loops
 from nodes.rewrites.source import Unsupported
 
@@ -33,7 +33,7 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
     if depth > 8:
         return False
     if value.type == "number_literal":
-        return _is_zero(source.of(value))
+        return is_zero(source.of(value))
     if value.type == "parenthesized_expression":
         return _is_nothing(code, kernel, value.named_children[0], reduction, depth + 1)
     if value.type == "cast_expression":
@@ -67,14 +67,7 @@ def _field_begins_with_nothing(code: Code, value: Node) -> bool:
     listed = [c for c in found.value.named_children if c.type != "comment"]
     name = code.source.of(value.child_by_field_name("field"))
     at = fields.index(name) if name in fields else len(listed)
-    return at >= len(listed) or listed[at].type != "number_literal" or _is_zero(code.source.of(listed[at]))
-
-
-def _is_zero(text: str) -> bool:
-    try:
-        return float(text.rstrip("fFlLuU")) == 0.0
-    except ValueError:
-        return False
+    return at >= len(listed) or listed[at].type != "number_literal" or is_zero(code.source.of(listed[at]))
 
 
 def _begins_with_nothing(code: Code, kernel: Kernel, name: Node, reduction: Node, depth: int) -> bool:

@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from nodes.rewrites._reduction_uses import is_leaders
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import Code, Definition, Kernel, Launch, inside, same, statement_around
+from nodes.rewrites.device_code import Code, Definition, Kernel, Launch, inside, is_zero, same, statement_around
 from nodes.rewrites.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.source import Edits, Unsupported
 from nodes.rewrites.warp_reduce import whole_warps
@@ -43,7 +43,7 @@ def check_idle(code: Code, kernel: Kernel, reduction: Node, reduced: Definition,
             if not (start or _is_alias(node) or _asks_for_first(code, node)):
                 raise Unsupported("a thread's place that means more than its share")
     first = reduced.value
-    if first is None or not _is_constant(code, first) or (kind == "sum" and not _is_zero(code, first)):
+    if first is None or not _is_constant(code, first) or (kind == "sum" and not is_zero(source.of(first))):
         raise Unsupported("a share that does not begin with nothing")
     joined = statement_around(reduction)
     for target in code.assigned(kernel.body):
@@ -81,14 +81,6 @@ def _is_constant(code: Code, node: Node) -> bool:
     return node.type in _CONSTANT and all(
         _is_constant(code, c) for c in node.named_children if c.type != "type_descriptor"
     )
-
-
-def _is_zero(code: Code, node: Node) -> bool:
-    text = code.source.of(node).rstrip("fFlLuU")
-    try:
-        return float(text) == 0.0
-    except ValueError:
-        return False
 
 
 def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:

@@ -23,7 +23,7 @@ from nodes.rewrites._loops import (
     functions,
     identifiers,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported, repeated
+from nodes.rewrites.source import Edits, Source, Unsupported, operands, repeated
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -179,7 +179,7 @@ def _cast(source: Source, node: Node, edits: Edits) -> None:
         raise Unsupported("no pointer to elements")
     while value.type == "parenthesized_expression":
         value = value.named_children[0]
-    terms = _terms(source, value)
+    terms = operands(source, value, "+")
     base = terms.pop(0)
     names = aliases(source)
     declared = declared_type(source, base) if base.type == "identifier" else ""
@@ -193,30 +193,12 @@ def _cast(source: Source, node: Node, edits: Edits) -> None:
     edits.replace(node, text if alone else f"({text})")
 
 
-def _terms(source: Source, node: Node) -> list[Node]:
-    """What is added up, in order; the pointer first."""
-    if node.type == "parenthesized_expression":
-        return _terms(source, node.named_children[0])
-    if node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "+":
-        return [
-            *_terms(source, node.child_by_field_name("left")),
-            *_terms(source, node.child_by_field_name("right")),
-        ]
-    return [node]
-
-
 def _elements(source: Source, node: Node, element: str) -> str:
     """A product with `sizeof(element)` as a factor, without that factor."""
     factors: list[str] = []
     sizes = 0
-    stack = [node]
-    while stack:
-        here = stack.pop()
-        if here.type == "parenthesized_expression":
-            stack.append(here.named_children[0])
-        elif here.type == "binary_expression" and source.of(here.child_by_field_name("operator")) == "*":
-            stack += [here.child_by_field_name("right"), here.child_by_field_name("left")]
-        elif here.type == "sizeof_expression" and not sizes:
+    for here in operands(source, node, "*"):
+        if here.type == "sizeof_expression" and not sizes:
             kind = _sized(source, here)
             if aliases(source).get(kind, kind) != element:
                 raise Unsupported("elements of another size")

@@ -21,7 +21,7 @@ from nodes.rewrites._loops import (
     indentation,
     pragma_node,
 )
-from nodes.rewrites.source import Edits, Source, Unsupported
+from nodes.rewrites.source import Edits, Source, Unsupported, operands
 
 LANGUAGES = frozenset({"cpu"})
 HELPS = frozenset({"compute", "latency", "memory", "unknown"})
@@ -129,32 +129,14 @@ def _quotient(source: Source, loop: Loop, width: str) -> str:
         if _given_as_product(source, loop, source.of(bound), width):
             return f"{source.of(bound)} / {width}"
         bound = _constant(source, loop, source.of(bound))
-    factors: list[str] = []
-    stack = [bound]
-    while stack:
-        node = stack.pop()
-        if node.type == "parenthesized_expression":
-            stack.append(node.named_children[0])
-        elif node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "*":
-            stack.extend([node.child_by_field_name("right"), node.child_by_field_name("left")])
-        elif node.type in {"identifier", "number_literal"}:
-            factors.append(source.of(node))
-        else:
-            raise Unsupported("a bound that is no product")
+    nodes = operands(source, bound, "*")
+    if any(node.type not in {"identifier", "number_literal"} for node in nodes):
+        raise Unsupported("a bound that is no product")
+    factors = [source.of(node) for node in nodes]
     if width not in factors or len(factors) < 2:
         raise Unsupported("a divisor that does not divide the bound")
     factors.remove(width)
     return " * ".join(factors)
-
-
-def _factors(source: Source, node: Node) -> list[str]:
-    """The texts of what is multiplied."""
-    if node.type == "parenthesized_expression":
-        return _factors(source, node.named_children[0])
-    if node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "*":
-        sides = [node.child_by_field_name(side) for side in ("left", "right")]
-        return [text for side in sides for text in _factors(source, side)]
-    return [source.of(node)]
 
 
 def _given_as_product(source: Source, loop: Loop, bound: str, width: str) -> bool:
@@ -173,7 +155,9 @@ def _given_as_product(source: Source, loop: Loop, bound: str, width: str) -> boo
         if len(given) != len(names):
             return False
         whole, part = given[names.index(bound)], given[names.index(width)]
-        if source.of(part) not in _factors(source, whole) or any(source.walk(part, "call_expression")):
+        if source.of(part) not in [source.of(f) for f in operands(source, whole, "*")] or any(
+            source.walk(part, "call_expression")
+        ):
             return False
     return bool(found) and len(named) == len(found) + 1
 

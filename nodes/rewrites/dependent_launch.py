@@ -17,7 +17,7 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites import Facts
-from nodes.rewrites.device_code import Code, Kernel, Launch, code_of, declared_name, require, statements
+from nodes.rewrites.device_code import Code, Kernel, Launch, code_of, require, statements
 from nodes.rewrites.regions import is_return, waiting_return
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -101,9 +101,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 def _lanes(kernel: Kernel) -> str:
     """The template parameter that says how many elements move at once, or ""."""
     source = kernel.source
-    listed = kernel.template.child_by_field_name("parameters").named_children if kernel.template is not None else []
-    typed = {source.of(declared_name(p.child_by_field_name("declarator"))): p for p in listed if p.type in _NUMBERS}
-    numbers = {name for name, p in typed.items() if source.of(p.child_by_field_name("type")) != "bool"}
+    parameters = zip(kernel.template_names, kernel.template_parameters, strict=True)
+    numbers = {n for n, p in parameters if p.type in _NUMBERS and source.of(p.child_by_field_name("type")) != "bool"}
     for node in source.walk(kernel.node, "template_type"):
         arguments = node.child_by_field_name("arguments")
         named = {source.of(n) for n in source.walk(arguments, "identifier", "type_identifier")} & numbers

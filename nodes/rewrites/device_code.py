@@ -18,6 +18,8 @@ ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCache
 """Host functions that take a kernel and do not launch it."""
 ABOUT_GRIDS = {"wait_for_predecessor", "is_among_last_blocks"}
 """What dependent_launch writes."""
+GRID_CALLS = ("wait_for_predecessor", "cudaGridDependencySynchronize", "cudaTriggerProgrammaticLaunchCompletion")
+"""A kernel waits for the grid before its own, or lets the next one begin to."""
 LOADS = {"__ldg", "__ldcs", "__ldcg", "__ldca", "__ldlu", "__ldcv"}
 _SKIPPED_CALLS = ("static_cast", "int", "int64_t", "size_t", "unsigned", "long", "uint32_t", "int32_t", "uint64_t")
 
@@ -39,6 +41,14 @@ def declared_name(declarator: Node) -> Node | None:
             return None
         declarator = inner
     return declarator if declarator.type in {"identifier", "field_identifier", "type_identifier"} else None
+
+
+def is_zero(literal: str) -> bool:
+    """Whether the text is a number, and that 0."""
+    try:
+        return float(literal.rstrip("fFlLuU")) == 0.0
+    except ValueError:
+        return False
 
 
 def statement_around(node: Node) -> Node:
@@ -308,12 +318,13 @@ class Kernel:
         return self.template or self.node
 
     @property
+    def template_parameters(self) -> list[Node]:
+        listed = self.template.child_by_field_name("parameters") if self.template is not None else None
+        return [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
+
+    @property
     def template_names(self) -> list[str]:
-        if self.template is None:
-            return []
-        listed = self.template.child_by_field_name("parameters")
-        assert listed is not None
-        return [_template_name(self.source, p) for p in listed.named_children if p.type != "comment"]
+        return [_template_name(self.source, p) for p in self.template_parameters]
 
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)

@@ -14,7 +14,19 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites.algebra import Polynomial
-from nodes.rewrites.device_code import LOADS, Access, Code, Kernel, Launch, Parameter, code_of, inside, same, statements
+from nodes.rewrites.device_code import (
+    GRID_CALLS,
+    LOADS,
+    Access,
+    Code,
+    Kernel,
+    Launch,
+    Parameter,
+    code_of,
+    inside,
+    same,
+    statements,
+)
 from nodes.rewrites.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.source import Edits, Source, Unsupported
 from nodes.roles import Bound
@@ -86,9 +98,6 @@ def _next_launch(code: Code, launch: Launch) -> Launch | None:
     return next((other for other in code.launches if after is not None and same(other.node.parent, after)), None)
 
 
-_WAITS = ("cudaGridDependencySynchronize", "wait_for_predecessor", "cooperative_groups")
-
-
 class _Fusion:
     """Raises Unsupported where the two may not become one."""
 
@@ -98,7 +107,7 @@ class _Fusion:
         for kernel in (self.first, self.second):
             if any(c.type == "launch_bounds" for c in kernel.node.children):
                 raise Unsupported("bounds on the block")
-            if any(wait in kernel.text for wait in _WAITS):
+            if any(word in kernel.text for word in (*GRID_CALLS, "cooperative_groups")):
                 raise Unsupported("a kernel that waits for others")
             defined = [code.definition(n) for n in code.assigned(kernel.body)]
             if any(found is not None and found.kind == "parameter" for found in defined):

@@ -103,9 +103,7 @@ def _widths(code: Code, kernel: Kernel, launch: Launch) -> tuple[int, ...]:
 
 def _numbers_passed(kernel: Kernel, launch: Launch) -> list[str]:
     """The template arguments that are no types."""
-    listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
-    parameters = [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
-    passed = zip(parameters, launch.template_arguments, strict=False)
+    passed = zip(kernel.template_parameters, launch.template_arguments, strict=False)
     return [argument for parameter, argument in passed if parameter.type != "type_parameter_declaration"]
 
 

@@ -12,6 +12,7 @@ from nodes.rewrites._summaries import begins_alike, is_summary
 from nodes.rewrites.algebra import Polynomial, Symbol
 from nodes.rewrites.device_code import (
     COORDINATES,
+    GRID_CALLS,
     LOOPS,
     Access,
     Code,
@@ -563,7 +564,7 @@ def only_returns(source: Source, consequence: Node) -> bool:
 
 def waits(source: Source, statement: Node) -> bool:
     """Waits for the grid before this one, or lets the next one begin to."""
-    return source.of(statement).startswith(("wait_for_predecessor", "cudaGridDependency", "cudaTrigger"))
+    return source.of(statement).startswith(GRID_CALLS)
 
 
 def waiting_return(condition: str, indent: str, unit: str) -> str:

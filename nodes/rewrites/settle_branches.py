@@ -166,7 +166,6 @@ def _argument(code: Code, kernel: Kernel, launch: Launch, name: str) -> int | No
         if given is not None and given.type == "type_descriptor":  # `kernel<WIDTH>` reads as a type
             return _of_name(code, kernel, None, given, 0)
         return value_in(code, kernel, None, given) if given is not None else None
-    listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
-    parameters = [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
+    parameters = kernel.template_parameters
     default = parameters[at].child_by_field_name("default_value") if 0 <= at < len(parameters) else None
     return value_in(code, kernel, None, default) if default is not None else None

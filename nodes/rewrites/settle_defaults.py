@@ -39,8 +39,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 def _write_out(edits: Edits, code: Code, kernel: Kernel) -> None:
     text = code.source.of
-    listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
-    parameters = [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
+    parameters = kernel.template_parameters
     given = [p for p in kernel.parameter_list.named_children if p.type != "comment"]
     launches = code.launches_of(kernel.name)
     if not launches or not any(p.type in OPTIONAL for p in [*parameters, *given]):

@@ -41,8 +41,7 @@ def _next(code: Code) -> str | None:
 
 def _is_flag(code: Code, kernel: Kernel, at: int) -> bool:
     """Whether a template parameter is a bool that every launch names, some true and some false."""
-    listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
-    parameters = [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
+    parameters = kernel.template_parameters
     if at >= len(parameters) or code.source.of(parameters[at].child_by_field_name("type")) != "bool":
         return False
     mentions = sum(code.source.of(n) == kernel.name for n in code.source.walk(None, "identifier"))

@@ -116,6 +116,20 @@ def inside(node: Node, outer: Node) -> bool:
     return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
 
 
+def operands(source: Source, node: Node, operator: str) -> list[Node]:
+    """What a chain of one operator joins, `a`, `b` and `c` of `a * (b * c)`, in order."""
+    found, stack = [], [node]
+    while stack:  # no recursion, as in a walk
+        here = stack.pop()
+        if here.type == "parenthesized_expression":
+            stack.append(here.named_children[0])
+        elif here.type == "binary_expression" and source.of(here.child_by_field_name("operator")) == operator:
+            stack += [here.child_by_field_name("right"), here.child_by_field_name("left")]
+        else:
+            found.append(here)
+    return found
+
+
 def repeated(source: Source, change: Callable[[Source], str | None], most: int) -> str | None:
     """The text after up to `most` changes, each made to what the one before left; None where there was none."""
     text = source.text
