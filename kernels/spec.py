@@ -84,6 +84,8 @@ class Tensor(Frozen):
     values: tuple[Values, ...] = Field(default=ORDINARY_VALUES, min_length=1)
     touched: str | None = None
     """Elements that a call must really move, where that is fewer than the tensor holds (a gather's table)."""
+    constant: bool = False
+    """Inputs only: kept by a model between calls (weights, tables), so not written anew for each one."""
     ulps: float | None = Field(default=None, gt=0)
     """Outputs only: allowed error in unit roundoffs of the output's dtype; None takes the harness's default."""
 
@@ -199,6 +201,9 @@ class Spec(Frozen):
                 raise ValueError(f"arguments: {name!r} is named twice")
         if not self.outputs:
             raise ValueError("arguments: no tensor has role 'output' or 'inout', so there is nothing to check")
+        for tensor in self.tensors:
+            if tensor.constant and tensor.role != "input":
+                raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
         for argument in self.arguments:
             if isinstance(argument, Size) and argument.name not in self.axes:
                 raise ValueError(f"arguments: size {argument.name!r} is no axis (axes: {', '.join(self.axes)})")
