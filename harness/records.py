@@ -15,6 +15,9 @@ from pydantic import Field, model_validator
 from kernels.spec import Device, Frozen, Workload
 
 Cache = Literal["cold", "hot"]
+Company = Literal["plain", "pdl", "early", "alone"]
+"""What stands around a timed call: kernels that launch plainly; that take part in programmatic dependent launch and trigger
+at their end, or at once; nothing (back to back with itself, which no model does)."""
 
 
 class DeviceFacts(Frozen):
@@ -79,6 +82,7 @@ class Timing(Frozen):
 
     workload: Workload
     cache: Cache
+    company: Company = "plain"
     baseline_us: float = Field(gt=0)
     time_us: float = Field(gt=0)
     speedup: Interval
@@ -137,8 +141,12 @@ class Verdict(Frozen):
     reason: str = ""
     checks: tuple[Check, ...] = ()
     timings: tuple[Timing, ...] = ()
+    """In plain company, which decides."""
+    elsewhere: tuple[Timing, ...] = ()
+    """In other company, for the report."""
     suite: Suite | None = None
     """Against the baseline, over the timings."""
+    suites_elsewhere: dict[Company, Suite] = Field(default_factory=dict)
     suite_incumbent: Suite | None = None
     warnings: tuple[str, ...] = ()
     build: Build | None = None
