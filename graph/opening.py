@@ -35,6 +35,7 @@ def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterato
         run.store,
         dtypes=settings.dtypes,
         sandbox_mode=settings.sandbox,
+        exact_to=settings.source if settings.exact else "",
         say=lambda text: say("harness", text),
     ) as evaluator:
         if "tests" in state:

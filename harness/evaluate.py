@@ -21,7 +21,7 @@ from pydantic import Field
 
 from harness import backends, company, comparison, device, light, probes, sandbox, sanitizer, timing
 from harness.bands import Split
-from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
+from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure, make_case
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import (
@@ -31,7 +31,9 @@ from harness.records import (
     Company,
     Comparison,
     DeviceFacts,
+    Draws,
     Interval,
+    Launch,
     Outcome,
     Suite,
     Timing,
@@ -57,6 +59,11 @@ ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
 STRESSED = 2
 """Of the smallest timed workloads of each dtype so many are run behind a producer that triggers at once and stores late."""
 STRESS_LOOKS = 4
+DRAWS = 200
+"""Inputs that a winner meets beyond those of the checks: none wrong of so many excludes a failure rate of 1.5 %."""
+EXACT_DRAWS = 16
+DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
+"""Workloads that move more are left to the checks."""
 COMPILE_S = 300.0
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
@@ -106,9 +113,12 @@ class Evaluator:
         *,
         dtypes: tuple[str, ...] = (),
         sandbox_mode: str = "auto",
+        exact_to: str = "",
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.kernel, self.device, self.store, self.say = kernel, on, store, say
+        self.exact_to = exact_to
+        """Hash of the source whose outputs a candidate must have in every bit, or ""."""
         self.spec = kernel.spec
         unknown = [dtype for dtype in dtypes if dtype not in self.spec.dtypes]
         if unknown:
@@ -172,7 +182,8 @@ class Evaluator:
         values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
         reference = (self.kernel.folder / "reference.py").read_text()
         spec = self.spec.model_dump_json(exclude={"workloads"})
-        return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *parts)
+        exact = [f"exact to {self.exact_to}"] if self.exact_to else []
+        return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *exact, *parts)
 
     # --- build ---------------------------------------------------------------------------------------------------
 
@@ -389,6 +400,11 @@ class Evaluator:
                         checks.append(check)
                         if not check.passed:
                             raise WorkerFailure(*failure(check))
+                if self.exact_to and build.candidate != self.exact_to:
+                    drawn = self._draws(build, self.build(self.exact_to), EXACT_DRAWS)
+                    if drawn.draws is None or drawn.draws.equality != "bitwise":
+                        reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
+                        raise WorkerFailure(Outcome.INCORRECT, reason)
                 if self.device == "cuda":
                     checks += self._stress(build, workloads)
             warnings = tuple(worker.warnings)
@@ -465,11 +481,7 @@ class Evaluator:
 
     def checks(self, worker: Worker, workload: Workload, *, everything: bool = True) -> Iterator[Check]:
         """The checks of one workload, one after another; only the first distribution without `everything`."""
-        layout = Layout(self.spec, workload, 2)
-        arena = self.memory(layout.size)
-        bench = Bench(self.spec, arena, layout, generator(self.device))
-        if arena.id not in worker.mapped:
-            worker.map(arena)
+        bench = self._bench(worker, workload, 2)
         known = distributions(self.spec, self.extra_values)
         small = self.moved(workload) <= SMALL_BYTES
         chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
@@ -479,6 +491,14 @@ class Evaluator:
             yield from self._call(worker, bench, [case])
         if len(cases) > 1 and small:
             yield from self._call(worker, bench, cases[:2])
+
+    def _bench(self, worker: Worker, workload: Workload, slots: int) -> Bench:
+        """Argument sets of the workload in the arena, which the worker has mapped."""
+        layout = Layout(self.spec, workload, slots)
+        arena = self.memory(layout.size)
+        if arena.id not in worker.mapped:
+            worker.map(arena)
+        return Bench(self.spec, arena, layout, generator(self.device))
 
     def _call(self, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator[Check]:
         layout = bench.layout
@@ -593,6 +613,68 @@ class Evaluator:
             kept = Elsewhere(timings=tuple(timings), suites=suites)
             self.store.keep("elsewhere", key, kept)
         return verdict.model_copy(update={"elsewhere": kept.timings, "suites_elsewhere": kept.suites})
+
+    def draw_again(self, verdict: Verdict, *, baseline: str, count: int = DRAWS) -> Verdict:
+        """The PASSED verdict after `count` more independent draws over both suites, beside the baseline on the same inputs.
+
+        INCORRECT where one is wrong. On a GPU also what the launch path takes the host.
+        """
+        if not verdict.passed or verdict.build is None or verdict.candidate == baseline:
+            return verdict
+        key = self._key("draws", verdict.candidate, baseline, str(count))
+        if (kept := self.store.kept("draws", key, Drawn)) is None:
+            kept = self._draws(verdict.build, self.build(baseline), count)
+            self.store.keep("draws", key, kept)
+        if kept.failure:
+            return Verdict.model_validate(
+                verdict.model_dump()
+                | {"outcome": Outcome.INCORRECT, "reason": kept.failure, "timings": (), "elsewhere": ()}
+                | {"suite": None, "suite_incumbent": None, "suites_elsewhere": {}}
+            )
+        return verdict.model_copy(update={"draws": kept.draws, "launch": kept.launch})
+
+    def _draws(self, build: Build, baseline: Build, count: int) -> Drawn:
+        everything = sorted((*self.suite(), *self.suite(held_out=True)), key=self.moved)
+        small = [w for w in everything if self.moved(w) <= DRAWN_BYTES[self.device]] or everything[:1]
+        bitwise, errors = 0, [0.0, 0.0]
+        for number in range(count):
+            workload = small[number % len(small)]
+            values = random.choice(distributions(self.spec, self.extra_values))
+            if number % 20 == 0:
+                self.say(f"draw {number + 1} of {count}")
+            case = make_case(self.kernel, workload, values, self.extra_values, self.device)
+            found: list[list[Any]] = []
+            for which, one in enumerate((build, baseline)):
+                try:
+                    worker = self._worker(one)
+                    bench = self._bench(worker, workload, 1)
+                    checks = list(self._call(worker, bench, [case]))
+                except WorkerFailure as fault:
+                    if which:
+                        raise RuntimeError(f"the baseline failed on a fresh draw: {fault.reason}") from None
+                    self._drop(build.candidate)
+                    return Drawn(failure=f"draw {number + 1} of {count}, {values} at {workload.label}: {fault.reason}")
+                wrong = [check for check in checks if not check.passed]
+                if wrong and not which:
+                    return Drawn(failure=f"draw {number + 1} of {count}: {failure(wrong[0])[1]}")
+                errors[which] = max(errors[which], *(check.error for check in checks))
+                outputs = [bench.layout.bytes_view(bench.arena, tensor)[0] for tensor in self.spec.outputs]
+                found.append([raw.clone() for raw in outputs])
+            bitwise += all(bool((own == other).all()) for own, other in zip(*found, strict=True))
+        draws = Draws(count=count, bitwise=bitwise, error=errors[0], baseline_error=errors[1])
+        return Drawn(draws=draws, launch=self._launch(build, baseline, small[0]))
+
+    def _launch(self, build: Build, baseline: Build, workload: Workload) -> Launch | None:
+        if self.device != "cuda":
+            return None
+        seconds = []
+        for one in (build, baseline):
+            worker = self._worker(one)
+            layout = self._bench(worker, workload, 1).layout
+            message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
+            message["calls"] = [layout.arguments(self.memory(layout.size), 0)]
+            seconds.append(float(worker.request(message)["seconds"]))
+        return Launch(time_us=seconds[0] * 1e6, baseline_us=seconds[1] * 1e6)
 
     def _look_at_clocks(self) -> list[str]:
         """Note the GPU's clocks right after it was timed; a warning where it was throttled."""
@@ -822,6 +904,14 @@ class Evaluator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Drawn(Frozen):
+    """What `draw_again` found; `failure`: what was wrong, or ""."""
+
+    draws: Draws | None = None
+    launch: Launch | None = None
+    failure: str = ""
 
 
 class Elsewhere(Frozen):

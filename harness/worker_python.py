@@ -405,6 +405,11 @@ class PythonWorker(native.Worker):
     def release(self, graph: ctypes.c_void_p) -> None:
         """Torch's own, freed with what its kernels need (`forget`)."""
 
+    def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        prepared = self.form.prepare(self.values(message["calls"][0], message["shapes"]))
+        with self.stream(0):
+            return {"seconds": self.enqueued(lambda: self.form.launch(prepared), message["repeat"])}
+
     def time(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         with self.stream(0):
             return super().time(message, fds)
