@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from harness import backends
 from harness.backends import cpu, cuda
 from harness.correctness import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST, UNIT_ROUNDOFF
+from harness.search import PROGRAMMATIC
 from harness.store import write_atomically
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload, expression
@@ -47,6 +48,7 @@ def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, devi
         raise ExportError(f"{to} is there already and not empty; name another folder")
     context = describe(kernel.spec, device)
     package = context["package"]
+    context["programmatic"] = device == "cuda" and PROGRAMMATIC in source
     context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
     floats = sorted({*kernel.spec.dtypes, *(t.dtype for t in kernel.spec.outputs)} & set(UNIT_ROUNDOFF))
     for name, table in {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST}.items():

@@ -50,7 +50,7 @@ def timed(cost, noise: float = 0.003, seed: int = 0):
                     cost(evaluator.start, workload) / cost(values, workload) * math.exp(rng.gauss(0, noise))
                     for _ in range(blocks)
                 ]
-                for workload, _ in cases
+                for workload, *_ in cases
             ]
 
         return [ratios(values) for values in variants]
