@@ -264,6 +264,10 @@ class Contest:
             message |= {"company": self.production.message(self.company), "alone": side.name == PAIR}
         side.graph = bool(side.worker.request(message).get("graph", True))
 
+    def plan_again(self, side: Side) -> None:
+        """Another graph of the same calls."""
+        side.worker.request({"op": "plan", "again": True})
+
     def settle(self, side: Side, first: Side) -> None:
         """A sample's calls once all paces are known: sides of about one speed make the same number of them.
 
@@ -460,7 +464,7 @@ def run(
         for block in range(most):
             if block and block % protocol.replan == 0:
                 for side in everyone:
-                    alone(side, contest.plan)
+                    alone(side, contest.plan_again)
             for side in rng.sample(everyone, len(everyone)):
                 look = side.name in check and (small or block in looks[side.name])
                 alone(side, lambda side, look=look: contest.sample(side, look=look))
