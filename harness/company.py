@@ -229,7 +229,9 @@ class Production:
             view = self.layout.view(arena, tensor)
             for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
                 draw(view[copy], tensor.values[0], self.workload, rng)
-            self.constants[tensor.name] = self.layout.bytes_view(arena, tensor).clone()
+            raw = self.layout.bytes_view(arena, tensor)
+            whole = -(-self.layout.sizes[tensor.name] // PACK_BYTES) * PACK_BYTES  # each copy where eight bytes begin
+            self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
 
     def _words(self, name: str) -> torch.Tensor:
         import torch
