@@ -136,7 +136,9 @@ class Mixture:
             self.x.copy_(self.a ^ other.view(torch.uint8))
         else:
             if self.kind in ("ordinary", "large"):  # a few in 100,000: with them gone `x` need not be read
-                values[values.abs() < torch.finfo(values.dtype).smallest_normal] = 1.0
+                wide = values.float() if values.dtype.itemsize == 1 else values  # 8-bit floats cannot be compared
+                one = torch.ones(1).to(values.dtype).view(torch.uint8)
+                self.a.view(-1, values.dtype.itemsize)[wide.abs() < torch.finfo(values.dtype).smallest_normal] = one
             _, low, high = (*self.tensor.values[0].split(":"), "0", "1")[:3]
             free = _freedom(values, self.kind, float(low), float(high))
             self.x.copy_(free.view(torch.uint8))
