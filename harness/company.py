@@ -74,7 +74,9 @@ def digest(outputs: list[torch.Tensor]) -> int:
         for values, first in ((words, base), (rest, base + packed)):
             at = (torch.arange(len(values), device=raw.device) + first).bitwise_and_(_M32)
             at.mul_(0x9E3779B1).bitwise_and_(_M32)
-            total += int(at.bitwise_xor_(values).mul_(0x85EBCA77).bitwise_and_(_M32).sum())
+            at.bitwise_xor_(values).mul_(0x85EBCA77).bitwise_and_(_M32)
+            at.bitwise_xor_(at >> 15)
+            total += int(at.mul_(0xC2B2AE3D).bitwise_and_(_M32).sum())
         base += len(raw)
     return total & _M64
 
