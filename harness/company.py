@@ -74,7 +74,9 @@ def digest(outputs: list[torch.Tensor]) -> int:
         for values, first in ((words, base), (rest, base + packed)):
             at = (torch.arange(len(values), device=raw.device) + first).bitwise_and_(_M32)
             at.mul_(0x9E3779B1).bitwise_and_(_M32)
-            total += int(at.bitwise_xor_(values).mul_(0x85EBCA77).bitwise_and_(_M32).sum())
+            at.bitwise_xor_(values).mul_(0x85EBCA77).bitwise_and_(_M32)
+            at.bitwise_xor_(at >> 15)
+            total += int(at.mul_(0xC2B2AE3D).bitwise_and_(_M32).sum())
         base += len(raw)
     return total & _M64
 
@@ -136,7 +138,9 @@ class Mixture:
             self.x.copy_(self.a ^ other.view(torch.uint8))
         else:
             if self.kind in ("ordinary", "large"):  # a few in 100,000: with them gone `x` need not be read
-                values[values.abs() < torch.finfo(values.dtype).smallest_normal] = 1.0
+                wide = values.float() if values.dtype.itemsize == 1 else values  # 8-bit floats cannot be compared
+                one = torch.ones(1).to(values.dtype).view(torch.uint8)
+                self.a.view(-1, values.dtype.itemsize)[wide.abs() < torch.finfo(values.dtype).smallest_normal] = one
             _, low, high = (*self.tensor.values[0].split(":"), "0", "1")[:3]
             free = _freedom(values, self.kind, float(low), float(high))
             self.x.copy_(free.view(torch.uint8))
@@ -229,7 +233,9 @@ class Production:
             view = self.layout.view(arena, tensor)
             for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
                 draw(view[copy], tensor.values[0], self.workload, rng)
-            self.constants[tensor.name] = self.layout.bytes_view(arena, tensor).clone()
+            raw = self.layout.bytes_view(arena, tensor)
+            whole = -(-self.layout.sizes[tensor.name] // PACK_BYTES) * PACK_BYTES  # each copy where eight bytes begin
+            self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
 
     def _words(self, name: str) -> torch.Tensor:
         import torch

@@ -181,6 +181,14 @@ def test_another_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         resume(tmp_path, Script(ROUNDS))
 
 
+def test_another_architecture_of_the_same_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cloud's "Intel Xeon" is with and without AVX-512."""
+    start(tmp_path, Down(ROUNDS, 2))
+    monkeypatch.setattr(PaperEvaluator, "facts", PaperEvaluator.facts.model_copy(update={"architecture": "ink"}))
+    with pytest.raises(RunError, match=r"measured on paper \(pencil\), and this is paper \(ink\)"):
+        resume(tmp_path, Script(ROUNDS))
+
+
 def test_a_failure_of_ours_is_raised_and_noted_and_can_be_resumed(tmp_path: Path) -> None:
     class Broken(Script):
         def planner(self, request):
@@ -230,6 +238,18 @@ def test_a_fork_goes_on_from_a_checkpoint_with_other_limits(tmp_path: Path) -> N
     assert Store(tmp_path).put("speed 1.2") not in fresh
     assert door.snapshot(first.run).values["settings"].run_id == "run"
     assert [run.id for run in every(tmp_path)] == ["run", "second"]
+
+
+def test_a_run_of_an_older_graph_is_not_forked(tmp_path: Path) -> None:
+    first = start(tmp_path, Script(ROUNDS))
+    door = Door(tmp_path, paper_context(Script(ROUNDS)))
+    checkpoint = door.history(first.run)[3].config["configurable"]["checkpoint_id"]
+    path = first.run.folder / "run.json"
+    path.write_text(path.read_text().replace('"measure"', '"judge"'))
+    new = first.run.record.model_copy(update={"run_id": "second", "settings": settings("second")})
+    with pytest.raises(RunError, match=r"another version of the graph .*its node 'judge' is not there any more"):
+        door.fork("run", checkpoint, new, Silent(), nobody)
+    assert not (tmp_path / "second").exists()
 
 
 @pytest.mark.parametrize(
