@@ -1,0 +1,612 @@
+"""Random CUDA row kernels that are right by construction: in bounds, without races, the same in every order of threads.
+
+Rows of `n` elements are shared by the threads of a block, the lanes of a warp or by nobody, or every thread has one element of
+the tensor. A kernel passes over its row several times; what passes sum up is joined over the row's threads and read
+by the next. Conditions ask for what no reduction has touched, and quotients stay away from zero, so that another order of
+summation changes last digits only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from tests.nodes.rewrites.fuzz.trial import ARRAYS, C_TYPES, INPUTS, OUTPUTS, Program, entry, spec_of
+
+HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <stdint.h>\n"
+FULL = "0xffffffff"
+NEUTRAL = {"+": "0.0f", "fmaxf": "-INFINITY", "fminf": "INFINITY"}
+
+
+def joined(operator: str, a: str, b: str) -> str:
+    return f"{a} + {b}" if operator == "+" else f"{operator}({a}, {b})"
+
+
+@dataclass
+class Form:
+    """How one kernel's author writes: drawn once for a kernel, as people are consistent."""
+
+    draw: st.DrawFn
+    dtype: str
+    element: str
+    """`T` where the kernel is a template."""
+    team: str
+    """block, warp, thread or flat"""
+    width: int
+    index_type: str
+    stride: str
+    row: str
+    addressing: str
+    load: str
+    reduction: str
+    aligned: bool
+
+    @property
+    def thread(self) -> str:
+        return {"block": "threadIdx.x", "warp": "lane", "thread": "0", "flat": ""}[self.team]
+
+    def one_of(self, *choices: str) -> str:
+        return self.draw(st.sampled_from(choices))
+
+    def sometimes(self) -> bool:
+        return self.draw(st.booleans())
+
+
+@dataclass
+class Writer:
+    """One kernel's text as it grows."""
+
+    form: Form
+    name: str
+    lines: list[str] = field(default_factory=list)
+    arrays: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    """Outputs that a pass has stored to."""
+    helpers: dict[str, str] = field(default_factory=dict)
+    scalars: list[str] = field(default_factory=list)
+    """Results of reductions, and what was made of them; any thread of the row may read them."""
+    counted: int = 0
+    depth: int = 1
+    summed: bool = False
+    inexact: bool = False
+    shared_rows: list[str] = field(default_factory=list)
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def fresh(self, stem: str) -> str:
+        self.counted += 1
+        return f"{stem}{self.counted}"
+
+    # Elements.
+
+    def at(self, array: str, index: str) -> str:
+        """An element of a row, as this kernel's author addresses it."""
+        self.arrays.add(array)
+        if array in ("w", "s", "r", "index"):
+            return f"{array}[{index}]"
+        if self.form.team == "flat":
+            if array == "pair":
+                return f"pair[row * 2 * n + {index}]"
+            return f"{array}[i]" if index == "column" else f"{array}[row * n + {index}]"
+        if self.form.addressing == "pointers":
+            return f"{array}_row[{index}]"
+        if self.form.addressing == "moved":
+            return f"{array}[{index}]"
+        factor = "2 * " if array == "pair" else ""
+        if self.form.addressing == "base":
+            return f"{array}[{factor}base + {index}]"
+        row = "(int64_t)row" if self.form.addressing == "wide" else "row"
+        return f"{array}[{row} * {factor}n + {index}]"
+
+    def loaded(self, array: str, index: str) -> str:
+        place = self.at(array, index)
+        if array in ("s", "r"):
+            return place
+        if array in INPUTS and self.form.load == "ldg":
+            place = f"__ldg(&{place})"
+        if self.form.dtype == "float32" and self.form.load != "function":
+            return place
+        if self.form.load == "cast":
+            return f"(float){place}"
+        if self.form.load == "function":
+            self.helpers["to_float"] = TO_FLOAT
+            return f"to_float({place})"
+        return f"static_cast<float>({place})"
+
+    def stored(self, value: str) -> str:
+        element = self.form.element
+        if element == "float":
+            return value
+        if self.form.load == "cast":
+            return f"({element})({value})"
+        return f"static_cast<{element}>({value})"
+
+    # Expressions.
+
+    def expression(self, variables: list[str], depth: int = 2) -> str:
+        form = self.form
+        leaves = [*variables, *self.scalars, "0.5f", "1.25f"]
+        if depth == 0:
+            return form.one_of(*leaves)
+        kind = form.one_of("leaf", "*", "+", "-", "fmaxf", "quotient", "exp", "helper", "choice", "tanh", "int", "sqrt")
+        a = self.expression(variables, depth - 1)
+        if kind == "leaf":
+            return a
+        if kind in "+-*":
+            return f"({a} {kind} {self.expression(variables, depth - 1)})"
+        if kind == "fmaxf":
+            function = form.one_of("fmaxf", "fminf", "max")
+            other = self.expression(variables, depth - 1)
+            if function == "max":
+                return f"max((float)({a}), (float)({other}))"
+            return f"{function}({a}, {other})"
+        if kind == "choice":
+            exact = [v for v in variables if v.startswith("in")]
+            if not exact:
+                return a
+            operator = form.one_of(">", "<", ">=", "!=")
+            return f"({form.one_of(*exact)} {operator} 0.0f ? {a} : {self.expression(variables, depth - 1)})"
+        if kind == "int":
+            return f"({a} * (float)(n % 7))"
+        self.inexact = True
+        if kind == "quotient":
+            return f"({a} / (1.0f + fabsf({self.expression(variables, depth - 1)})))"
+        if kind == "exp":
+            return f"{form.one_of('expf', '__expf')}(-fabsf({a}))"
+        if kind == "tanh":
+            return f"tanhf({a})"
+        if kind == "sqrt":
+            return f"rsqrtf({a} * {a} + 1.0f)"
+        self.helpers["act"] = form.one_of(*ACTS)
+        return f"act({a})"
+
+    # Passes over the row.
+
+    def loop(self, body: list[str], index: str) -> None:
+        """`body` for every element that the thread has."""
+        form, index_type = self.form, self.form.index_type
+        kind = form.one_of("for", "for", "while", "tiles", "rounds") if form.team != "thread" else "for"
+        start, stride = form.thread, form.stride
+        if form.team != "thread" and form.sometimes() and kind == "for":
+            self.line(form.one_of("#pragma unroll", "#pragma unroll 4"))
+        if kind == "while" and index[-1].isdigit():
+            self.line(f"{index_type} {index} = {start};")
+            head, body = f"while ({index} < n) {{", [*body, f"{index} += {stride};"]
+        elif kind == "tiles":
+            tile = self.fresh("tile")
+            head = f"for ({index_type} {tile} = 0; {tile} < n; {tile} += {stride}) {{"
+            place = f"const {index_type} {index} = {tile} + {start};"
+            body = [place, f"if ({index} < n) {{", *("  " + b for b in body), "}"]
+        elif kind == "rounds":
+            turn = self.fresh("round")
+            head = f"for ({index_type} {turn} = 0; {start} + {turn} * {stride} < n; ++{turn}) {{"
+            body = [f"const {index_type} {index} = {start} + {turn} * {stride};", *body]
+        else:
+            step = f"{index} += {stride}" if form.team != "thread" else f"++{index}"
+            head = f"for ({index_type} {index} = {start}; {index} < n; {step}) {{"
+        if head.startswith("while") and any("continue;" in b for b in body):
+            body = [b.replace("continue;", f"{{ {index} += {stride}; continue; }}") for b in body]
+        self.line(head)
+        for text in body:
+            self.line("  " + text)
+        self.line("}")
+
+    def loads(self, index: str, body: list[str]) -> list[str]:
+        """Declares variables with elements, and returns their names: `in...` where no reduction has touched them."""
+        form = self.form
+        names: list[str] = []
+        choices = ["x", "z", "w", "y", "v", "s", "pair", "gathered", "next", "index"]
+        for choice in form.draw(st.lists(st.sampled_from(choices), min_size=1, max_size=3, unique=True)):
+            exact = choice not in self.written
+            name = self.fresh("in" if exact else "old")
+            if choice == "s":
+                value = self.loaded("s", "row")
+            elif choice == "pair":
+                value = self.loaded("pair", form.one_of(index, f"n + {index}", f"2 * {index}", f"2 * {index} + 1"))
+            elif choice == "gathered":
+                value = self._gathered(index)
+            elif choice == "next":
+                value = self.loaded("z", form.one_of(f"n - 1 - {index}", f"({index} + 1) % n", f"{index} / 2", "0"))
+            elif choice == "index":
+                value = f"(float)({index} % 5)"
+            else:
+                value = self.loaded(choice, index)
+            names.append(name)
+            kind = form.one_of("const float", "float")
+            if len(names) > 1 and form.sometimes() and choice not in ("index",):
+                names[-1] = value  # read where it is used
+                continue
+            body.append(f"{kind} {name} = {value};")
+        return names
+
+    def _gathered(self, index: str) -> str:
+        self.arrays |= {"index", "table"}
+        place = f"table[index[row] * n + {index}]"
+        return place if self.form.dtype == "float32" else f"static_cast<float>({place})"
+
+    def body(self, index: str, sums: list[tuple[str, str]]) -> list[str]:
+        """What happens to one element; folds into each of `sums`, names with operators."""
+        form, body = self.form, list[str]()
+        variables = self.loads(index, body)
+        exact = [v for v in variables if v.startswith("in")]
+        if exact and form.draw(st.integers(0, 7)) == 7:
+            body.append(f"if ({form.one_of(*exact)} < -1.5f) continue;")
+        for _ in range(form.draw(st.integers(0, 2))):
+            name, value = self.fresh("t"), self.expression(variables)
+            body.append(f"{form.one_of('const float', 'float')} {name} = {value};")
+            if body[-1].startswith("float") and exact and form.sometimes():
+                body.append(f"if ({form.one_of(*exact)} > 0.25f) {name} = {self.expression([*variables, name], 1)};")
+            variables.append(name)
+        for name, operator in sums:
+            value = self.expression(variables, 1)
+            if operator == "+" and form.sometimes():
+                body.append(f"{name} += {value};")
+            else:
+                body.append(f"{name} = {joined(operator, name, value)};")
+        stores = [o for o in ("y", "v") if form.sometimes()] if sums else [form.one_of("y", "v", "both")]
+        stores = ["y", "v"] if stores == ["both"] else stores
+        for output in stores:
+            store = self._store(output, index, self.expression(variables))
+            if exact and form.draw(st.integers(0, 4)) == 4:
+                store = f"if ({form.one_of(*exact)} > 0.0f) {store}"
+            elif form.draw(st.integers(0, 6)) == 6:
+                store = f"{{ {store} }}"
+            body.append(store)
+        for output in stores:
+            self.written.add(output)
+        return body
+
+    def _store(self, output: str, index: str, value: str) -> str:
+        place = self.at(output, index)
+        if self.form.element == "float" and self.form.draw(st.integers(0, 3)) == 3:
+            return f"{place} {self.form.one_of('+=', '*=', '-=')} {value};"
+        return f"{place} = {self.stored(value)};"
+
+    def run_pass(self) -> None:
+        form = self.form
+        count = form.draw(st.integers(0, 2))
+        sums = [(self.fresh("sum"), form.one_of("+", "fmaxf", "fminf")) for _ in range(count)]
+        for name, operator in sums:
+            self.line(f"float {name} = {NEUTRAL[operator]};")
+        index = form.one_of("i", "c", self.fresh("col"))
+        self.loop(self.body(index, sums), index)
+        for name, operator in sums:
+            self.summed = True
+            self.reduce(name, operator)
+        if form.team == "block" and form.draw(st.integers(0, 3)) == 3:
+            self.line("__syncthreads();")
+
+    def vector_pass(self) -> None:
+        """The row goes by in vectors, another distribution of elements over threads."""
+        form = self.form
+        if form.dtype == "bfloat16":
+            return self.run_pass()
+        kind, parts = ("float4", "xyzw") if form.dtype == "float32" else ("__half2", "xy")
+        count = len(parts)
+        output, row = form.one_of("y", "v"), form.one_of("x", "z", "y", "v")
+        self.arrays |= {row, output}
+        places = {a: self.at(a, "0") for a in (row, output)}
+        self.line("__syncthreads();")
+        self.line(f"for (int i = threadIdx.x; i < n / {count}; i += {form.stride}) {{")
+        const = "const " if row in INPUTS else ""
+        self.line(f"  {kind} pack = reinterpret_cast<{const}{kind}*>(&{places[row]})[i];")
+        for part in parts:
+            value = self.expression([f"(float)pack.{part}"], 1) if part == "x" else value.replace(f"pack.{last}", f"pack.{part}")  # noqa: F821
+            last = part
+            self.line(f"  pack.{part} = {value if count == 4 else f'__float2half({value})'};")
+        self.line(f"  reinterpret_cast<{kind}*>(&{places[output]})[i] = pack;")
+        self.line("}")
+        self.line("__syncthreads();")
+        self.written.add(output)
+        return None
+
+    def line_buffer(self) -> None:
+        """The row goes into shared memory, and is read there by the same thread or by another."""
+        form, name, index = self.form, self.fresh("line"), "i"
+        self.line(f"__shared__ float {name}[1100];")
+        self.arrays.add("x")
+        value = self.expression([self.loaded("x", index)], 1)
+        self.loop([f"{name}[{index}] = {value};"], index)
+        self.line("__syncthreads();")
+        other = form.one_of(index, f"n - 1 - {index}", f"({index} + 1) % n")
+        output = form.one_of("y", "v")
+        self.loop([self._store(output, index, self.expression([f"{name}[{other}]", f"{name}[{index}]"], 1))], index)
+        self.written.add(output)
+
+    # Reductions.
+
+    def reduce(self, name: str, operator: str) -> None:
+        """Joins what the row's threads hold in `name`, and names the result for what comes."""
+        form = self.form
+        if form.team == "block":
+            result = getattr(self, f"_{form.reduction}")(name, operator)
+        else:
+            if form.team == "warp":
+                self._shuffle(name, operator)
+            result = name
+        made = form.one_of("plain", "mean", "root", "shift")
+        if made != "plain":
+            self.inexact = True
+            value = {"mean": f"{result} / n", "root": f"rsqrtf({result} * {result} / n + 1.0f)",
+                     "shift": f"{result} * 0.5f + 1.0f"}[made]  # fmt: skip
+            result = self._told(value)
+        self.scalars.append(result)
+
+    def _told(self, value: str) -> str:
+        form, name = self.form, self.fresh("result")
+        if form.team == "block" and form.draw(st.integers(0, 2)) == 2:
+            self.line(f"__shared__ float {name};")
+            self.line(f"if (threadIdx.x == 0) {form.one_of(f'{name} = {value};', f'{{ {name} = {value}; }}')}")
+            self.line("__syncthreads();")
+        else:
+            self.line(f"const float {name} = {value};")
+        return name
+
+    def _tree(self, name: str, operator: str) -> str:
+        form, slots = self.form, self.fresh("partial")
+        self.line(f"__shared__ float {slots}[{form.width}];")
+        tid = "threadIdx.x"
+        self.line(f"{slots}[{tid}] = {name};")
+        first = form.sometimes()
+        if not first:
+            self.line("__syncthreads();")
+        halved = form.one_of("s >>= 1", "s /= 2")
+        whole = form.one_of("blockDim.x / 2", str(form.width // 2))
+        self.line(f"for (int s = {whole}; s > 0; {halved}) {{")
+        if first:
+            self.line("  __syncthreads();")
+        there, other = f"{slots}[{tid}]", f"{slots}[{tid} + s]"
+        step = f"{there} += {other};" if operator == "+" else f"{there} = {joined(operator, there, other)};"
+        self.line(f"  if ({tid} < s) {step}")
+        if not first:
+            self.line("  __syncthreads();")
+        self.line("}")
+        if first:
+            self.line("__syncthreads();")
+        kind = form.one_of("read", "named", "told")
+        if kind == "read":
+            return f"{slots}[0]"
+        if kind == "told":
+            return self._told(f"{slots}[0]")
+        result = self.fresh("total")
+        self.line(f"const float {result} = {slots}[0];")
+        return result
+
+    def _shuffle(self, name: str, operator: str) -> None:
+        other = f"__shfl_xor_sync({FULL}, {name}, offset)"
+        step = f"{name} += {other};" if operator == "+" else f"{name} = {joined(operator, name, other)};"
+        self.line(f"for (int offset = 16; offset > 0; offset {self.form.one_of('>>= 1', '/= 2')}) {step}")
+
+    def _warps(self, name: str, operator: str) -> str:
+        """Shuffles, one slot a warp, and then the first warp, every warp or one thread."""
+        form, slots, result = self.form, self.fresh("slots"), self.fresh("total")
+        warps = form.width // 32
+        self.line(f"__shared__ float {slots}[32];")
+        self._shuffle(name, operator)
+        self.line(f"if (threadIdx.x % 32 == 0) {slots}[threadIdx.x / 32] = {name};")
+        self.line("__syncthreads();")
+        lane = "threadIdx.x % 32"
+        kind = form.one_of("every warp", "every thread", "first warp")
+        if kind == "every thread":
+            self.line(f"float {result} = {slots}[0];")
+            one = joined(operator, result, f"{slots}[w]")
+            self.line(f"for (int w = 1; w < {form.one_of('blockDim.x / 32', str(warps))}; ++w) {result} = {one};")
+            return result
+        self.line(f"{name} = {lane} < {form.one_of('blockDim.x / 32', str(warps))} ? {slots}[{lane}] : {NEUTRAL[operator]};")
+        if kind == "every warp":
+            self._shuffle(name, operator)
+            return name
+        self.line("if (threadIdx.x < 32) {")
+        self.depth += 1
+        self._shuffle(name, operator)
+        self.depth -= 1
+        self.line(f"  if (threadIdx.x == 0) {slots}[0] = {name};")
+        self.line("}")
+        self.line("__syncthreads();")
+        self.line(f"const float {result} = {slots}[0];")
+        return result
+
+    def _function(self, name: str, operator: str) -> str:
+        function = {"+": "block_sum", "fmaxf": "block_top", "fminf": "block_low"}[operator]
+        other = joined(operator, "value", f"__shfl_xor_sync({FULL}, value, offset)")
+        again = joined(operator, "value", "slots[warp]")
+        last = (
+            f"  value = slots[0];\n  for (int warp = 1; warp < blockDim.x / 32; ++warp) value = {again};\n"
+            if self.form.sometimes()
+            else f"  value = threadIdx.x % 32 < blockDim.x / 32 ? slots[threadIdx.x % 32] : {NEUTRAL[operator]};\n"
+            f"  for (int offset = 16; offset > 0; offset /= 2) value = {other};\n"
+        )
+        self.helpers.setdefault(function, (
+            f"__device__ float {function}(float value) {{\n  __shared__ float slots[32];\n"
+            f"  for (int offset = 16; offset > 0; offset /= 2) value = {other};\n"
+            f"  __syncthreads();\n  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;\n  __syncthreads();\n"
+            f"{last}  return value;\n}}\n"
+        ))  # fmt: skip
+        if self.form.sometimes():
+            self.line(f"{name} = {function}({name});")
+            return name
+        result = self.fresh("total")
+        self.line(f"const float {result} = {function}({name});")
+        return result
+
+    # The whole kernel.
+
+    def write_results(self) -> None:
+        """What was reduced goes to memory, one number a row."""
+        if not self.scalars or not self.form.sometimes():
+            return
+        self.arrays.add("r")
+        value = self.expression([], 1)
+        if self.form.team == "thread":
+            self.line(f"r[row] = {value};")
+        else:
+            self.line(f"if ({self.form.thread} == 0) r[row] = {value};")
+
+
+TO_FLOAT = """\
+__device__ inline float to_float(float v) { return v; }
+__device__ inline float to_float(__half v) { return __half2float(v); }
+__device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+"""
+ACTS = (
+    "__device__ float act(float v) { return v / (1.0f + expf(-v)); }\n",
+    "__device__ __forceinline__ float act(const float v) {\n  const float cut = fminf(v, 3.0f);\n  return cut * cut;\n}\n",
+    "__device__ float act(float v) {\n  if (v > 0.0f) return v;\n  return 0.01f * v;\n}\n",
+    "template <typename V>\n__device__ V act(const V& v) { return v * (V)0.5f + (V)1.0f; }\n",
+)
+
+
+@st.composite
+def forms(draw: st.DrawFn) -> Form:
+    def pick(*choices: str) -> str:
+        return draw(st.sampled_from(choices))
+
+    dtype = pick("float32", "float16", "bfloat16")
+    team = pick("block", "block", "block", "warp", "thread", "flat")
+    width = draw(st.sampled_from((128, 256, 64, 32)))
+    stride = {"block": pick("blockDim.x", "blockDim.x", str(width)), "warp": "32", "thread": "1", "flat": "1"}[team]
+    rows = {"block": ("plain", "plain", "loop"), "warp": ("guard", "positive"), "thread": ("guard",),
+            "flat": ("guard", "positive", "stride")}[team]  # fmt: skip
+    row = pick(*rows)
+    return Form(
+        draw=draw, dtype=dtype, element=pick(C_TYPES["cuda"][dtype], "T"), team=team, width=width,
+        index_type=pick("int", "int64_t"), stride=stride, row=row,
+        addressing=pick("plain", "wide", "pointers", "base", *(("moved",) if row != "loop" else ())),
+        load=pick("static", "cast", "function", "ldg"), reduction=pick("tree", "warps", "function"),
+        aligned=team == "block" and draw(st.integers(0, 3)) == 3,
+    )  # fmt: skip
+
+
+def kernel(form: Form, name: str, written: set[str]) -> Writer:
+    """One kernel; `written` are outputs that launches before it have changed."""
+    writer = Writer(form, name, written=set(written))
+    if form.team == "flat":
+        leave = "continue;" if form.row == "stride" else "return;"
+        for text in writer.body("column", []):
+            writer.line(text.replace("continue;", leave))
+        return writer
+    for _ in range(form.draw(st.integers(1, 4))):
+        kind = form.draw(st.integers(0, 7)) if form.team == "block" else 0
+        if kind == 7:
+            writer.line_buffer()
+        elif kind >= 4 and form.aligned:
+            writer.vector_pass()
+        else:
+            writer.run_pass()
+    writer.write_results()
+    if writer.written == written and "r" not in writer.arrays:
+        store = writer.stored(writer.expression([writer.loaded("x", "i")]))
+        writer.loop([f"{writer.at('y', 'i')} = {store};"], "i")
+        writer.written.add("y")
+    return writer
+
+
+def definition(writer: Writer) -> str:
+    """The `__global__` function."""
+    form, index_type = writer.form, writer.form.index_type
+    names = [a for a in ARRAYS if a in writer.arrays]
+    restrict = " __restrict__" if form.sometimes() else ""
+    parameters = [f"{'const ' if a in INPUTS else ''}{_element(form, a)}*{restrict} {a}" for a in names]
+    head = f"template <typename T>\n__global__ void {writer.name}" if form.element == "T" else f"__global__ void {writer.name}"
+    before, around = _places(form, index_type)
+    rows = [a for a in names if len(ARRAYS[a].shape) == 2 and a != "table"]
+    if form.team != "flat":
+        before += _pointers(form, rows, index_type)
+    body = ["  " + b for b in before] + writer.lines
+    if around:
+        if form.team == "block" and form.row == "loop":
+            body.append("  __syncthreads();")
+        body = [around[0], *body, "  }"] if form.row != "positive" else [*around[:-1], around[-1], *body, "  }"]
+    listed = ", ".join([*parameters, f"{index_type} rows", f"{index_type} n"])
+    return f"{head}({listed}) {{\n" + "\n".join(body) + "\n}\n"
+
+
+def _element(form: Form, array: str) -> str:
+    kind = ARRAYS[array].dtype
+    return form.element if kind == "T" else C_TYPES["cuda"][kind]
+
+
+def _places(form: Form, index_type: str) -> tuple[list[str], list[str]]:
+    """What says which row and element a thread has, and what opens a block around the rest."""
+    if form.team == "block":
+        if form.row == "loop":
+            return [], [f"  for ({index_type} row = blockIdx.x; row < rows; row += gridDim.x) {{"]
+        return [f"const {index_type} row = blockIdx.x;"], []
+    flat = "blockIdx.x * blockDim.x + threadIdx.x"
+    if form.team == "flat":
+        place = ["const {0} row = i / n;".format(index_type), f"const {index_type} column = i % n;"]
+        if form.row == "stride":
+            step = "gridDim.x * blockDim.x"
+            return place, [f"  for ({index_type} i = {flat}; i < rows * n; i += {step}) {{"]
+        first = f"const {index_type} i = {flat};"
+        if form.row == "positive":
+            return place, [f"  {first}", "  if (i < rows * n) {"]
+        return [first, "if (i >= rows * n) return;", *place], []
+    places = [f"const {index_type} row = {flat};"]
+    if form.team == "warp":
+        places = [f"const {index_type} row = ({flat}) / 32;", "const int lane = threadIdx.x % 32;"]
+    if form.row == "positive":
+        return [], [*("  " + p for p in places), "  if (row < rows) {"]
+    return [*places, "if (row >= rows) return;"], []
+
+
+def _pointers(form: Form, rows: list[str], index_type: str) -> list[str]:
+    wide = "(int64_t)row" if index_type == "int" and form.load == "cast" else "row"
+    if form.addressing == "base":
+        return [f"const {index_type} base = row * n;"]
+    if form.addressing not in ("pointers", "moved"):
+        return []
+    found = []
+    for array in rows:
+        factor = "2 * " if array == "pair" else ""
+        if form.addressing == "moved":
+            found.append(f"{array} += {wide} * {factor}n;")
+        else:
+            const = "const " if array in INPUTS else ""
+            found.append(f"{const}{_element(form, array)}* {array}_row = {array} + {wide} * {factor}n;")
+    return found
+
+
+def launch(writer: Writer, number: int) -> list[str]:
+    """The host's lines."""
+    form = writer.form
+    per_block = {"block": 1, "warp": form.width // 32, "thread": form.width, "flat": form.width}[form.team]
+    count = "rows * n" if form.team == "flat" else "rows"
+    width, lines = str(form.width), list[str]()
+    if form.sometimes():
+        width = f"threads{number}"
+        lines.append(f"const int {width} = {form.width};")
+    grid = count if per_block == 1 else f"({count} + {per_block - 1}) / {per_block}"
+    if form.row in ("loop", "stride"):
+        grid = "rows < 3 ? rows : 3" if form.row == "loop" else "3"
+    if form.sometimes():
+        lines += [f"dim3 grid{number}({grid});", f"dim3 block{number}({width});"]
+        grid, width = f"grid{number}", f"block{number}"
+    kind = f"<{C_TYPES['cuda'][form.dtype]}>" if form.element == "T" else ""
+    arguments = [*(a for a in ARRAYS if a in writer.arrays), "rows", "n"]
+    return [*lines, f"{writer.name}{kind}<<<{grid}, {width}, 0, stream>>>({', '.join(arguments)});"]
+
+
+TIMED = ((4096, 4096), (32, 32768), (65536, 128), (16384, 8), (8192, 1024))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    form = draw(forms())
+    writers = [kernel(form, "first_kernel", set())]
+    if draw(st.integers(0, 5)) == 5:
+        other = draw(forms())
+        other.dtype, other.aligned = form.dtype, form.aligned and other.team == "block"
+        other.element = "T" if other.element == "T" else C_TYPES["cuda"][form.dtype]
+        writers.append(kernel(other, "second_kernel", writers[0].written))
+    used = {a for w in writers for a in w.arrays}
+    even = form.aligned or draw(st.integers(0, 3)) == 3
+    spec = spec_of("cuda", form.dtype, used, draw(st.sampled_from(TIMED)), even)
+    helpers = {name: text for w in writers for name, text in w.helpers.items()}
+    lines = [line for number, w in enumerate(writers) for line in launch(w, number)]
+    host = entry("cuda", spec, "".join(f"  {line}\n" for line in lines))
+    parts = [HEADERS, *helpers.values(), *(definition(w) for w in writers), host]
+    exact = not any(w.summed or w.inexact for w in writers)
+    return Program("cuda", "\n".join(parts), spec, aligned=form.aligned, even=even, exact=exact)
