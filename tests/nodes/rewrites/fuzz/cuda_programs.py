@@ -19,6 +19,9 @@ FULL = "0xffffffff"
 NEUTRAL = {"+": "0.0f", "fmaxf": "-INFINITY", "fminf": "INFINITY"}
 
 
+OPERATIONS = ("leaf", "*", "+", "-", "fmaxf", "quotient", "exp", "helper", "choice", "tanh", "int", "sqrt", "double")
+
+
 def joined(operator: str, a: str, b: str) -> str:
     return f"{a} + {b}" if operator == "+" else f"{operator}({a}, {b})"
 
@@ -68,9 +71,13 @@ class Writer:
     """Results of reductions, and what was made of them; any thread of the row may read them."""
     counted: int = 0
     depth: int = 1
+    dynamic: bool = False
+    """Trees are in one array of dynamic shared memory."""
+    used_buffer: bool = False
     summed: bool = False
     inexact: bool = False
-    shared_rows: list[str] = field(default_factory=list)
+    outputs: tuple[str, ...] = ("y", "v")
+    """Arrays that this kernel may write; it reads any element of the others."""
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
@@ -84,7 +91,7 @@ class Writer:
     def at(self, array: str, index: str) -> str:
         """An element of a row, as this kernel's author addresses it."""
         self.arrays.add(array)
-        if array in ("w", "s", "r", "index"):
+        if array in ("w", "s", "out", "index"):
             return f"{array}[{index}]"
         if self.form.team == "flat":
             if array == "pair":
@@ -102,7 +109,7 @@ class Writer:
 
     def loaded(self, array: str, index: str) -> str:
         place = self.at(array, index)
-        if array in ("s", "r"):
+        if array in ("s", "out"):
             return place
         if array in INPUTS and self.form.load == "ldg":
             place = f"__ldg(&{place})"
@@ -130,7 +137,7 @@ class Writer:
         leaves = [*variables, *self.scalars, "0.5f", "1.25f"]
         if depth == 0:
             return form.one_of(*leaves)
-        kind = form.one_of("leaf", "*", "+", "-", "fmaxf", "quotient", "exp", "helper", "choice", "tanh", "int", "sqrt")
+        kind = form.one_of(*OPERATIONS)
         a = self.expression(variables, depth - 1)
         if kind == "leaf":
             return a
@@ -150,15 +157,17 @@ class Writer:
             return f"({form.one_of(*exact)} {operator} 0.0f ? {a} : {self.expression(variables, depth - 1)})"
         if kind == "int":
             return f"({a} * (float)(n % 7))"
+        if kind == "double":
+            return f"({a} * {form.one_of('0.5', '2.0', '1e-1')})"
         self.inexact = True
         if kind == "quotient":
             return f"({a} / (1.0f + fabsf({self.expression(variables, depth - 1)})))"
         if kind == "exp":
-            return f"{form.one_of('expf', '__expf')}(-fabsf({a}))"
+            return f"{form.one_of('expf', '__expf', 'exp')}(-fabsf({a}))"
         if kind == "tanh":
             return f"tanhf({a})"
         if kind == "sqrt":
-            return f"rsqrtf({a} * {a} + 1.0f)"
+            return form.one_of(f"rsqrtf({a} * {a} + 1.0f)", f"(1.0f / sqrtf({a} * {a} + 1.0f))", f"(float)sqrt(fabs({a} * 1.0))")
         self.helpers["act"] = form.one_of(*ACTS)
         return f"act({a})"
 
@@ -198,6 +207,7 @@ class Writer:
         form = self.form
         names: list[str] = []
         choices = ["x", "z", "w", "y", "v", "s", "pair", "gathered", "next", "index"]
+        others = [a for a in ("z", "x", "y", "v") if a not in self.outputs]
         for choice in form.draw(st.lists(st.sampled_from(choices), min_size=1, max_size=3, unique=True)):
             exact = choice not in self.written
             name = self.fresh("in" if exact else "old")
@@ -208,13 +218,15 @@ class Writer:
             elif choice == "gathered":
                 value = self._gathered(index)
             elif choice == "next":
-                value = self.loaded("z", form.one_of(f"n - 1 - {index}", f"({index} + 1) % n", f"{index} / 2", "0"))
+                place = form.one_of(f"n - 1 - {index}", f"({index} + 1) % n", f"{index} / 2", "0")
+                value = self.loaded(form.one_of(*others), place)
             elif choice == "index":
                 value = f"(float)({index} % 5)"
             else:
                 value = self.loaded(choice, index)
             names.append(name)
-            kind = form.one_of("const float", "float")
+            kind = form.one_of("const float", "float", *(("const auto",) if choice in ("x", "y") else ()))
+            kind = "const float" if kind == "const auto" and "float" not in value and form.dtype != "float32" else kind
             if len(names) > 1 and form.sometimes() and choice not in ("index",):
                 names[-1] = value  # read where it is used
                 continue
@@ -239,14 +251,16 @@ class Writer:
             if body[-1].startswith("float") and exact and form.sometimes():
                 body.append(f"if ({form.one_of(*exact)} > 0.25f) {name} = {self.expression([*variables, name], 1)};")
             variables.append(name)
+        if exact and form.draw(st.integers(0, 3)) == 3:
+            body += self._asked(index, form.one_of(*exact), variables)
         for name, operator in sums:
             value = self.expression(variables, 1)
             if operator == "+" and form.sometimes():
                 body.append(f"{name} += {value};")
             else:
                 body.append(f"{name} = {joined(operator, name, value)};")
-        stores = [o for o in ("y", "v") if form.sometimes()] if sums else [form.one_of("y", "v", "both")]
-        stores = ["y", "v"] if stores == ["both"] else stores
+        stores = [o for o in self.outputs if form.sometimes()]
+        stores = stores or ([] if sums else [form.one_of(*self.outputs)])
         for output in stores:
             store = self._store(output, index, self.expression(variables))
             if exact and form.draw(st.integers(0, 4)) == 4:
@@ -257,6 +271,20 @@ class Writer:
         for output in stores:
             self.written.add(output)
         return body
+
+    def _asked(self, index: str, condition: str, variables: list[str]) -> list[str]:
+        """Something that only some elements do: read another array, or change a variable that was loaded."""
+        form = self.form
+        changed = [v for v in variables if v.isidentifier()]
+        if form.sometimes() and changed:
+            name = form.one_of(*changed)
+            return [f"float changed_{name} = {name};", f"if ({condition} > 0.5f) changed_{name} = {self.expression(variables, 1)};",
+                    f"if (changed_{name} > 100.0f) changed_{name} = 100.0f;"]  # fmt: skip
+        name = self.fresh("t")
+        more = self.loaded(form.one_of("z", "x", "w", *(o for o in ("y", "v") if o in self.outputs)), index)
+        variables.append(name)
+        return [f"float {name} = 0.0f;", f"if ({condition} {form.one_of('>', '<')} 0.0f) {{",
+                f"  const float more_{name} = {more};", f"  {name} = {self.expression([*variables, f'more_{name}'], 1)};", "}"]  # fmt: skip
 
     def _store(self, output: str, index: str, value: str) -> str:
         place = self.at(output, index)
@@ -278,6 +306,66 @@ class Writer:
         if form.team == "block" and form.draw(st.integers(0, 3)) == 3:
             self.line("__syncthreads();")
 
+    def known_pass(self) -> None:
+        """Several passes that belong together: a softmax in two orders, a norm in two passes, or running."""
+        form, index = self.form, "i"
+        kind = form.one_of("softmax", "stored softmax", "online softmax", "norm", "moments")
+        output = form.one_of(*self.outputs)
+        x = self.loaded(form.one_of("x", "z"), index)
+        self.inexact = True
+        if kind in ("norm", "moments"):
+            total, square = self.fresh("sum"), self.fresh("square")
+            self.line(f"float {total} = 0.0f, {square} = 0.0f;")
+            if kind == "moments":
+                self.loop([f"const float e = {x};", f"{total} += e;", f"{square} += e * e;"], index)
+                total, square = self._joined(total, "+"), self._joined(square, "+")
+                value = f"({x} - {total} / n) * rsqrtf({square} / n + 1.0f)"
+            else:
+                self.loop([f"{total} += {x};"], index)
+                total, mean = self._joined(total, "+"), self.fresh("mean")
+                self.line(f"const float {mean} = {total} / n;")
+                self.loop([f"const float e = {x} - {mean};", f"{square} += e * e;"], index)
+                square = self._joined(square, "+")
+                value = f"({x} - {mean}) * rsqrtf({square} / n + 1.0f) * {self.loaded('w', index)}"
+        else:
+            top, total = self.fresh("top"), self.fresh("total")
+            self.line(f"float {top} = -INFINITY;")
+            if kind == "online softmax":
+                self.line(f"float {total} = 0.0f;")
+                rescaled = [f"const float e = {x};", f"const float higher = fmaxf({top}, e);",
+                            f"{total} = {total} * expf({top} - higher) + expf(e - higher);", f"{top} = higher;"]  # fmt: skip
+                self.loop(rescaled, index)
+                whole = self._joined(self._copy(top), "fmaxf")
+                self.line(f"{total} = {top} == -INFINITY ? 0.0f : {total} * expf({top} - {whole});")
+                top, total = whole, self._joined(total, "+")
+            else:
+                self.loop([form.one_of(f"{top} = fmaxf({top}, {x});", f"if ({x} > {top}) {top} = {x};")], index)
+                top = self._joined(top, "fmaxf")
+                self.line(f"float {total} = 0.0f;")
+                kept = f"const float e = {form.one_of('expf', '__expf')}({x} - {top});"
+                store = [f"{self.at(output, index)} = {self.stored('e')};"] if kind == "stored softmax" else []
+                self.loop([kept, f"{total} += e;", *store], index)
+                total = self._joined(total, "+")
+            value = f"expf({x} - {top}) / {total}"
+            if kind == "stored softmax":
+                value = form.one_of(f"{self.loaded(output, index)} / {total}", f"{self.loaded(output, index)} * (1.0f / {total})")
+        self.loop([f"{self.at(output, index)} = {self.stored(value)};"], index)
+        self.written.add(output)
+
+    def _copy(self, name: str) -> str:
+        copied = self.fresh("copy")
+        self.line(f"float {copied} = {name};")
+        return copied
+
+    def _joined(self, name: str, operator: str) -> str:
+        """The name of what the row's threads hold together."""
+        self.summed = True
+        if self.form.team == "block":
+            return getattr(self, f"_{self.form.reduction}")(name, operator)
+        if self.form.team == "warp":
+            self._shuffle(name, operator)
+        return name
+
     def vector_pass(self) -> None:
         """The row goes by in vectors, another distribution of elements over threads."""
         form = self.form
@@ -285,7 +373,7 @@ class Writer:
             return self.run_pass()
         kind, parts = ("float4", "xyzw") if form.dtype == "float32" else ("__half2", "xy")
         count = len(parts)
-        output, row = form.one_of("y", "v"), form.one_of("x", "z", "y", "v")
+        output, row = form.one_of(*self.outputs), form.one_of("x", "z", *self.outputs)
         self.arrays |= {row, output}
         places = {a: self.at(a, "0") for a in (row, output)}
         self.line("__syncthreads();")
@@ -311,7 +399,7 @@ class Writer:
         self.loop([f"{name}[{index}] = {value};"], index)
         self.line("__syncthreads();")
         other = form.one_of(index, f"n - 1 - {index}", f"({index} + 1) % n")
-        output = form.one_of("y", "v")
+        output = form.one_of(*self.outputs)
         self.loop([self._store(output, index, self.expression([f"{name}[{other}]", f"{name}[{index}]"], 1))], index)
         self.written.add(output)
 
@@ -320,12 +408,7 @@ class Writer:
     def reduce(self, name: str, operator: str) -> None:
         """Joins what the row's threads hold in `name`, and names the result for what comes."""
         form = self.form
-        if form.team == "block":
-            result = getattr(self, f"_{form.reduction}")(name, operator)
-        else:
-            if form.team == "warp":
-                self._shuffle(name, operator)
-            result = name
+        result = self._joined(name, operator)
         made = form.one_of("plain", "mean", "root", "shift")
         if made != "plain":
             self.inexact = True
@@ -345,8 +428,12 @@ class Writer:
         return name
 
     def _tree(self, name: str, operator: str) -> str:
-        form, slots = self.form, self.fresh("partial")
-        self.line(f"__shared__ float {slots}[{form.width}];")
+        form, slots = self.form, "buffer" if self.dynamic else self.fresh("partial")
+        if not self.dynamic:
+            self.line(f"__shared__ float {slots}[{form.width}];")
+        elif self.used_buffer:
+            self.line("__syncthreads();")
+        self.used_buffer = True
         tid = "threadIdx.x"
         self.line(f"{slots}[{tid}] = {name};")
         first = form.sometimes()
@@ -365,7 +452,7 @@ class Writer:
         self.line("}")
         if first:
             self.line("__syncthreads();")
-        kind = form.one_of("read", "named", "told")
+        kind = form.one_of("named", "told", *(() if self.dynamic else ("read",)))
         if kind == "read":
             return f"{slots}[0]"
         if kind == "told":
@@ -437,12 +524,12 @@ class Writer:
         """What was reduced goes to memory, one number a row."""
         if not self.scalars or not self.form.sometimes():
             return
-        self.arrays.add("r")
+        self.arrays.add("out")
         value = self.expression([], 1)
         if self.form.team == "thread":
-            self.line(f"r[row] = {value};")
+            self.line(f"out[row] = {value};")
         else:
-            self.line(f"if ({self.form.thread} == 0) r[row] = {value};")
+            self.line(f"if ({self.form.thread} == 0) out[row] = {value};")
 
 
 TO_FLOAT = """\
@@ -468,7 +555,7 @@ def forms(draw: st.DrawFn) -> Form:
     width = draw(st.sampled_from((128, 256, 64, 32)))
     stride = {"block": pick("blockDim.x", "blockDim.x", str(width)), "warp": "32", "thread": "1", "flat": "1"}[team]
     rows = {"block": ("plain", "plain", "loop"), "warp": ("guard", "positive"), "thread": ("guard",),
-            "flat": ("guard", "positive", "stride")}[team]  # fmt: skip
+            "flat": ("guard", "positive", "stride", "grid")}[team]  # fmt: skip
     row = pick(*rows)
     return Form(
         draw=draw, dtype=dtype, element=pick(C_TYPES["cuda"][dtype], "T"), team=team, width=width,
@@ -482,6 +569,9 @@ def forms(draw: st.DrawFn) -> Form:
 def kernel(form: Form, name: str, written: set[str]) -> Writer:
     """One kernel; `written` are outputs that launches before it have changed."""
     writer = Writer(form, name, written=set(written))
+    writer.dynamic = form.draw(st.integers(0, 2)) == 2
+    if form.draw(st.integers(0, 2)) == 2:
+        writer.outputs = (form.one_of("v", "y"),)
     if form.team == "flat":
         leave = "continue;" if form.row == "stride" else "return;"
         for text in writer.body("column", []):
@@ -491,15 +581,17 @@ def kernel(form: Form, name: str, written: set[str]) -> Writer:
         kind = form.draw(st.integers(0, 7)) if form.team == "block" else 0
         if kind == 7:
             writer.line_buffer()
-        elif kind >= 4 and form.aligned:
+        elif kind >= 5 and form.aligned:
             writer.vector_pass()
+        elif kind == 4 or (kind == 0 and form.draw(st.integers(0, 4)) == 4):
+            writer.known_pass()
         else:
             writer.run_pass()
     writer.write_results()
-    if writer.written == written and "r" not in writer.arrays:
-        store = writer.stored(writer.expression([writer.loaded("x", "i")]))
-        writer.loop([f"{writer.at('y', 'i')} = {store};"], "i")
-        writer.written.add("y")
+    if writer.written == written and "out" not in writer.arrays:
+        output, store = writer.outputs[0], writer.stored(writer.expression([writer.loaded("x", "i")]))
+        writer.loop([f"{writer.at(output, 'i')} = {store};"], "i")
+        writer.written.add(output)
     return writer
 
 
@@ -509,8 +601,11 @@ def definition(writer: Writer) -> str:
     names = [a for a in ARRAYS if a in writer.arrays]
     restrict = " __restrict__" if form.sometimes() else ""
     parameters = [f"{'const ' if a in INPUTS else ''}{_element(form, a)}*{restrict} {a}" for a in names]
-    head = f"template <typename T>\n__global__ void {writer.name}" if form.element == "T" else f"__global__ void {writer.name}"
+    bounds = f"__launch_bounds__({form.width}) " if form.draw(st.integers(0, 3)) == 3 else ""
+    head = ("template <typename T>\n" if form.element == "T" else "") + f"__global__ void {bounds}{writer.name}"
     before, around = _places(form, index_type)
+    if writer.used_buffer and writer.dynamic:
+        before.insert(0, "extern __shared__ float buffer[];")
     rows = [a for a in names if len(ARRAYS[a].shape) == 2 and a != "table"]
     if form.team != "flat":
         before += _pointers(form, rows, index_type)
@@ -537,6 +632,10 @@ def _places(form: Form, index_type: str) -> tuple[list[str], list[str]]:
     flat = "blockIdx.x * blockDim.x + threadIdx.x"
     if form.team == "flat":
         place = ["const {0} row = i / n;".format(index_type), f"const {index_type} column = i % n;"]
+        if form.row == "grid":
+            columns = f"const {index_type} column = blockIdx.x * blockDim.x + threadIdx.x;"
+            first = f"const {index_type} row = blockIdx.y, i = row * n + column;"
+            return [columns, "if (column >= n) return;", first], []
         if form.row == "stride":
             step = "gridDim.x * blockDim.x"
             return place, [f"  for ({index_type} i = {flat}; i < rows * n; i += {step}) {{"]
@@ -581,12 +680,16 @@ def launch(writer: Writer, number: int) -> list[str]:
     grid = count if per_block == 1 else f"({count} + {per_block - 1}) / {per_block}"
     if form.row in ("loop", "stride"):
         grid = "rows < 3 ? rows : 3" if form.row == "loop" else "3"
-    if form.sometimes():
+    if form.row == "grid":
+        lines += [f"dim3 grid{number}((n + {form.width - 1}) / {form.width}, rows);"]
+        grid = f"grid{number}"
+    elif form.sometimes():
         lines += [f"dim3 grid{number}({grid});", f"dim3 block{number}({width});"]
         grid, width = f"grid{number}", f"block{number}"
+    shared = f"{form.width} * sizeof(float)" if writer.used_buffer and writer.dynamic else "0"
     kind = f"<{C_TYPES['cuda'][form.dtype]}>" if form.element == "T" else ""
     arguments = [*(a for a in ARRAYS if a in writer.arrays), "rows", "n"]
-    return [*lines, f"{writer.name}{kind}<<<{grid}, {width}, 0, stream>>>({', '.join(arguments)});"]
+    return [*lines, f"{writer.name}{kind}<<<{grid}, {width}, {shared}, stream>>>({', '.join(arguments)});"]
 
 
 TIMED = ((4096, 4096), (32, 32768), (65536, 128), (16384, 8), (8192, 1024))

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from nodes.policies.rules import first_steps
 from nodes.rewrites import catalog
-from tests.nodes.rewrites.fuzz import cuda_programs
+from tests.nodes.rewrites.fuzz import cpp_programs, cuda_programs
 from tests.nodes.rewrites.fuzz.trial import DEVICES, Bench, BrokenProgram, Program, Verdict, applied, of_text
 
 DRAWN = 10
 """Programs a round; the first one is always the same."""
-PROGRAMS = {"cuda": cuda_programs.programs}
+PROGRAMS = {"cuda": cuda_programs.programs, "cpu": cpp_programs.programs}
 LANGUAGE = {".cu": "cuda", ".cpp": "cpu"}
 LISTS = 3
 """Lists of steps a program, at most."""

@@ -80,8 +80,8 @@ INPUTS = {
 OUTPUTS = {
     "y": Tensor(name="y", role="inout", shape=("rows", "n"), values=("ordinary",)),
     "v": Tensor(name="v", role="inout", shape=("rows", "n"), values=("ordinary",)),
-    "r": Tensor(name="r", role="inout", shape=("rows",), dtype="float32", values=("ordinary",)),
-    "t": Tensor(name="t", role="inout", shape=("n",), dtype="float32", values=("ordinary",)),
+    "out": Tensor(name="out", role="inout", shape=("rows",), dtype="float32", values=("ordinary",)),
+    "sums": Tensor(name="sums", role="inout", shape=("n",), dtype="float32", values=("ordinary",)),
 }
 ARRAYS = {**INPUTS, **OUTPUTS}
 """What programs read and write, in the order of their parameters."""
@@ -390,9 +390,9 @@ def _outputs(runs: list[_Run], memory: torch.Tensor) -> list[tuple[str, dict[str
 
 def _differences(program: Program, before: _End, after: _End) -> str:
     roles = {tensor.name: tensor.role for tensor in program.spec.tensors}
-    shapes: dict[torch.Size, dict[str, torch.Tensor]] = {}
+    shapes: dict[str, dict[str, torch.Tensor]] = {}
     for (label, old, broken), (_, new, outside) in zip(before.outputs, after.outputs, strict=True):
-        first = shapes.setdefault(next(iter(old.values())).shape, old)
+        first = shapes.setdefault(label.partition(",")[0], old)
         orders = broken or "".join(_difference(old[name], first[name], True) for name in old)
         if orders:
             raise BrokenProgram(f"{label}: {orders}\n{program.text}")
