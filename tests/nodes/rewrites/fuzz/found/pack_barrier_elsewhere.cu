@@ -10,7 +10,8 @@ __global__ void first_kernel(const float* x, float* y, int rows, int n) {
     y[row * n + i] = x[row * n + i] * 2.0f;
   }
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    if (x[row * n + i] > 0.0f) y[row * n + i] += 1.0f;
+    if (x[row * n + i] <= 0.0f) continue;
+    y[row * n + i] += 1.0f;
   }
 }
 
