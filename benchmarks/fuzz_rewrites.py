@@ -21,22 +21,30 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="how long to go on (60); a round is finished")
     parser.add_argument("--rewritten", type=int, help="stop after so many rewritten texts")
-    parser.add_argument("--seed", type=int, default=0, help="where to begin; runs from different thousands do not overlap soon")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="where to begin; runs from different thousands do not overlap soon"
+    )
     parser.add_argument("--language", choices=sorted(PROGRAMS), action="append", help="both where left out")
     parser.add_argument("--keep", type=Path, help="folder for the failing cases, before and after")
-    parser.add_argument("--shrink-seconds", type=float, default=120, help="how long to make one case smaller; 0: not at all")
+    parser.add_argument(
+        "--shrink-seconds", type=float, default=120, help="how long to make one case smaller; 0: not at all"
+    )
     parser.add_argument("--again", type=Path, nargs="+", help="judge kept cases again")
     return parser.parse_args()
 
 
 def _said(search: Search, number: int, begun: float) -> str:
     seconds = time.monotonic() - begun
-    bad = ", ".join(f"{count} {kind}" for kind, count in sorted(search.counts.items()) if kind != "right") or "none wrong"
+    bad = (
+        ", ".join(f"{count} {kind}" for kind, count in sorted(search.counts.items()) if kind != "right") or "none wrong"
+    )
     pace = f"{search.rewritten / seconds:.1f} a second"
     return f"{search.language} to seed {number}: {search.kernels} kernels, {search.rewritten} rewritten ({pace}), {bad}"
 
 
-def _small(bench: Bench, failures: list[Failure], known: dict[tuple[str, ...], Failure], seconds: float) -> list[Failure]:
+def _small(
+    bench: Bench, failures: list[Failure], known: dict[tuple[str, ...], Failure], seconds: float
+) -> list[Failure]:
     """Of each cause that is new, by the steps that it needs, one case."""
     found = []
     for failure in failures:
@@ -75,7 +83,10 @@ def main() -> int:
                 for failure in _small(bench, failures, known, wanted.shrink_seconds):
                     failed += 1
                     steps = " ".join(failure.case.steps)
-                    print(f"{failure.verdict.kind}, seed {failure.seed}: {steps}: {failure.verdict.said[:300]}", flush=True)
+                    print(
+                        f"{failure.verdict.kind}, seed {failure.seed}: {steps}: {failure.verdict.said[:300]}",
+                        flush=True,
+                    )
                     if wanted.keep:
                         failure.keep(wanted.keep, failed)
                 over = time.monotonic() > until or (wanted.rewritten and search.rewritten >= wanted.rewritten)

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from tests.nodes.rewrites.fuzz.trial import C_TYPES, OUTPUTS, Program, entry, spec_of
 
-HEADERS = (
-    "#include <algorithm>\n#include <cmath>\n#include <cstdint>\n#include <limits>\n#include <numeric>\n#include <vector>\n"
-)
+HEADERS = "#include <algorithm>\n#include <cmath>\n#include <cstdint>\n#include <limits>\n#include <numeric>\n#include <vector>\n"
 NEUTRAL = {"+": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
 ACTS = (
     "static float act(float v) { return v / (1.0f + expf(-v)); }\n",
@@ -72,7 +70,9 @@ class Writer:
             return f"{array}[{row}]"
         factor = "2 * " if array == "pair" else ""
         if self.pointers:
-            return f"({array} + {row} * {factor}n)[{index}]" if self.chance(4) else f"{array}[{row} * {factor}n + {index}]"
+            return (
+                f"({array} + {row} * {factor}n)[{index}]" if self.chance(4) else f"{array}[{row} * {factor}n + {index}]"
+            )
         return f"{array}[{row} * {factor}n + {index}]"
 
     def element_of(self, row: str, index: str) -> str:
@@ -127,7 +127,7 @@ class Writer:
         lines, names = list[str](), list[str]()
         for _ in range(self.draw(st.integers(1, 3))):
             value = self.element_of(row, index)
-            exact = not any(o in self.written and f"{o}[" in value or f"({o} +" in value for o in OUTPUTS)
+            exact = not any((o in self.written and f"{o}[" in value) or f"({o} +" in value for o in OUTPUTS)
             name = self.fresh("in" if exact else "old")
             lines.append(f"{self.one_of('const float', 'float')} {name} = {value};")
             names.append(name)
@@ -212,7 +212,9 @@ class Writer:
         if self.chance(2):
             total = self.fresh("total")
             inner = self.loop("r", "rows", [f"{total} += {value};"])
-            return self.loop("c", "n", [f"{self.one_of('float', 'double')} {total} = 0;", *inner, f"sums[c] = {total};"])
+            return self.loop(
+                "c", "n", [f"{self.one_of('float', 'double')} {total} = 0;", *inner, f"sums[c] = {total};"]
+            )
         first = self.loop("c", "n", ["sums[c] = 0.0f;"])
         step = self.one_of(f"sums[c] += {value};", f"if ({value} > sums[c]) sums[c] = {value};")
         return [*first, *self.loop("r", "rows", self.loop("c", "n", [step]))]
@@ -245,7 +247,9 @@ class Writer:
         output, total = self.one_of("y", "v"), self.fresh("running")
         self.summed = True
         value = self.expression([self.read(self.at("x", "r", "i"), "x")], 1)
-        step = self.one_of(f"{total} += {value};", f"{total} = {total} + {value};", f"{total} = fmaxf({total}, {value});")
+        step = self.one_of(
+            f"{total} += {value};", f"{total} = {total} + {value};", f"{total} = fmaxf({total}, {value});"
+        )
         self.written.add(output)
         lines = [step, f"{self.at(output, 'r', 'i')} = {self.stored(total)};"]
         lines = lines[::-1] if self.chance(3) else lines
@@ -282,13 +286,24 @@ class Writer:
         self.written.add(output)
         if kind in ("accumulate", "max"):
             self.summed = True
-            made = f"std::accumulate({first}, {last}, 0.0f)" if kind == "accumulate" else f"(float)*std::max_element({first}, {last})"
+            made = (
+                f"std::accumulate({first}, {last}, 0.0f)"
+                if kind == "accumulate"
+                else f"(float)*std::max_element({first}, {last})"
+            )
             read = self.read("x[r * n + i]", "x")
             inner = self.loop("i", "n", [f"{output}[r * n + i] = {self.stored(f'{read} - {total}')};"])
             return self.loop("r", "rows", [f"const float {total} = {made};", *inner])
-        call = {"copy": f"std::copy({first}, {last}, {to});", "fill": f"std::fill({to}, {output} + (r + 1) * n, {self.stored('0.5f')});"}
+        call = {
+            "copy": f"std::copy({first}, {last}, {to});",
+            "fill": f"std::fill({to}, {output} + (r + 1) * n, {self.stored('0.5f')});",
+        }
         value = self.stored(self.expression([self.read("e", "x")], 1))
-        return self.loop("r", "rows", [call.get(kind, f"std::transform({first}, {last}, {to}, [&]({self.element} e) {{ return {value}; }});")])
+        return self.loop(
+            "r",
+            "rows",
+            [call.get(kind, f"std::transform({first}, {last}, {to}, [&]({self.element} e) {{ return {value}; }});")],
+        )
 
     def function_pass(self) -> list[str]:
         """Through a function that is one pass over its arguments."""
@@ -298,7 +313,9 @@ class Writer:
         scalars, self.scalars = self.scalars, []
         loop = "\n".join("  " + line for line in self.loop("i", "n", [f"to[i] = {self.stored(value)};"]))
         self.scalars = scalars
-        self.helpers[name] = f"static void {name}(const {self.element}* from, {self.element}* to, int64_t n) {{\n{loop}\n}}\n"
+        self.helpers[name] = (
+            f"static void {name}(const {self.element}* from, {self.element}* to, int64_t n) {{\n{loop}\n}}\n"
+        )
         self.written.add(output)
         if self.chance(2):
             return [f"{name}(x, {output}, rows * n);"]
@@ -351,7 +368,9 @@ def programs(draw: st.DrawFn) -> Program:
     spec = spec_of("cpu", dtype, writer.arrays, draw(st.sampled_from(TIMED)), even)
     body = "".join(f"  {line}\n" for line in writer.lines)
     parts = [HEADERS]
-    helpers = [f"template <typename T>\n{text}" if template and "T*" in text else text for text in writer.helpers.values()]
+    helpers = [
+        f"template <typename T>\n{text}" if template and "T*" in text else text for text in writer.helpers.values()
+    ]
     if template:
         names = [tensor.name for tensor in spec.tensors]
         held = {t.name: "const " if t.role == "input" else "" for t in spec.tensors}

@@ -230,7 +230,9 @@ class Bench:
             return ends
         layouts = {n: _layout(program) for n, (program, _) in left.items()}
         memory, command = self._laid_out(layouts)
-        done = subprocess.run([binary, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            [binary, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         said: list[str] = []
         statuses: dict[int, tuple[int, str]] = {}
         for line in done.stdout.splitlines():
@@ -299,7 +301,7 @@ class Bench:
     def _compiled(self, language: str, texts: dict[int, tuple[Program, str]], binary: Path) -> str | None:
         """What the compiler says of a program of these, None where it is content."""
         header = self._headers(language)
-        entry = 'int main(int, char** words) {\n  return driver::main(words, {%s}, prepare);\n}\n'
+        entry = "int main(int, char** words) {\n  return driver::main(words, {%s}, prepare);\n}\n"
         parts = [_boxed(program, n, text) for n, (program, text) in texts.items()]
         listed = ", ".join(f"{{{n}, text_{n}::run}}" for n in texts)
         path = binary.with_suffix(".cpp")
@@ -369,7 +371,11 @@ class _Run:
 def _layout(program: Program) -> list[_Run]:
     spec = program.spec
     off = 0 if program.aligned else 1
-    ways = [(0, False, 132), (0, True, 1), (off, True, 132)] if program.language == "cuda" else [(0, False, 1), (off, True, 1)]
+    ways = (
+        [(0, False, 132), (0, True, 1), (off, True, 132)]
+        if program.language == "cuda"
+        else [(0, False, 1), (off, True, 1)]
+    )
     return [
         _Run(spec, w.dtype, w.axes["rows"], w.axes["n"], *way) for w in spec.workloads if not w.timed for way in ways
     ]
