@@ -496,11 +496,11 @@ def evaluate(asked: argparse.Namespace) -> int:
         record = {"file": asked.file, "baseline": name, "comparison": comparison, "notices": said.notices}
         print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
     else:
-        print_verdict(verdict, name)
+        print_verdict(verdict, name, said.notices)
     return 0 if verdict.passed else EXIT_SAME
 
 
-def print_verdict(verdict, baseline: str) -> None:
+def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from harness.report.result import WorkloadRow
@@ -514,6 +514,8 @@ def print_verdict(verdict, baseline: str) -> None:
     if verdict.suite:
         words += f", {verdict.suite.comparison} {interval(verdict.suite.speedup)}"
     console.print(words, markup=False)
+    for notice in notices:
+        console.print(f"notice: {notice}", markup=False)
     for warning in verdict.warnings:
         console.print(f"warning: {warning}", markup=False)
 

@@ -24,6 +24,7 @@ from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure, make_case
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
+from harness.fitting import left_out, require_timed, too_large
 from harness.records import (
     Build,
     Cache,
@@ -74,9 +75,6 @@ ALONE_BLOCKS = 5
 """Whether it is slowed by a tenth shows in as few."""
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
-JUDGING_FACTOR = 24
-"""A workload is left out where the device has not so many times the bytes that it moves: its reference in fp64, that
-one's intermediate results and the tolerance are up to twenty times as large."""
 MEMORY_SHARE = 0.5
 """Of the GPU memory that was free before its process started a candidate may take so much."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
@@ -129,7 +127,8 @@ class Evaluator:
         self.facts: DeviceFacts = device.facts(on)
         self.device_bytes = device.memory_bytes(on)
         self.sandbox_mode = sandbox_mode
-        self.notices: tuple[str, ...] = ()
+        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes)
+        """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
@@ -142,8 +141,7 @@ class Evaluator:
         self._zygote: Zygote | None = None
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
-        if not self.suite():
-            raise ValueError(f"{self.spec.name} has no workload for device {on} and dtype {', '.join(self.dtypes)}")
+        require_timed(self.spec, on, self.dtypes, self.device_bytes)
 
     # --- the suite -----------------------------------------------------------------------------------------------
 
@@ -151,7 +149,7 @@ class Evaluator:
         """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
         extra = () if held_out else self.extra_workloads
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
-        fitting = [w for w in found if self.moved(w) * JUDGING_FACTOR <= self.device_bytes]
+        fitting = [w for w in found if not too_large(self.spec, w, self.device_bytes)]
         return tuple(sorted(fitting, key=self.moved))
 
     def moved(self, workload: Workload) -> int:
@@ -170,6 +168,9 @@ class Evaluator:
         type(self.spec).model_validate(proposed.model_dump())
         known = {w.label for w in self.spec.workloads}
         added = tuple(w for w in workloads if w.label not in known)
+        for workload in added:
+            if reason := too_large(self.spec, workload, self.device_bytes):
+                raise ValueError(reason)
         try:
             for workload in added:
                 self._cases.get(workload, distributions(self.spec, values)[0], values)
@@ -345,10 +346,11 @@ class Evaluator:
         if self.layers:
             return
         self.layers = tuple(worker.active)
-        self.notices = tuple(sandbox.missing(worker.active))
-        if self.notices and self.sandbox_mode == "require":
+        missing = tuple(sandbox.missing(worker.active))
+        self.notices = (*self.notices, *missing)
+        if missing and self.sandbox_mode == "require":
             self.close()
-            raise MissingTool(f"--sandbox require: {'; '.join(self.notices)}")
+            raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
 
     def _drop(self, candidate: str) -> None:
         worker = self._workers.pop(candidate, None)

@@ -384,3 +384,30 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(kern
         assert again.returncode in (0, 3), again.stderr
     finally:
         subprocess.run(["umount", "-l", str(runs)], check=False)
+
+
+HUGE = 'Workload(axes={"n": 10**15}, dtype="float32"),'
+
+
+@needs_compiler
+def test_a_workload_that_the_machine_cannot_hold_is_named_wherever_a_person_looks(kernel: Path, tmp_path: Path) -> None:
+    (kernel / "spec.py").write_text(SPEC.replace("workloads=(", f"workloads=({HUGE}"))
+    words = ("--kernel", kernel, "--device", "cpu")
+    done = call(*words, *QUICK[2:], "--rounds", "0", "--run-id", "a", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "left out, too large: float32 n=1000000000000000" in done.stdout
+    folder = tmp_path / "runs" / "a"
+    assert "n=1000000000000000 needs" in "".join(json.loads((folder / "result.json").read_text())["notices"])
+    assert "n=1000000000000000 needs" in (folder / "report.html").read_text()
+    (tmp_path / "mine.cpp").write_text(FASTER)
+    judged = call("evaluate", *words, "mine.cpp", cwd=tmp_path)
+    assert judged.returncode == 0 and "left out, too large: float32 n=1000000000000000" in judged.stdout
+
+
+def test_a_kernel_too_large_for_the_machine_is_refused_before_a_run_exists(
+    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kernel / "spec.py").write_text(SPEC.replace('"n": 40000', '"n": 10**15'))
+    said = refused(capsys, "--kernel", kernel, "--device", "cpu", "--runs-dir", tmp_path / "runs")
+    assert "no timed workload that fits device cpu" in said and "n=1000000000000000 needs" in said
+    assert not (tmp_path / "runs").exists()
