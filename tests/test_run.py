@@ -191,6 +191,25 @@ def test_an_incomplete_spec_names_the_field(kernel: Path, capsys: pytest.Capture
     assert "field dtypes" in refused(capsys, "--kernel", kernel, "--device", "cpu")
 
 
+@pytest.mark.parametrize("leaves", ["sys.exit(0)", "{}['nothing']", "raise GeneratorExit"])
+def test_a_reference_that_leaves_is_one_sentence(
+    leaves: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kernel / "reference.py").write_text(f"import sys\ndef reference(input):\n    {leaves}\n")
+    (tmp_path / "mine.cpp").write_text(FASTER)
+    words = ("--kernel", kernel, "--device", "cpu")
+    said = refused(capsys, "evaluate", *words, "--json", tmp_path / "mine.cpp")
+    assert "twice: reference.py fails at float32 n=" in said
+    done = call(*words, *QUICK, "--run-id", "a", cwd=tmp_path)
+    assert done.returncode == 2 and "reference.py fails at float32 n=" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_spec_that_leaves_is_one_sentence(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kernel / "spec.py").write_text("import sys\nsys.exit(0)\n" + SPEC)
+    assert "spec.py, line 2: SystemExit: 0" in refused(capsys, "--kernel", kernel, "--device", "cpu")
+
+
 def test_a_runs_folder_that_is_a_file(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").write_text("")
     said = refused(capsys, "--kernel", kernel, "--device", "cpu", "--runs-dir", tmp_path / "runs")

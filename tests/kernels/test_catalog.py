@@ -100,6 +100,8 @@ def test_listing_and_loading_do_not_import_torch():
         ("SPEC = Spec(", "SPEC = dict(", "spec.py binds SPEC to a dict"),
         ("axes=(", "axes=((", "spec.py, line"),
         ("Size(name=", "Siez(name=", "line 12: NameError: name 'Siez' is not defined"),
+        ("SPEC = Spec(", "import sys; sys.exit(0)\nSPEC = Spec(", "SystemExit: 0"),
+        ("SPEC = Spec(", "raise GeneratorExit\nSPEC = Spec(", "GeneratorExit: no reason given"),
     ],
 )
 def test_a_wrong_spec_is_refused_with_one_sentence_naming_the_field(tmp_path, old, new, sentence):
@@ -130,6 +132,7 @@ def test_a_missing_or_broken_reference_is_refused_before_anything_runs(tmp_path,
         ("def reference(input, factor): return {'ouput': input}\n", "returned no 'out'"),
         ("import no_such_package\ndef reference(input, factor): ...\n", "line 1: ModuleNotFoundError"),
         ("reference = 3\n", "defines no function reference(...)"),
+        ("def reference(input, factor): ...\nimport sys\nsys.exit(0)\n", "line 3: SystemExit: 0"),
     ],
 )
 def test_a_reference_that_does_not_fit_its_spec_says_so_when_called(tmp_path, reference, sentence):
