@@ -244,22 +244,29 @@ def fork_parser() -> argparse.ArgumentParser:
 
 
 def fork(asked: argparse.Namespace) -> int:
+    from graph.choices import command
     from graph.runs import Run, new_id, now, valid_id
 
     origin = Run.find(asked.runs_dir, asked.run).record
+    checkpoint = door(asked).checkpoint_id(asked.run, asked.checkpoint)
     name = valid_id(asked.run_id) if asked.run_id else new_id(origin.kernel)
-    settings = origin.settings.model_copy(update={"run_id": name, **limits(asked)})
+    why = f"forked from {asked.run} at checkpoint {checkpoint}"
+    changes = limits(asked) | {
+        "run_id": name,
+        "why": (*origin.settings.why, why),
+        "command": command([checkpoint if word == asked.checkpoint else word for word in asked.words]),
+    }
     new = origin.model_copy(
         update={
             "run_id": name,
             "created": now(),
-            "settings": settings,
-            "forked_from": f"{asked.run}@{asked.checkpoint}",
+            "settings": origin.settings.model_copy(update=changes),
+            "forked_from": f"{asked.run}@{checkpoint}",
         }
     )
     Run(asked.runs_dir, name).reserve()
-    with front(asked, (f"forked from {asked.run} at {asked.checkpoint}",)) as shown:
-        ending = door(asked).fork(asked.run, asked.checkpoint, new, shown, asker())
+    with front(asked, (why,)) as shown:
+        ending = door(asked).fork(asked.run, checkpoint, new, shown, asker())
     return close(ending, asked)
 
 
@@ -288,9 +295,7 @@ def close(ending: Ending, asked: argparse.Namespace) -> int:
     """Print how the run was left; the exit code."""
     result, run = ending.result, ending.run
     out = sys.stderr if asked.json else sys.stdout
-    again = f"python run.py resume {run.id}"
-    if asked.runs_dir != Path("runs"):
-        again += f" --runs-dir {asked.runs_dir}"
+    again = run.command("resume")
     if asked.json:
         print(result.model_dump_json(indent=1))
     if ending.state == "finished" and result.status == "failed":
@@ -367,7 +372,8 @@ def show_parser() -> argparse.ArgumentParser:
 
 
 def show(asked: argparse.Namespace) -> int:
-    result = door(asked).result(found(asked))
+    run = found(asked)
+    result = door(asked).result(run)
     if asked.json:
         print(result.model_dump_json(indent=1))
         return 0
@@ -376,6 +382,8 @@ def show(asked: argparse.Namespace) -> int:
     from harness.report.table import print_attempts
 
     print_attempts(result, Console(highlight=False))
+    if result.status not in ("finished", "running"):
+        print(f"go on with: {run.command('resume')}")
     return 0
 
 
@@ -561,7 +569,7 @@ def export(asked: argparse.Namespace) -> int:
     run = found(asked)
     result = door(asked).result(run)
     to = asked.to or run.folder / "export"
-    source = run.store.get(result.best)
+    source = run.source(result.best)
     kernel = catalog.load(run.record.settings.kernel)
     for path in dropin.export(kernel, source, result.model_dump(mode="json"), to, result.device):
         print(path)

@@ -137,6 +137,8 @@ def headline(result: Result) -> Text:
     """The run in two or three lines: what came out, against which baseline, on which device, why it ended."""
     text = Text()
     where = one_line(f"{result.kernel} on {result.device_name or result.device}", 120)
+    if result.status not in ("finished", "failed"):
+        text.append("Not finished: ", style="bold yellow")
     if result.improved and result.speedup:
         text.append(times(result.speedup.median), style="bold green")
         text.append(f" (interval {result.speedup.low:.2f} – {result.speedup.high:.2f}) ")
@@ -144,9 +146,11 @@ def headline(result: Result) -> Text:
     elif result.status == "failed":
         text.append("failed", style="bold red")
         text.append(f": {where}")
-    else:
+    elif result.status == "finished":
         text.append("No improvement found", style="bold")
         text.append(f" over {the_baseline(one_line(result.baseline, 80))}: {where}")
+    else:
+        text.append(f"nothing faster than {the_baseline(one_line(result.baseline, 80))} so far: {where}")
     parts = [
         f"cold {interval(result.speedup_cold)}" if result.speedup_cold and result.improved else "",
         f"hot {interval(result.speedup_hot)}" if result.speedup_hot and result.improved else "",
@@ -156,7 +160,8 @@ def headline(result: Result) -> Text:
     if any(parts):
         text.append("\n" + ", ".join(filter(None, parts)))
     correct = sum(row.outcome == Outcome.PASSED for row in result.attempts)
-    ended = f"{result.status}: {one_line(result.stop_reason, 100)}" if result.stop_reason else result.status
+    because = result.stop_reason if result.stop_reason != result.status else ""
+    ended = f"{result.status}: {one_line(because, 100)}" if because else result.status
     tokens = result.spent.tokens_in + result.spent.tokens_out
     spent = duration(result.spent.seconds) + (f", {count(tokens, 'token')}" if tokens else "")
     text.append(f"\n{ended}; {count(len(result.attempts), 'attempt')}, {correct} correct; {spent}", style="dim")
@@ -179,10 +184,12 @@ def result_view(result: Result) -> RenderableType:
         parts.append(_plain("Slower than the baseline on held-out workloads.", style="bold red"))
     if result.untried:
         parts.append(_plain(result.untried))
-    parts += [_plain(f"warning: {warning}", 400, "yellow") for warning in result.warnings]
-    if result.error:
-        parts.append(_plain(result.error, 600, "red"))
-    return Group(*parts)
+    return Group(*parts, *_remarks(result))
+
+
+def _remarks(result: Result) -> list[RenderableType]:
+    said: list[RenderableType] = [_plain(f"warning: {warning}", 400, "yellow") for warning in result.warnings]
+    return [*said, *([_plain(result.error, 600, "red")] if result.error else [])]
 
 
 def print_result(result: Result, console: Console) -> None:
@@ -191,7 +198,8 @@ def print_result(result: Result, console: Console) -> None:
 
 def print_attempts(result: Result, console: Console) -> None:
     """`show RUN`: the attempts, then the headline."""
-    _print(console, Group(attempts_table(result.attempts), headline(result)))
+    attempts = [attempts_table(result.attempts)] if result.attempts else []
+    _print(console, Group(*attempts, headline(result), *_remarks(result)))
 
 
 def print_runs(runs: Iterable[RunLine], console: Console) -> None:
