@@ -164,10 +164,10 @@ class Evaluator:
                 raise ValueError(
                     f"values are proposed for {name!r}, which is no input (inputs: {', '.join(sorted(names))})"
                 )
-        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *workloads)})
-        type(self.spec).model_validate(proposed.model_dump())
         known = {w.label for w in self.spec.workloads}
-        added = tuple(w for w in workloads if w.label not in known)
+        added = tuple({w.label: w for w in workloads if w.label not in known}.values())
+        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
+        type(self.spec).model_validate(proposed.model_dump())
         for workload in added:
             if reason := too_large(self.spec, workload, self.device_bytes):
                 raise ValueError(reason)
