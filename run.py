@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import difflib
 import errno
+import io
 import json
 import os
 import sys
@@ -97,9 +99,14 @@ def on_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def budget(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--rounds", type=number(int, 0), metavar="N", help="rounds of plan, code, check and time (5)")
-    parser.add_argument("--width", type=number(int, 1), metavar="N", help="different plans a round (1)")
+def budget(parser: argparse._ActionsContainer, rounds: str = "as before", width: str = "as before") -> None:
+    parser.add_argument(
+        "--rounds",
+        type=number(int, 0),
+        metavar="N",
+        help=f"at most so many rounds of plan, code, check, time ({rounds})",
+    )
+    parser.add_argument("--width", type=number(int, 1), metavar="N", help=f"different plans a round ({width})")
     parser.add_argument("--seconds", type=number(float, 0, above=True), metavar="S", help="stop after so much work")
     parser.add_argument("--tokens", type=number(int, 0), metavar="N", help="tokens that models may use")
     parser.add_argument("--money", type=number(float, 0), metavar="USD", help="money that models may cost")
@@ -124,7 +131,7 @@ def run_parser() -> argparse.ArgumentParser:
     on_device(parser)
     parser.add_argument("--source", metavar="FILE", help="start from your own file for that kernel's spec")
     parser.add_argument("--run-id", metavar="NAME", help="name the run")
-    budget(parser)
+    budget(parser, "5", "1")
     parser.set_defaults(rounds=5, width=1)
     parser.add_argument(
         "--repairs", type=number(int, 0), default=2, metavar="N", help="tries to repair a candidate (2)"
@@ -297,7 +304,7 @@ def close(ending: Ending, asked: argparse.Namespace) -> int:
     out = sys.stderr if asked.json else sys.stdout
     again = run.command("resume")
     if asked.json:
-        print(result.model_dump_json(indent=1))
+        print(result.model_dump_json(indent=1, ensure_ascii=True))
     if ending.state == "finished" and result.status == "failed":
         print(result.error, file=sys.stderr)
         return EXIT_USAGE
@@ -375,7 +382,7 @@ def show(asked: argparse.Namespace) -> int:
     run = found(asked)
     result = door(asked).result(run)
     if asked.json:
-        print(result.model_dump_json(indent=1))
+        print(result.model_dump_json(indent=1, ensure_ascii=True))
         return 0
     from rich.console import Console
 
@@ -654,16 +661,31 @@ def parse(words: list[str]) -> argparse.Namespace:
     return asked
 
 
+_PLAIN = {"×": "x", "–": "-", "—": "-", "µ": "u", "·": "-", "…": "...", "─": "-", "²": "2"}
+
+
+def _readable(error: UnicodeError) -> tuple[str, int]:
+    """What an output's encoding lacks, in plain letters."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
 def _said(sentence: str) -> int:
     print(f"run.py: {sentence}", file=sys.stderr)
     return EXIT_USAGE
 
 
 def main(words: list[str] | None = None) -> int:
+    codecs.register_error("readable", _readable)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="readable")
     asked = parse(sys.argv[1:] if words is None else words)
     try:
         return asked.go(asked)
     except KeyboardInterrupt:
+        print("run.py: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -378,7 +378,7 @@ def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
         nonlocal asked
         asked += 1
         if asked > 1:
-            _end_now()
+            _end_now(session.run)
 
     main = threading.current_thread() is threading.main_thread()
     before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -402,9 +402,11 @@ def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
     return outcome[0]
 
 
-def _end_now() -> None:
+def _end_now(run: Run) -> None:
     if os.isatty(1):
         os.write(1, b"\x1b[?25h\n")  # a live display hides the cursor
+    said = f"interrupted; what was finished is kept. Go on with: {run.command('resume')}\n"
+    os.write(2, said.encode(errors="replace"))
     os._exit(130)
 
 

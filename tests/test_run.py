@@ -361,7 +361,9 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
         cwd=tmp_path,
     )
     assert forked.returncode in (0, 3), forked.stderr
-    assert json.loads(forked.stdout)["rounds"] == 1
+    record = json.loads(forked.stdout)
+    assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
+    assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
 
     drawn = call("graph", "a", "--output", "a.svg", cwd=tmp_path)
     assert drawn.returncode == 0 and "<svg" in (tmp_path / "a.svg").read_text()

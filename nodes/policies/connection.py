@@ -92,6 +92,8 @@ class Connection:
         self._rungs: dict[str, int] = {}
         self._old_limit = False
         """The server knows `max_tokens` only, the name before `max_completion_tokens`."""
+        self._answered = False
+        """It has answered before, so its address is right."""
         self._lock = threading.Lock()
 
     def scrub(self, text: str) -> str:
@@ -199,12 +201,20 @@ class Connection:
             return _cut(error, finish, rung, sent_bytes)
         except openai.APIError as error:
             raise self._trouble(error, model) from None
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            # A 200 whose body is no completion: an error page of a proxy, an error object, no choices.
+        except AttributeError:  # a 200 with a page or plain text, which the client gives as it is
+            page = f"the model server at {self.host} sent a page or text instead of an answer"
+            if self._answered:  # a proxy's, while the server is away
+                raise _Trouble(page, again=True) from None
+            raise _Trouble(
+                f"{page}: check OPENAI_BASE_URL, now {self.base_url} (it often ends in /v1), then resume", again=False
+            ) from None
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            # A 200 whose body is no completion: an error object, no choices.
             said = printable(str(error))[:160]
             raise _Trouble(
                 f"the model server at {self.host} sent something that is no answer ({said})", again=True
             ) from None
+        self._answered = True
         return _read(answer, rung, sent_bytes)
 
     def _trouble(self, error: Any, model: str) -> _Trouble:

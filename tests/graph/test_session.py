@@ -207,7 +207,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(
         return put(self, source)
 
     monkeypatch.setattr(Store, "put", full)
-    with pytest.raises(RunError, match=r"is full; free some space .*run.py resume run"):
+    with pytest.raises(RunError, match=r"is full; free some space .*run.py resume run --runs-dir .*/full`"):
         start(tmp_path / "full", Script(ROUNDS))
     monkeypatch.setattr(Store, "put", put)
     assert outcomes(resume(tmp_path / "full", Script(ROUNDS))) == outcomes(whole)
@@ -419,6 +419,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
     assert time.monotonic() - began < 1
+    assert process.stderr.read().endswith(f"Go on with: python run.py resume run --runs-dir {tmp_path}\n")
     assert resume(tmp_path, Script({1: ["speed 1.3"]})).state == "finished"
 
 
