@@ -10,6 +10,7 @@ import io
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +37,8 @@ exit codes:
   1   our own failure                        75   paused: an answer or an approval is missing; resume goes on
   2   bad usage, bad input, a full disk      130  interrupted; resume goes on
 """
+STARTING_S = 4.0
+"""What is not shown by then says that it is still starting."""
 EXIT_FAILURE, EXIT_USAGE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 2, 3, 75, 130
 
 # By name, so that none of their modules is imported for `--help`. Each has one sentence for the user.
@@ -280,6 +283,7 @@ def fork(asked: argparse.Namespace) -> int:
 def front(asked: argparse.Namespace, why: tuple[str, ...]):
     from graph import live
 
+    asked.starting.cancel()
     if asked.no_live:
         return live.PlainDisplay(sys.stderr if asked.json else sys.stdout, why)
     return live.display(json=asked.json, why=why)
@@ -490,6 +494,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
 def evaluate(asked: argparse.Namespace) -> int:
     from graph import one_file
     from graph.choices import baseline_source, read_source
+    from graph.live import Display, PlainDisplay
     from harness import device
     from kernels import catalog
 
@@ -501,10 +506,13 @@ def evaluate(asked: argparse.Namespace) -> int:
     name, text = baseline_source(
         kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
     )
-    said = one_file.evaluate(
-        kernel, on, source, (name, text), dtypes=tuple(asked.dtype), sandbox=asked.sandbox,
-        say=lambda line: None if asked.json else print(line, file=sys.stderr),
-    )  # fmt: skip
+    asked.starting.cancel()
+    silent = asked.json and not sys.stderr.isatty()
+    with Display() if silent else PlainDisplay(sys.stderr) as shown:
+        said = one_file.evaluate(
+            kernel, on, source, (name, text), dtypes=tuple(asked.dtype), sandbox=asked.sandbox,
+            say=lambda line: shown.say("harness", line),
+        )  # fmt: skip
     verdict = said.verdict
     if asked.json:
         comparison = verdict.suite.comparison if verdict.suite else None
@@ -682,6 +690,9 @@ def main(words: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="readable")
     asked = parse(sys.argv[1:] if words is None else words)
+    asked.starting = threading.Timer(STARTING_S, _say_starting)
+    asked.starting.daemon = True
+    asked.starting.start()
     try:
         return asked.go(asked)
     except KeyboardInterrupt:
@@ -704,6 +715,12 @@ def main(words: list[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _said(f"the disk is full ({error.filename or 'no file named'}): free some space and try again")
         raise
+    finally:
+        asked.starting.cancel()
+
+
+def _say_starting() -> None:
+    print("run.py: starting: PyTorch takes a while to load, most of all the first time", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,25 @@ def test_ctrl_c_before_there_is_a_run_says_so(monkeypatch: pytest.MonkeyPatch, c
     assert door.main(["--kernel", "silu_and_mul"]) == 130
     assert capsys.readouterr().err == "run.py: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is not None
+
+
+def test_a_slow_start_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def slow(_name: str) -> None:
+        time.sleep(0.3)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernels.catalog.load", slow)
+    monkeypatch.setattr(door, "STARTING_S", 0.01)
+    door.main(["--kernel", "silu_and_mul"])
+    assert capsys.readouterr().err.startswith("run.py: starting: PyTorch takes a while to load")
+
+
+def test_evaluate_shows_what_it_is_at(capsys, tmp_path: Path) -> None:
+    source = REPOSITORY / "tests" / "inputs" / "cpu_quantise" / "baseline.cpp"
+    words = ["evaluate", "--kernel", str(source.parent), "--device", "cpu", str(source)]
+    assert door.main(words) == 0
+    said = capsys.readouterr()
+    assert " harness " in said.err and "checking " in said.err and "checking" not in said.out
+    assert door.main([*words, "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and json.loads(said.out)["outcome"] == "PASSED"

@@ -135,6 +135,7 @@ class Connection:
         self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, rung: Rung, most_tokens: int
     ) -> Reply:
         began, attempt = time.monotonic(), 1
+        self._say("asking", f"{model} at {self.host}")
         while True:
             try:
                 return self._once(model, messages, schema, rung, most_tokens)

@@ -45,7 +45,11 @@ def test_answers_at_the_terminal(
     assert asking.on_terminal(PLAN, Store(tmp_path)) == answer
     said = capsys.readouterr()
     assert "title\nstep" in said.err and said.out == ""
-    assert "why: it waits" in said.err and "\x1b" not in said.err and "expected: 1.40× over what it starts from" in said.err
+    assert (
+        "why: it waits" in said.err
+        and "\x1b" not in said.err
+        and "expected: 1.40× over what it starts from" in said.err
+    )
 
 
 def test_nobody_is_asked_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
