@@ -9,6 +9,7 @@ from pathlib import Path
 
 from graph.result import baseline_failed
 from graph.runs import RunError
+from harness import load
 from harness.evaluate import Evaluator
 from harness.records import Verdict
 from harness.store import Store
@@ -37,7 +38,11 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         store = Store(Path(folder))
         candidate, base = store.put(source), store.put(text)
-        with Evaluator(kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, say=say) as evaluator:
+        with (
+            load.announced() as others,
+            Evaluator(kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, say=say) as evaluator,
+        ):
+            evaluator.notices = (*evaluator.notices, *others)
             verdict = evaluator.verify(evaluator.build(candidate))
             if verdict.passed:
                 first = verdict if base == candidate else evaluator.verify(evaluator.build(base))

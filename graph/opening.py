@@ -9,6 +9,7 @@ from pathlib import Path
 
 from graph.runs import Run, RunError, RunRecord
 from graph.session import kernel_digest
+from harness import load
 from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
@@ -40,15 +41,19 @@ def opened(
 ) -> Iterator[Context]:
     """The live objects that these settings and that state call for; `transcript` keeps what models answer."""
     policies, usage_before = answering(settings, transcript, state, say)
-    with Evaluator(
-        kernel,
-        settings.device,
-        store,
-        dtypes=settings.dtypes,
-        sandbox_mode=settings.sandbox,
-        exact_to=settings.source if settings.exact else "",
-        say=lambda text: say("harness", text),
-    ) as evaluator:
+    with (
+        load.announced() as others,
+        Evaluator(
+            kernel,
+            settings.device,
+            store,
+            dtypes=settings.dtypes,
+            sandbox_mode=settings.sandbox,
+            exact_to=settings.source if settings.exact else "",
+            say=lambda text: say("harness", text),
+        ) as evaluator,
+    ):
+        evaluator.notices = (*evaluator.notices, *others)
         if "tests" in state:
             evaluator.extend(state["tests"].workloads, state["tests"].values)
         yield Context(

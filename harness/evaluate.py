@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import Field
 
-from harness import backends, company, comparison, device, light, probes, sandbox, sanitizer, timing
+from harness import backends, company, comparison, device, light, load, probes, sandbox, sanitizer, timing
 from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure, make_case
 from harness.device import Arena, DeviceError, generator
@@ -543,7 +543,7 @@ class Evaluator:
         key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
-        start = time.perf_counter()
+        start, others = time.perf_counter(), load.Watch()
         rivals = {"baseline": baseline}
         if incumbent and incumbent != baseline:
             rivals["incumbent"] = incumbent
@@ -566,7 +566,7 @@ class Evaluator:
                     if timed.note:
                         warnings.append(f"{workload.label}, {cache}: {timed.note}")
             suite = self._suite(ratios["baseline"], timings)
-            warnings += self._look_at_clocks()
+            warnings += self._look_at_clocks() + others.said()
             if suite is not None and suite.comparison is Comparison.FASTER and not itself:
                 self._compare_alone(verdict, baseline, random.choice([t for t in timings if t.cache == "cold"]))
         except SideFailure as fault:
