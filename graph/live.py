@@ -260,8 +260,8 @@ def changes(before: State, after: State) -> list[tuple[str, str]]:
             (
                 "run",
                 f"{settings.run_id}: {settings.kernel} on {settings.device}, policy {policy_text(settings.policy)}, "
-                f"against {the_baseline(settings.baseline)}, {count(settings.rounds, 'round')}"
-                f"{', at most ' + limits if limits else ''}",
+                f"against {the_baseline(settings.baseline)}, at most {count(settings.rounds, 'round')}"
+                f"{', ' + limits if limits else ''}",
             )
         )
     if "device" in after and "device" not in before:

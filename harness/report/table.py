@@ -176,6 +176,7 @@ def result_view(result: Result) -> RenderableType:
         parts.append(workloads_table(visible, "Workloads"))
     if held_out:
         parts.append(workloads_table(held_out, "Held out: no agent saw these"))
+    parts += [_plain(note, 400, "dim") for note in result.footnotes]
     parts.append(headline(result))
     parts += [_plain(f"{heading}: {said}", 400) for heading, said in evidence(result).items()]
     if result.held_out_reason:
@@ -199,7 +200,8 @@ def print_result(result: Result, console: Console) -> None:
 def print_attempts(result: Result, console: Console) -> None:
     """`show RUN`: the attempts, then the headline."""
     attempts = [attempts_table(result.attempts)] if result.attempts else []
-    _print(console, Group(*attempts, headline(result), *_remarks(result)))
+    notes = [_plain(note, 400, "dim") for note in result.footnotes]
+    _print(console, Group(*attempts, headline(result), *notes, *_remarks(result)))
 
 
 def print_runs(runs: Iterable[RunLine], console: Console) -> None:
