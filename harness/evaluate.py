@@ -101,7 +101,19 @@ def is_python_side(module: ModuleType) -> bool:
 
 
 class Evaluator:
-    """Not safe for several threads at once, `build` excepted. Use as a context manager: closing ends the workers."""
+    """Judges sources for one kernel on one device. Order of the calls, for a source of which `store.put` gave the hash:
+
+        build(candidate)                         -> Build     a failed one too: its log says why
+        verify(build)                            -> Verdict   PASSED with checks, or what is wrong
+        tune(candidate, seconds=...)             -> Tuned     optional: the best of its open integers, a new candidate
+        measure(verdict, baseline=, incumbent=)  -> Verdict   PASSED only: with timings and the suite's comparison
+        probes(build), sanitize(verdict)                      optional: what bounds it; compute-sanitizer on a GPU
+        verify and measure with held_out=True                 last, once, for the winner
+
+    `extend` adds workloads and values to check, before them. A source that fails is a verdict; what is raised is a fault of
+    ours, of the spec (KernelError) or of the machine (MissingTool). Not safe for several threads at once, `build` excepted.
+    Use as a context manager: closing ends the workers.
+    """
 
     def __init__(
         self,
