@@ -62,6 +62,8 @@ class Asked(BaseModel):
     seconds: float | None = Field(default=None, gt=0)
     tokens: int | None = Field(default=None, ge=0)
     money: float | None = Field(default=None, ge=0)
+    exact: bool = False
+    """Only candidates whose outputs are the baseline's in every bit."""
     approve: Literal["plans", "candidates"] | None = None
     """Interrupts, which Studio shows and answers: "yes", "no: why", or {"edit": text}."""
     policy: Literal["auto", "rules", "chat"] = "rules"
