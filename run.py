@@ -24,6 +24,7 @@ commands (python run.py COMMAND --help):
   resume RUN            go on with a run after Ctrl-C, a kill, a reboot, a pause
   runs                  list the runs
   show RUN              a run's attempts
+  compare RUN RUN       two runs, or two files of results, side by side
   history RUN           a run's checkpoints
   fork RUN              a new run from a checkpoint of another
   graph [RUN]           draw the graph, and the path that a run took
@@ -398,6 +399,45 @@ def show(asked: argparse.Namespace) -> int:
     return 0
 
 
+def compare_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py compare", allow_abbrev=False,
+        description="Two runs, or two files of results (result.json, or what `evaluate --json` printed), side by side.",
+    )  # fmt: skip
+    parser.add_argument("first", metavar="RUN|FILE")
+    parser.add_argument("second", metavar="RUN|FILE")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="a picture as well: .svg or .png")
+    common(parser)
+    parser.set_defaults(go=compare)
+    return parser
+
+
+def compare(asked: argparse.Namespace) -> int:
+    from graph import compare, draw
+    from graph.runs import Run
+    from harness.report import plot, table
+
+    def of_run(name: str):
+        return door(asked).result(Run.find(asked.runs_dir, name))
+
+    both = compare.compare(*(compare.find(name, of_run) for name in (asked.first, asked.second)))
+    first, second = both.first.name, both.second.name
+    if asked.output:
+        rows = [(f"{pair.first.label} {pair.first.dtype} {pair.first.cache}", pair.ratio) for pair in both.pairs]
+        title = f"{both.first.kernel}: {second} over {first}"
+        draw.save(plot.forest(rows, title, f"{first} is faster", f"{second} is faster"), asked.output)
+    if asked.json:
+        print(json.dumps(both.as_json(), indent=1))
+        return 0
+    from rich.console import Console
+
+    shown = [(pair.first, pair.second, pair.ratio) for pair in both.pairs]
+    table.print_pairs(shown, first, second, both.overall, both.notes, Console(highlight=False))
+    if asked.output:
+        print(asked.output)
+    return 0
+
+
 def found(asked: argparse.Namespace) -> Run:
     from graph.runs import Run
 
@@ -646,6 +686,7 @@ COMMANDS = {
     "resume": resume_parser,
     "runs": runs_parser,
     "show": show_parser,
+    "compare": compare_parser,
     "history": history_parser,
     "fork": fork_parser,
     "graph": graph_parser,
@@ -720,7 +761,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _say_starting() -> None:
-    print("run.py: starting: PyTorch takes a while to load, most of all the first time", file=sys.stderr, flush=True)
+    print("run.py: still starting: loading takes a while on a cold or a busy machine", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

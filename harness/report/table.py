@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.records import Comparison, Outcome
+from harness.records import Comparison, Interval, Outcome
 from harness.report.inert import one_line
 from harness.report.result import AttemptRow, Result, WorkloadRow
 from harness.report.words import count, duration, evidence, interval, micros, percent, the_baseline, times
@@ -40,7 +40,7 @@ def _plain(value: object, limit: int = 200, style: str = "") -> Text:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A column's name may start with a mark: `>` set to the right, `~` may take several lines where space is short."""
+    """A column's name may start with marks: `>` set to the right, `~` may take several lines where space is short."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=Text(title, style="bold") if title else None,
@@ -49,8 +49,11 @@ def _table(title: str, *columns: str) -> Table:
         collapse_padding=True,
     )
     for column in columns:
-        mark, name = (column[0], column[1:]) if column[:1] in (">", "~") else ("", column)
-        table.add_column(Text(name), justify="right" if mark == ">" else "left", no_wrap=mark != "~", overflow="fold")
+        name = column.lstrip(">~")
+        marks = column[: len(column) - len(name)]
+        table.add_column(
+            Text(name), justify="right" if ">" in marks else "left", no_wrap="~" not in marks, overflow="fold"
+        )
     return table
 
 
@@ -100,6 +103,39 @@ def attempts_table(attempts: Sequence[AttemptRow]) -> Table:
             duration(row.seconds),
         )
     return table
+
+
+def pairs_table(rows: Sequence[tuple[WorkloadRow, WorkloadRow, Interval]], first: str, second: str) -> Table:
+    """`compare`: both files' times and speedups on each workload, and how many times faster the second is."""
+    axes = " × ".join(rows[0][0].axes) if rows else "workload"
+    a, b = one_line(first, 30), one_line(second, 30)
+    table = _table(
+        "", f"~{one_line(axes, 60)}", "cache", f">~{a} µs", f">~{b} µs", f">~{a}", f">~{b}", ">second over first"
+    )
+    before = ""
+    for one, other, ratio in rows:
+        label = f"{' × '.join(map(str, one.axes.values()))} {one.dtype}{' held out' if one.held_out else ''}"
+        clear = "bold green" if ratio.low > 1 else "bold red" if ratio.high < 1 else "dim"
+        table.add_row(
+            _plain(label if label != before else ""),
+            one.cache if one.company == "plain" else f"{one.cache}, {one.company}",
+            micros(one.best_us),
+            micros(other.best_us),
+            times(one.speedup.median),
+            times(other.speedup.median),
+            Text(f"{times(ratio.median)} {ratio.low:.2f}–{ratio.high:.2f}", style=clear),
+        )
+        before = label
+    return table
+
+
+def print_pairs(
+    rows: Sequence[tuple[WorkloadRow, WorkloadRow, Interval]], first: str, second: str, overall: Interval,
+    notes: Sequence[str], console: Console,
+) -> None:  # fmt: skip
+    said = f"{one_line(second, 80)} over {one_line(first, 80)}: {interval(overall)}"
+    lines = [_plain(note, 400, "dim") for note in notes]
+    _print(console, Group(pairs_table(rows, first, second), Text(said, style="bold"), *lines))
 
 
 @dataclass(frozen=True)
