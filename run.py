@@ -6,6 +6,7 @@ import argparse
 import codecs
 import difflib
 import errno
+import fnmatch
 import io
 import json
 import os
@@ -334,6 +335,12 @@ def close(ending: Ending, asked: argparse.Namespace) -> int:
 
 def runs_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="run.py runs", allow_abbrev=False, description="List the runs, oldest first.")
+    parser.add_argument(
+        "--sort", choices=("started", "kernel", "status", "speedup"), default="started", help="(started)"
+    )
+    parser.add_argument("--reverse", action="store_true", help="the last first")
+    for name, what in (("kernel", "a kernel"), ("device", "a device"), ("status", "a status"), ("policy", "a policy")):
+        parser.add_argument(f"--{name}", metavar=name.upper(), help=f"only those of {what}; * and ? stand for letters")
     common(parser)
     parser.set_defaults(go=runs)
     return parser
@@ -364,10 +371,18 @@ def runs(asked: argparse.Namespace) -> int:
                 started=f"{record.created:%Y-%m-%d %H:%M}",
             )
         )
+    every_one = len(lines)
+    for field in ("kernel", "device", "status", "policy"):
+        if pattern := getattr(asked, field):
+            lines = [line for line in lines if fnmatch.fnmatchcase(getattr(line, field), pattern)]
+    if asked.sort != "started":  # as `every` has them; a run without a speedup comes before those with one
+        lines.sort(key=lambda line: getattr(line, asked.sort) or (0.0 if asked.sort == "speedup" else ""))
+    if asked.reverse:
+        lines.reverse()
     if asked.json:
         print(json.dumps([vars(line) for line in lines], indent=1))
     elif not lines:
-        print(f"{asked.runs_dir} holds no run")
+        print(f"none of the {every_one} runs in {asked.runs_dir}" if every_one else f"{asked.runs_dir} holds no run")
     else:
         from rich.console import Console
 
