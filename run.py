@@ -90,8 +90,10 @@ def common(parser: argparse.ArgumentParser, *, json_too: bool = True) -> None:
         )
 
 
-def on_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kernel", required=True, metavar="NAME|FOLDER", help="a kernel of the catalog, or a folder")
+def on_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument(
+        "--kernel", required=required, metavar="NAME|FOLDER", help="a kernel of the catalog, or a folder"
+    )
     parser.add_argument("--baseline", metavar="NAME", help="the kernel's baseline that 1.0x is")
     parser.add_argument(
         "--device", choices=("auto", "cuda", "cpu"), default="auto", help="(auto: cuda where it is there)"
@@ -537,44 +539,47 @@ def evaluate_parser() -> argparse.ArgumentParser:
         prog="run.py evaluate", allow_abbrev=False,
         description="The verdict on one file, without any agent. Exit code 0 where it PASSED, 3 where it did not.",
     )  # fmt: skip
-    on_device(parser)
-    parser.add_argument("file", metavar="FILE")
+    on_device(parser, required=False)
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the source; without, --run's best")
+    parser.add_argument("--run", metavar="RUN", help="kernel, device, baseline and best file of that run")
     parser.add_argument(
-        "--json", action="store_true", help="the verdict as JSON on standard output, nothing else there"
-    )
+        "--axis", action="append", default=[], metavar="NAME=SIZES",
+        help="sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=0:512:64 or tokens=1,7,33; repeatable "
+        "for the sizes of others",
+    )  # fmt: skip
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="with --axis: time, bandwidth, speedup; .svg or .png")
+    common(parser)
     parser.set_defaults(go=evaluate)
     return parser
 
 
 def evaluate(asked: argparse.Namespace) -> int:
-    from graph import one_file
-    from graph.choices import baseline_source, read_source
+    from graph import draw, one_file, sweep
     from graph.live import Display, PlainDisplay
-    from harness import device
-    from kernels import catalog
 
-    kernel = catalog.load(asked.kernel)
-    on, _why = device.choose(asked.device)
-    source = read_source(asked.file, on)
-    known = kernel.baselines(on)  # type: ignore[arg-type]
-    as_file = asked.baseline is not None and asked.baseline not in known and Path(asked.baseline).is_file()
-    name, text = baseline_source(
-        kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
-    )
+    if asked.plot and not asked.axis:
+        return _said("--plot draws a sweep: give --axis too")
+    what = one_file.of_run(door(asked), asked) if asked.run else one_file.of_file(asked)
+    swept = sweep.sweep(what.kernel, what.device, asked.axis, asked.dtype) if asked.axis else None
     asked.starting.cancel()
     silent = asked.json and not sys.stderr.isatty()
     with Display() if silent else PlainDisplay(sys.stderr) as shown:
         said = one_file.evaluate(
-            kernel, on, source, (name, text), dtypes=tuple(asked.dtype), sandbox=asked.sandbox,
+            swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
+            dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=asked.sandbox,
             say=lambda line: shown.say("harness", line),
         )  # fmt: skip
-    verdict = said.verdict
+    verdict, name = said.verdict, what.baseline[0]
+    if asked.plot:
+        draw.save(sweep.picture(swept, verdict, name, what.name), asked.plot)
     if asked.json:
         comparison = verdict.suite.comparison if verdict.suite else None
-        record = {"file": asked.file, "baseline": name, "comparison": comparison, "notices": said.notices}
+        record = {"file": what.name, "baseline": name, "comparison": comparison, "notices": said.notices}
         print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
     else:
         print_verdict(verdict, name, said.notices)
+        if asked.plot:
+            print(asked.plot)
     return 0 if verdict.passed else EXIT_SAME
 
 

@@ -365,6 +365,9 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
     assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
     assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
 
+    again = call("evaluate", "--run", "a", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["outcome"] == "PASSED" and json.loads(again.stdout)["file"] == "best of a"
+
     drawn = call("graph", "a", "--output", "a.svg", cwd=tmp_path)
     assert drawn.returncode == 0 and "<svg" in (tmp_path / "a.svg").read_text()
 

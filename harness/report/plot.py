@@ -68,7 +68,7 @@ def number(value: float) -> str:
 def _text(x: float, y: float, words: object, *, anchor: str = "start", fill: str = MUTED, weight: int = 400) -> Markup:
     return Markup(
         '<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="{}" font-weight="{}">{}</text>'
-    ).format(x, y, anchor, fill, weight, escape(one_line(words, 160)))  # fmt: skip
+    ).format(x, y, anchor, fill, weight, escape(one_line(words, 240)))  # fmt: skip
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float, colour: str = LINE, dash: str = "") -> Markup:
