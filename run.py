@@ -632,6 +632,9 @@ def export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--to", type=Path, metavar="DIR", help="a new or empty folder (default: export in the run's own)"
     )
+    parser.add_argument(
+        "--samples", type=Path, metavar="FILE", help="only this: every sample of the best file's timings, as CSV"
+    )
     common(parser, json_too=False)
     parser.set_defaults(go=export)
     return parser
@@ -643,6 +646,12 @@ def export(asked: argparse.Namespace) -> int:
 
     run = found(asked)
     result = door(asked).result(run)
+    if asked.samples:
+        from graph import outputs
+
+        outputs.write_samples(run, result, asked.samples)
+        print(asked.samples)
+        return 0
     to = asked.to or run.folder / "export"
     source = run.source(result.best)
     kernel = catalog.load(run.record.settings.kernel)

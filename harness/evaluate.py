@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import Field
 
-from harness import backends, company, comparison, device, light, load, probes, sandbox, sanitizer, timing
+from harness import backends, company, comparison, device, light, load, probes, samples, sandbox, sanitizer, timing
 from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure, make_case
 from harness.device import Arena, DeviceError, generator
@@ -777,6 +777,10 @@ class Evaluator:
             assert verdict.build is not None
             sides.append(self._side("candidate", verdict.build))
         result = self.run(contest, sides, check=(mine,))
+        raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
+        samples.keep(
+            self.store, verdict.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
+        )
         speedups = result.ratios[mine]
         ratios["baseline"].append(speedups)
         against = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -364,6 +365,14 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
     record = json.loads(forked.stdout)
     assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
     assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
+
+    written = call("export", "a", "--samples", "a.csv", cwd=tmp_path)
+    assert written.returncode == 0 and written.stdout == "a.csv\n", written.stderr
+    lines = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    baseline = [float(line["us"]) for line in lines if line["side"] == "baseline"]
+    assert {line["n"] for line in lines} <= {"40000", "30011"} and {line["cache"] for line in lines} >= {"cold"}
+    assert len(baseline) >= 5 and all(us > 0 for us in baseline)
+    assert not (folder / "export").exists()
 
     again = call("evaluate", "--run", "a", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["outcome"] == "PASSED" and json.loads(again.stdout)["file"] == "best of a"

@@ -106,6 +106,12 @@ def test_a_lost_store_is_one_sentence(tmp_path: Path, command: str, capsys) -> N
     assert not (tmp_path / "new").exists() and Run(tmp_path, "run").status.state == "paused"
 
 
+def test_a_run_without_samples_says_so(tmp_path: Path, capsys) -> None:
+    door(tmp_path, Late(ROUNDS)).start(record(settings()), BASELINE, Silent(), nobody)
+    code, out, said = shown(tmp_path, "export", "run", "--samples", str(tmp_path / "s.csv"), capsys=capsys)
+    assert (code, out) == (2, "") and "has kept no samples" in said and not (tmp_path / "s.csv").exists()
+
+
 def test_a_fork_that_is_refused_leaves_nothing_behind(tmp_path: Path, capsys) -> None:
     door(tmp_path, Script(ROUNDS)).start(record(settings()), BASELINE, Silent(), nobody)
     code, out, said = shown(tmp_path, "fork", "run", "--checkpoint", "nothing", "--run-id", "new", capsys=capsys)
