@@ -12,6 +12,8 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -51,6 +53,7 @@ USER_ERRORS = {
     "harness.dropin.ExportError",
     "harness.evaluate.MissingTool",
     "kernels.catalog.KernelError",
+    "nodes.spans.SpansMissing",
 }
 
 
@@ -183,9 +186,33 @@ def run_parser() -> argparse.ArgumentParser:
         f"--policy, --model, --tokens and --money also for one role: --model-coder ... ({', '.join(ROLES)})"
     )
     common(parser)
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    on_end(parser)
     parser.set_defaults(go=run)
     return parser
+
+
+def on_end(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    parser.add_argument(
+        "--on-end", metavar="COMMAND|URL", default=os.environ.get("ASTROLABE_ON_END", ""),
+        help="tell this once the run has ended, paused or failed: a command gets the record as JSON on its standard input, "
+        "a URL by POST; also ASTROLABE_ON_END",
+    )  # fmt: skip
+
+
+@contextmanager
+def told(asked: argparse.Namespace, run: Run) -> Iterator[None]:
+    """Tells --on-end of a failure, too."""
+    from graph import hooks
+
+    if asked.on_end:
+        hooks.checked(asked.on_end)
+    try:
+        yield
+    except Exception as error:
+        if asked.on_end and (failed := hooks.tell(asked.on_end, run, "failed", " ".join(str(error).split()))):
+            print(failed, file=sys.stderr)
+        raise
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -204,8 +231,9 @@ def run(asked: argparse.Namespace) -> int:
         folder=choice.kernel.folder,
         checkpointer=asked.checkpointer,
     )
-    Run(asked.runs_dir, record.run_id).reserve()
-    with front(asked, choice.settings.why) as shown:
+    made = Run(asked.runs_dir, record.run_id)
+    made.reserve()
+    with told(asked, made), front(asked, choice.settings.why) as shown:
         ending = door(asked).start(record, choice.source, shown, asker())
     return close(ending, asked)
 
@@ -221,7 +249,7 @@ def resume_parser() -> argparse.ArgumentParser:
     changes.add_argument("--policy", choices=("rules", "chat", "replay"), help="who answers for all roles from here on")
     changes.add_argument("--model", metavar="NAME", help="language model for all roles from here on")
     common(parser)
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    on_end(parser)
     parser.set_defaults(go=resume)
     return parser
 
@@ -230,7 +258,7 @@ def resume(asked: argparse.Namespace) -> int:
     from graph.asking import from_option
     from graph.runs import Run
 
-    Run.find(asked.runs_dir, asked.run)
+    begun = Run.find(asked.runs_dir, asked.run)
     answer = from_option(asked.answer) if asked.answer is not None else None
     changes = limits(asked)
     if asked.policy:
@@ -238,7 +266,7 @@ def resume(asked: argparse.Namespace) -> int:
     if asked.model:
         changes["models"] = dict.fromkeys(ROLES, asked.model)
     change = (lambda settings: settings.model_copy(update=changes)) if changes else None
-    with front(asked, ()) as shown:
+    with told(asked, begun), front(asked, ()) as shown:
         ending = door(asked).resume(asked.run, shown, asker(), answer, change)
     return close(ending, asked)
 
@@ -252,7 +280,7 @@ def fork_parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-id", metavar="NAME", help="name the new run")
     budget(parser)
     common(parser)
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    on_end(parser)
     parser.set_defaults(go=fork)
     return parser
 
@@ -278,8 +306,9 @@ def fork(asked: argparse.Namespace) -> int:
             "forked_from": f"{asked.run}@{checkpoint}",
         }
     )
-    Run(asked.runs_dir, name).reserve()
-    with front(asked, (why,)) as shown:
+    made = Run(asked.runs_dir, name)
+    made.reserve()
+    with told(asked, made), front(asked, (why,)) as shown:
         ending = door(asked).fork(asked.run, checkpoint, new, shown, asker())
     return close(ending, asked)
 
@@ -311,6 +340,12 @@ def close(ending: Ending, asked: argparse.Namespace) -> int:
     result, run = ending.result, ending.run
     out = sys.stderr if asked.json else sys.stdout
     again = run.command("resume")
+    if asked.on_end:
+        from graph import hooks
+
+        record = result.model_dump(mode="json")
+        if failed := hooks.tell(asked.on_end, run, ending.state, ending.message, record):
+            print(failed, file=sys.stderr)
     if asked.json:
         print(result.model_dump_json(indent=1, ensure_ascii=True))
     if ending.state == "finished" and result.status == "failed":

@@ -35,6 +35,7 @@ from harness.store import Store, digest
 from nodes.approve import Answer
 from nodes.context import Context
 from nodes.roles import PolicyPaused
+from nodes.spans import exporting, span
 from nodes.state import STATE_VERSION, Settings, Spent, State
 
 GRACE_S = 2.0
@@ -230,7 +231,13 @@ class Session:
     def _body(self, graph: CompiledStateGraph, snapshot: StateSnapshot, answer: Answer | None) -> Ending:
         """Runs in one thread from beginning to end: a worker that dies with its parent dies with its parent thread."""
         try:
-            with self.open_context(self.run, self.record, self.state, self.front.say) as self.context:
+            settings = self.record.settings
+            facts = {"astrolabe__run": self.run.id, "astrolabe__kernel": self.record.kernel}
+            with (
+                exporting(),
+                span("run", **facts, astrolabe__device=settings.device),
+                self.open_context(self.run, self.record, self.state, self.front.say) as self.context,
+            ):
                 self._same_device()
                 return self._rounds(graph, snapshot, answer)
         except PolicyPaused as pause:

@@ -30,6 +30,7 @@ from nodes.measure import measure
 from nodes.planner import planner
 from nodes.profiler import profiler
 from nodes.select import select
+from nodes.spans import span
 from nodes.state import STATE_VERSION, Settings, Spent, State
 from nodes.tester import tester
 from nodes.tune import tune
@@ -84,7 +85,8 @@ def accounted(node: Node) -> Node:
     @functools.wraps(node)
     def run(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
         began = time.monotonic()
-        update = node(state, runtime)
+        with span(node.__name__, astrolabe__round=state.get("round", 0)):
+            update = node(state, runtime)
         spent = state.get("spent", Spent()).after(node.__name__, time.monotonic() - began, runtime.context.usage())
         return {**update, "spent": spent}
 

@@ -25,6 +25,7 @@ from kernels.spec import Frozen
 from nodes.policies.transcript import Finish, Message, Reply, Rung
 from nodes.policies.trim import printable
 from nodes.roles import PolicyPaused
+from nodes.spans import span
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessage
@@ -103,6 +104,14 @@ class Connection:
 
     def ask(self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int) -> Reply:
         """One answer of that model. Raises PolicyPaused, one sentence without the key, where none can be had now."""
+        facts = {"gen_ai__operation__name": "chat", "gen_ai__request__model": model, "server__address": self.host}
+        with span(f"chat {model}", **facts) as spent:
+            reply = self._ask(model, messages, schema, most_tokens)
+            spent["gen_ai__usage__input_tokens"] = reply.tokens_in
+            spent["gen_ai__usage__output_tokens"] = reply.tokens_out
+        return reply
+
+    def _ask(self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int) -> Reply:
         with self._lock:
             rung = self._rungs.get(model, 0) if schema else RUNGS.index("text")
         while True:
