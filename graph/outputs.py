@@ -7,11 +7,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from graph.conversation import exchanges
-from graph.runs import Run
+from graph.runs import Run, RunError
+from harness import samples
 from harness.report import html
 from harness.report.result import Result
 from harness.report.source import diff_text
 from harness.store import write_atomically
+from kernels.spec import Workload
 
 SUFFIX = {"cuda": "cu", "cpu": "cpp"}
 
@@ -35,6 +37,18 @@ def write_report(run: Run, result: Result, graph_svg: str) -> None:
     sources = {name: run.store.get(name) for name in sorted(names)}
     said = exchanges(run.folder / "transcript.jsonl")
     write_atomically(run.folder / "report.html", html.render(result, sources, graph_svg=graph_svg, transcript=said))
+
+
+def write_samples(run: Run, result: Result, path: Path) -> None:
+    """Every sample of the best file's timings as CSV. Raises RunError where the run has kept none."""
+    found = []
+    for row in result.workloads:
+        workload = Workload(axes=row.axes, dtype=row.dtype, held_out=row.held_out)
+        one = samples.kept(run.store, result.best, workload, row.cache, row.company)
+        found += [one] if one is not None else []
+    if not found:
+        raise RunError(f"run {run.id} has kept no samples: nothing of it was timed, or by a version that kept none")
+    write_atomically(path, samples.as_csv(found))
 
 
 def read(run: Run) -> Result | None:

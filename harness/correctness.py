@@ -213,7 +213,9 @@ def _run_reference(kernel: Kernel, workload: Workload, inputs: dict[str, torch.T
     try:
         with torch.no_grad():
             return kernel.reference(**inputs, **kernel.spec.scalars)
-    except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError) as error:  # the user's own code
+    except (KernelError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # the user's own code may raise anything, SystemExit too
         first = str(error).strip().partition("\n")[0]
         where = f"{kernel.spec.name}: reference.py fails at {workload.label}"
         raise KernelError(f"{where}: {type(error).__name__}: {first}") from error

@@ -153,7 +153,9 @@ def _execute(path: Path, text: str) -> ModuleType:
         exec(compile(text, str(path), "exec"), module.__dict__)
     except ValidationError as error:
         raise KernelError(f"{path}, line {_line(path, error)}: {_one_sentence(error)}") from None
-    except Exception as error:  # noqa: BLE001, the user's own code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001, the user's own code may raise anything, SystemExit too
         del sys.modules[module.__name__]
         said = str(error).splitlines()[0] if str(error) else "no reason given"
         raise KernelError(f"{path}, line {_line(path, error)}: {type(error).__name__}: {said}") from None

@@ -20,7 +20,7 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
     update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}
     if not watched.passed:
         return {"disqualified": f"{watched.outcome}: {watched.reason}"}
-    if not _suite(state, runtime.context):
+    if not evaluator.suite(held_out=True):
         return update
     verdict = evaluator.verify(evaluator.build(incumbent.candidate), held_out=True)
     if verdict.passed:
@@ -31,9 +31,3 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
     elif verdict.suite is not None and verdict.suite.comparison is Comparison.SLOWER:
         update["disqualified"] = f"slower than the baseline on held-out workloads: {verdict.suite.speedup.median:.3f}x"
     return update
-
-
-def _suite(state: State, context: Context) -> bool:
-    settings = state["settings"]
-    suite = context.kernel.spec.suite(settings.device, held_out=True)
-    return any(not settings.dtypes or workload.dtype in settings.dtypes for workload in suite)

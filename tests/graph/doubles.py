@@ -97,6 +97,9 @@ class PaperEvaluator:
         lines = [line.partition(" ") for line in self.store.get(candidate).splitlines()]
         return {key: value for key, _, value in lines}
 
+    def suite(self, *, held_out: bool = False) -> tuple[Workload, ...]:
+        return SPEC.suite("cpu", held_out=held_out)
+
     def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
         for name in values:
             if name != "input":

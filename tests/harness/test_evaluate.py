@@ -57,6 +57,13 @@ def test_baseline_passes_and_is_timed(evaluator, source):
     assert all(t.light_us and t.time_us > 0 for t in measured.timings)
 
 
+def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source, monkeypatch):
+    monkeypatch.setattr("harness.load.Watch.share", lambda _self: 0.6)
+    verdict = judged(evaluator, source)
+    measured = evaluator.measure(verdict, baseline=verdict.candidate)
+    assert "other processes took 60% of this machine's CPU while it was timed" in measured.warnings
+
+
 def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):
     baseline = judged(evaluator, source)
     other = judged(evaluator, source + "\n// another\n")

@@ -289,7 +289,6 @@ def test_no_prompt_shows_a_held_out_workload(server: ModelServer, tmp_path: Path
         Fails(503),
         Drops(),
         Drops(midway=True),
-        Raw("<html>gateway</html>", "text/html"),
         Raw("{}"),
     ],
     ids=str,
@@ -301,6 +300,27 @@ def test_passing_faults_are_waited_out(server: ModelServer, tmp_path: Path, faul
     assert chat.profiler(for_profiler()).bound == "memory"
     assert len(said.of("waiting")) == 2
     assert chat.usage()["profiler"].calls == 1
+
+
+def test_a_page_from_a_server_that_never_answered_names_the_address(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Raw("<html>Welcome to nginx</html>", "text/html"), says(FINDING)]
+    chat = policy(server, tmp_path, say=said)
+    with pytest.raises(
+        PolicyPaused, match=r"a page or text instead of an answer: check OPENAI_BASE_URL, now http"
+    ) as at:
+        chat.profiler(for_profiler())
+    assert len(server.requests) == 1 and not said.of("waiting") and "object has no" not in str(at.value)
+
+
+def test_a_page_from_a_server_that_has_answered_is_waited_out(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    page = Raw("<html>gateway</html>", "text/html")
+    server.script = [says(PLANS), page, page, says(FINDING)]
+    chat = policy(server, tmp_path, say=said)
+    chat.planner(for_planner())
+    assert chat.profiler(for_profiler()).bound == "memory"
+    assert len(said.of("waiting")) == 2
 
 
 def test_retry_after_is_honoured(server: ModelServer, tmp_path: Path) -> None:
