@@ -27,7 +27,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Values = Annotated[
     str,
     Field(
-        pattern=r"^(ordinary|large|tiny|zeros|outliers|infinities|uniform|index:[a-z_0-9]+|range:-?[0-9.]+:-?[0-9.]+)$"
+        pattern=r"^(ordinary|large|tiny|zeros|outliers|infinities|uniform|bits|(index|padded|offsets):[a-z_0-9]+"
+        r"|range:-?[0-9.]+:-?[0-9.]+)$"
     ),
 ]
 ORDINARY_VALUES: tuple[str, ...] = ("ordinary", "large", "tiny", "zeros", "outliers")
@@ -86,6 +87,8 @@ class Tensor(Frozen):
     """Elements that a call must really move, where that is fewer than the tensor holds (a gather's table)."""
     constant: bool = False
     """Inputs only: kept by a model between calls (weights, tables), so not written anew for each one."""
+    used: Name | None = None
+    """Outputs only: the output that says how much of the first extent, a capacity, a call has used; the rest is free."""
     ulps: float | None = Field(default=None, gt=0)
     """Outputs only: allowed error in unit roundoffs of the output's dtype; None takes the harness's default."""
 
@@ -204,6 +207,13 @@ class Spec(Frozen):
         for tensor in self.tensors:
             if tensor.constant and tensor.role != "input":
                 raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
+            if tensor.used is not None:
+                states = next((other for other in self.outputs if other.name == tensor.used), None)
+                if tensor.role != "output" or states is None or states.shape != ("1",) or "int" not in states.dtype:
+                    raise ValueError(
+                        f"arguments: {tensor.name}.used must name an output of shape ('1',) and an integer dtype, and only "
+                        "an output can have it"
+                    )
         for argument in self.arguments:
             if isinstance(argument, Size) and argument.name not in self.axes:
                 raise ValueError(f"arguments: size {argument.name!r} is no axis (axes: {', '.join(self.axes)})")
@@ -219,8 +229,9 @@ class Spec(Frozen):
                 if tensor.touched:
                     _named(f"arguments: {tensor.name}.touched", tensor.touched, workload.axes)
                 for value in tensor.values:
-                    if value.startswith("index:") and value[6:] not in self.axes:
-                        raise ValueError(f"arguments: {tensor.name} draws indices from {value[6:]!r}, which is no axis")
+                    kind, _, axis = value.partition(":")
+                    if kind in ("index", "padded", "offsets") and axis not in self.axes:
+                        raise ValueError(f"arguments: {tensor.name} draws indices from {axis!r}, which is no axis")
             _named("flops", self.flops, workload.axes)
         if not any(not workload.held_out for workload in self.workloads):
             raise ValueError("workloads: every one is held out, so agents would have nothing to run")
