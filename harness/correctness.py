@@ -453,9 +453,7 @@ class Bench:
         return Check(workload=label, name=name, passed=not message, error=error, tolerance=says, message=message)
 
 
-def judge_call(
-    spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right
-) -> tuple[float, str]:
+def judge_call(spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right) -> tuple[float, str]:
     """(largest error in tolerances, "" or what is wrong) of the outputs of one call, by name, each in its own dtype."""
     worst, lengths = 0.0, {}
     for tensor in spec.outputs:

@@ -55,7 +55,7 @@ def several(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor])
 def violated_together(
     kernel: Kernel, workload: Workload, calls: list[dict[str, torch.Tensor]], outputs: list[dict[str, torch.Tensor]]
 ) -> str:
-    """"" or what is violated of several calls: first each by itself, then all together."""
+    """ "" or what is violated of several calls: first each by itself, then all together."""
     for inputs, left in zip(calls, outputs, strict=True):
         one = law(kernel, workload, inputs)
         if one is not None and (said := one(left)):

@@ -61,7 +61,9 @@ class Kernel:
 
     def reference_axes(self) -> tuple[str, ...]:
         """The axes of the spec that the reference asks for by name, beside inputs and scalars."""
-        return tuple(inspect.signature(_reference(self.folder / "reference.py")).parameters.keys() & set(self.spec.axes))
+        return tuple(
+            inspect.signature(_reference(self.folder / "reference.py")).parameters.keys() & set(self.spec.axes)
+        )
 
     def defines_right(self) -> str:
         """The text of all files that say what is right, for keys and digests."""
