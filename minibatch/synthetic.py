@@ -55,13 +55,23 @@ RECIPES = {
     "papers10M-like": Recipe(**(vars(PAPERS) | {"nodes": 11_105_995, "train": 120_717, "valid": 12_526, "test": 21_433})),
     "small": Recipe(
         nodes=60_000, mean_degree=16.0, sigma=1.2, max_degree=2_000, community=1_000, inside=0.7, classes=20, width=64,
-        noise=6.0, block=1_000, train=12_000, valid=4_000, test=8_000, one_community=False,
+        noise=4.0, block=1_000, train=12_000, valid=4_000, test=8_000, one_community=False,
     ),
     "tiny": Recipe(
         nodes=3_000, mean_degree=12.0, sigma=1.0, max_degree=200, community=250, inside=0.8, classes=6, width=16,
         noise=3.0, block=250, train=900, valid=300, test=600, one_community=False,
     ),
 }  # fmt: skip
+
+
+VERSION = 1
+"""Of the recipes and of what is drawn from them: part of a kept graph's name."""
+
+
+def bytes_of(name: str) -> int:
+    """About what the named graph takes in memory."""
+    recipe = RECIPES[name]
+    return int(recipe.nodes * (recipe.mean_degree * 4 + recipe.width * 2 + 16))
 
 
 def generate(name: str, *, seed: int = 0, device: str = "cpu") -> Graph:
