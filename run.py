@@ -622,17 +622,25 @@ def in_model(asked: argparse.Namespace) -> int:
 
 
 def on_graph(parser: argparse.ArgumentParser, fanout: list[int]) -> None:
-    parser.add_argument("--graph", default="small", metavar="NAME|FOLDER", help="synthetic, or a graph's folder (small)")
+    parser.add_argument(
+        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, or a graph's folder (small)"
+    )
     parser.add_argument(
         "--fanout", type=int, nargs="+", default=fanout, metavar="N",
         help=f"neighbours of each hop, the seeds' first ({' '.join(map(str, fanout))})",
     )  # fmt: skip
-    parser.add_argument("--batch", type=number(int, 1), default=1024, metavar="N", help="seeds a batch and process (1024)")
+    parser.add_argument(
+        "--batch", type=number(int, 1), default=1024, metavar="N", help="seeds a batch and process (1024)"
+    )
     parser.add_argument("--model", choices=("sage", "gat", "gin", "sage-ri"), default="sage")
     parser.add_argument("--hidden", type=number(int, 8), metavar="N", help="hidden width (256; 64 on a CPU)")
     parser.add_argument("--seed", type=number(int, 0), default=0)
-    parser.add_argument("--threads", type=number(int, 0), default=0, metavar="N", help="that prepare batches (all cores)")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="(minibatch/<graph>-<model>.pt in the runs' folder)")
+    parser.add_argument(
+        "--threads", type=number(int, 0), default=0, metavar="N", help="that prepare batches (all cores)"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="(minibatch/<graph>-<model>.pt in the runs' folder)"
+    )
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="the record as JSON on standard output, nothing else there")
 
@@ -646,9 +654,13 @@ def epoch_parser() -> argparse.ArgumentParser:
     parser.add_argument("--lr", type=number(float, 0, above=True), default=0.003, help="Adam's learning rate (0.003)")
     parser.add_argument("--gpus", type=number(int, 0), default=0, metavar="N", help="train on so many GPUs")
     parser.add_argument("--ranks", type=number(int, 1), default=1, metavar="N", help="processes on the CPU, over gloo")
-    parser.add_argument("--features", choices=("hbm", "host"), help="where features are kept (hbm where there is a GPU)")
     parser.add_argument(
-        "--rung", choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph"), help="how batches are made and trained"
+        "--features", choices=("hbm", "host"), help="where features are kept (hbm where there is a GPU)"
+    )
+    parser.add_argument(
+        "--rung",
+        choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph"),
+        help="how batches are made and trained",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     parser.set_defaults(go=epoch)

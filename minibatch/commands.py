@@ -80,7 +80,12 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int
                 with _bar(console, "validation") as say:
                     valid = accuracy(graph.valid, say)
                 saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                about = {"kind": asked.model, "fanout": asked.fanout, "graph": asked.graph, "hidden": _hidden(asked, device)}
+                about = {
+                    "kind": asked.model,
+                    "fanout": asked.fanout,
+                    "graph": asked.graph,
+                    "hidden": _hidden(asked, device),
+                }
                 training.save_checkpoint(path, **saved, **about, epoch=number, accuracy=valid)
                 records.append(asdict(record) | {"valid_accuracy": valid})
                 console.print(_line(record, valid, asked.batch))
@@ -170,13 +175,24 @@ def infer(asked: argparse.Namespace) -> int:
     graph = _graph(asked, "cpu", console, resident=False)
     asked.model = state["kind"]
     model = _model(asked, graph, state, device)
-    found: dict[str, Any] = {"graph": asked.graph, "model": asked.model, "fanout": asked.fanout, "nodes": len(graph.test)}
+    found: dict[str, Any] = {
+        "graph": asked.graph,
+        "model": asked.model,
+        "fanout": asked.fanout,
+        "nodes": len(graph.test),
+    }
     start = time.perf_counter()
-    with Loader(graph, asked.fanout, asked.batch, threads=asked.threads, seed=asked.seed, pin=device == "cuda") as loader:
-        with _bar(console, "sampled") as say:
-            found["sampled_accuracy"] = training.sampled_accuracy(model, loader, graph.test, device, say)
+    with (
+        Loader(
+            graph, asked.fanout, asked.batch, threads=asked.threads, seed=asked.seed, pin=device == "cuda"
+        ) as loader,
+        _bar(console, "sampled") as say,
+    ):
+        found["sampled_accuracy"] = training.sampled_accuracy(model, loader, graph.test, device, say)
     found["sampled_s"] = time.perf_counter() - start
-    lines = [f"sampled ({' '.join(map(str, asked.fanout))}): {found['sampled_accuracy']:.4f} in {found['sampled_s']:.2f} s"]
+    lines = [
+        f"sampled ({' '.join(map(str, asked.fanout))}): {found['sampled_accuracy']:.4f} in {found['sampled_s']:.2f} s"
+    ]
     if isinstance(model, models.Sage):
         start = time.perf_counter()
         with _bar(console, "all neighbours") as say:
@@ -199,7 +215,9 @@ def _device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
     device = "cuda" if there and asked.ranks == 1 else "cpu"
     if asked.ranks > 1 and there:
         raise GraphError("--ranks is for machines without a GPU; take --gpus")
-    rung = asked.rung or ("gpu-graph" if device == "cuda" and asked.model == "sage" and asked.features != "host" else "salient")
+    rung = asked.rung or (
+        "gpu-graph" if device == "cuda" and asked.model == "sage" and asked.features != "host" else "salient"
+    )
     if asked.features == "hbm" and rung == "salient":
         raise GraphError("--rung salient keeps features in host memory; take a gpu rung for --features hbm")
     if asked.features == "host" and rung != "salient":
@@ -216,7 +234,9 @@ def _graph(asked: argparse.Namespace, device: str, console: Console, *, resident
     if asked.graph not in synthetic.RECIPES:
         folder = Path(asked.graph)
         if not folder.is_dir():
-            raise GraphError(f"there is no graph {asked.graph!r}; there is {', '.join(synthetic.RECIPES)}, or a graph's folder")
+            raise GraphError(
+                f"there is no graph {asked.graph!r}; there is {', '.join(synthetic.RECIPES)}, or a graph's folder"
+            )
         return _on(graphs.load(folder), device, resident)
     needed = synthetic.bytes_of(asked.graph)
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else _available_bytes()

@@ -6,6 +6,7 @@ rows below, -1 for none; and give logits, float32 [seeds, classes].
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -33,8 +34,8 @@ class Sage(nn.Module):
     def __init__(self, width: int, hidden: int, classes: int, layers: int, dropout: float) -> None:
         super().__init__()
         sizes = [width, *[hidden] * (layers - 1), classes]
-        self.own = nn.ParameterList(_weight(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.neighbours = nn.ParameterList(_weight(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.own = nn.ParameterList(_weight(a, b) for a, b in itertools.pairwise(sizes))
+        self.neighbours = nn.ParameterList(_weight(a, b) for a, b in itertools.pairwise(sizes))
         self.dropout = dropout
         self.aggregate: Aggregate = self_and_mean
 
@@ -74,7 +75,10 @@ class Geometric(nn.Module):
         if kind == "gat":
             made = [geometric.GATConv((n, n), hidden // 4, heads=4, add_self_loops=False) for n in inputs]
         elif kind == "gin":
-            made = [geometric.GINConv(nn.Sequential(nn.Linear(n, hidden), nn.ReLU(), nn.Linear(hidden, hidden))) for n in inputs]
+            made = [
+                geometric.GINConv(nn.Sequential(nn.Linear(n, hidden), nn.ReLU(), nn.Linear(hidden, hidden)))
+                for n in inputs
+            ]
         else:
             made = [geometric.SAGEConv((n, n), hidden) for n in inputs]
         self.convolutions = nn.ModuleList(made)

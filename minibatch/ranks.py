@@ -74,5 +74,7 @@ def start(words: list[str], count: int, checkpoint: Path) -> int:
 
 def _died(number: int, code: int, checkpoint: Path) -> str:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    kept = f"the last checkpoint is {checkpoint}; go on with --resume" if checkpoint.exists() else "no epoch was finished"
+    kept = (
+        f"the last checkpoint is {checkpoint}; go on with --resume" if checkpoint.exists() else "no epoch was finished"
+    )
     return f"rank {number} {how}, so the others were ended too; {kept}"

@@ -112,7 +112,9 @@ def _neighbours(recipe: Recipe, rowptr: torch.Tensor, rng: torch.Generator, devi
         last = max(last, first + 1)
         end = int(rowptr[last])
         rows = torch.arange(first, last, device=device)
-        owner = torch.repeat_interleave(rows, rowptr[first + 1 : last + 1] - rowptr[first:last], output_size=end - begin)
+        owner = torch.repeat_interleave(
+            rows, rowptr[first + 1 : last + 1] - rowptr[first:last], output_size=end - begin
+        )
         home = owner // recipe.community * recipe.community
         low = rowptr[home]
         high = rowptr[(home + recipe.community).clamp_max_(recipe.nodes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -116,7 +117,9 @@ def full_accuracy(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = 
 
 def order(graph: Graph, seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> torch.Tensor:
     """The rank's seeds of an epoch: its slice of a permutation that every rank draws alike, all of one length."""
-    shuffled = graph.train.cpu()[torch.randperm(len(graph.train), generator=torch.Generator().manual_seed(seed * 7919 + epoch))]
+    shuffled = graph.train.cpu()[
+        torch.randperm(len(graph.train), generator=torch.Generator().manual_seed(seed * 7919 + epoch))
+    ]
     share = len(shuffled) // ranks
     return shuffled[rank * share : (rank + 1) * share]
 
@@ -137,5 +140,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         return torch.load(path, weights_only=True)
     except FileNotFoundError:
         raise GraphError(f"there is no checkpoint {path}; `run.py epoch` writes one") from None
-    except Exception as error:
-        raise GraphError(f"{path} is no checkpoint of ours ({type(error).__name__}); remove it and train anew") from None
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise GraphError(
+            f"{path} is no checkpoint of ours ({type(error).__name__}); remove it and train anew"
+        ) from None
