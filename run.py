@@ -700,8 +700,6 @@ COMMANDS = {
     "export": export_parser,
     "kernels": kernels_parser,
     "model": model_parser,
-
-
     "epoch": epoch_parser,
     "infer": infer_parser,
 }

@@ -455,24 +455,32 @@ class Bench:
 
 def judge_call(spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right) -> tuple[float, str]:
     """(largest error in tolerances, "" or what is wrong) of the outputs of one call, by name, each in its own dtype."""
-    worst, lengths = 0.0, {}
-    for tensor in spec.outputs:
-        if tensor.used is not None:
-            stated = right[tensor.used].value if tensor.used in right else outputs[tensor.used]
-            lengths[tensor.name] = min(max(int(stated), 0), len(outputs[tensor.name]))
-    outputs = {name: values[: lengths.get(name, len(values))] for name, values in outputs.items()}
-    for tensor in spec.outputs:
-        if tensor.name not in right or lengths.get(tensor.name) == 0:
+    worst = 0.0
+    # A length that is wrong is found with the output that states it, before what it cuts is read.
+    used = properties.used_only(spec, outputs)
+    for tensor in sorted(spec.outputs, key=lambda tensor: tensor.used is not None):
+        one, got = right.get(tensor.name), used[tensor.name]
+        if one is None or not got.numel():
             continue
-        one = right[tensor.name]
-        if tensor.name in lengths:
-            one = Expected(one.value[: lengths[tensor.name]], one.tolerance[: lengths[tensor.name]], one.says)
-        error, message = judge(outputs[tensor.name], one, spec.dtype(tensor, workload))
+        if tensor.used is not None:
+            one = Expected(one.value[: len(got)], one.tolerance[: len(got)], one.says)
+        error, message = judge(got, one, spec.dtype(tensor, workload))
         worst = max(worst, error)
         if message:
             return error, f"{tensor.name}{message}"
-    violated = right.law(outputs) if right.law is not None else ""
+    violated = right.law(used) if right.law is not None else ""
     return (BEYOND, violated) if violated else (worst, "")
+
+
+def judge_several(
+    kernel: Kernel, workload: Workload, calls: list[dict[str, torch.Tensor]], outputs: list[dict[str, torch.Tensor]]
+) -> str:
+    """ "" or what is wrong with the outputs of the calls that properties.py asked for: first each alone, then together."""
+    for inputs, left in zip(calls, outputs, strict=True):
+        _, message = judge_call(kernel.spec, workload, left, expected(kernel, workload, inputs))
+        if message:
+            return message
+    return properties.violated_together(kernel, workload, calls, outputs) if calls else ""
 
 
 BEYOND = 1e9

@@ -32,7 +32,17 @@ from harness import (
     timing,
 )
 from harness.bands import Split
-from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure, make_case
+from harness.correctness import (
+    TOLERANCE,
+    Bench,
+    Case,
+    Cases,
+    Layout,
+    distributions,
+    failure,
+    judge_several,
+    make_case,
+)
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import (
@@ -516,7 +526,7 @@ class Evaluator:
             worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
             outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
         if calls:
-            violated = properties.violated_together(self.kernel, case.workload, calls, outputs)
+            violated = judge_several(self.kernel, case.workload, calls, outputs)
             name = f"{len(calls)} calls together"
             yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
 

@@ -50,6 +50,10 @@ def epoch(asked: argparse.Namespace) -> int:
         ranks.join(device)
     try:
         return _train(asked, device, rung, path)
+    except RuntimeError as error:
+        if ranks.started() and re.search("gloo|NCCL|peer", str(error)):
+            raise GraphError(f"rank {ranks.rank()} has lost another") from None
+        raise
     finally:
         ranks.leave()
 

@@ -14,6 +14,8 @@ from minibatch.graphs import GraphError
 RENDEZVOUS = "ASTROLABE_RENDEZVOUS"
 """The file by which processes that `start` started find each other; torchrun's have an address and a port instead."""
 LOOK_S = 0.05
+GRACE_S = 0.5
+"""In which the kernel reports the process that died, where one that missed it ended first."""
 
 
 def rank() -> int:
@@ -58,17 +60,19 @@ def start(words: list[str], count: int, checkpoint: Path) -> int:
             children.append(subprocess.Popen([sys.executable, *words], env=env))
         try:
             while any(child.poll() is None for child in children):
-                failed = [(n, child.returncode) for n, child in enumerate(children) if child.returncode]
-                if failed:
-                    raise GraphError(_died(*failed[0], checkpoint))
+                if any(child.returncode for child in children):
+                    time.sleep(GRACE_S)
+                    break
                 time.sleep(LOOK_S)
+            failed = [(n, child.poll()) for n, child in enumerate(children) if child.poll()]
+            if failed:
+                # Killed ones first: the others complain that it is gone.
+                number, code = min(failed, key=lambda one: one[1])
+                raise GraphError(_died(number, code, checkpoint))
         finally:
             for child in children:
                 child.kill()
                 child.wait()
-        for number, child in enumerate(children):
-            if child.returncode:
-                raise GraphError(_died(number, child.returncode, checkpoint))
     return 0
 
 

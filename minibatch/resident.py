@@ -9,6 +9,7 @@ On the CPU the same code runs with the kernels' C++ baselines, without streams a
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 
@@ -119,8 +120,8 @@ class Sampler:
 
     def set_capacities(self, capacities: list[int]) -> None:
         """Nodes known before each hop, and after the last relabelled one: the sizes of padded batches from now on."""
-        self.capacities = list(capacities)
-        self.room = torch.tensor(capacities[1 : self.relabelled + 1], dtype=torch.int32, device=self.device)
+        self.capacities = list(itertools.accumulate(capacities, max))  # a hop's nodes are among the next one's
+        self.room = torch.tensor(self.capacities[1 : self.relabelled + 1], dtype=torch.int32, device=self.device)
 
     def calibrate(self, ids: torch.Tensor) -> list[int]:
         """Capacities from CALIBRATED_ON batches of these seeds. Returns them."""

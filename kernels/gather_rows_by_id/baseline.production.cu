@@ -1,5 +1,7 @@
 // Rows of a table by id, in the manner of library gathers: the widest pack that divides a row and its address, a group of
 // threads a row, four packs of different rows in flight a thread. The row of no id (-1) is zeros.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 constexpr int THREADS = 256;
@@ -58,19 +60,19 @@ static void gather(const void* table, const int32_t* ids, void* out, int64_t row
 }
 
 extern "C" void gather_rows_by_id_float16(
-    const void* table, const int32_t* ids, void* out, int64_t nodes, int64_t rows, int64_t width, cudaStream_t stream) {
+    const __half* table, const int32_t* ids, __half* out, int64_t nodes, int64_t rows, int64_t width, cudaStream_t stream) {
     (void)nodes;
     gather(table, ids, out, rows, 2 * width, stream);
 }
 
 extern "C" void gather_rows_by_id_bfloat16(
-    const void* table, const int32_t* ids, void* out, int64_t nodes, int64_t rows, int64_t width, cudaStream_t stream) {
+    const __nv_bfloat16* table, const int32_t* ids, __nv_bfloat16* out, int64_t nodes, int64_t rows, int64_t width, cudaStream_t stream) {
     (void)nodes;
     gather(table, ids, out, rows, 2 * width, stream);
 }
 
 extern "C" void gather_rows_by_id_float32(
-    const void* table, const int32_t* ids, void* out, int64_t nodes, int64_t rows, int64_t width, cudaStream_t stream) {
+    const float* table, const int32_t* ids, float* out, int64_t nodes, int64_t rows, int64_t width, cudaStream_t stream) {
     (void)nodes;
     gather(table, ids, out, rows, 4 * width, stream);
 }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness import properties
-from harness.correctness import distributions, judge_call, make_case
+from harness.correctness import distributions, judge_call, judge_several, make_case
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Scalar, Size, Tensor, Workload
@@ -108,7 +108,7 @@ def complaint(kernel: Kernel, library: Path, workload: Workload, values: str, de
         return f"{workload.label}, {values}: {said}"
     calls = properties.several(kernel, workload, case.inputs)
     left = [called(kernel, library, workload, inputs, device) for inputs in calls]
-    return properties.violated_together(kernel, workload, calls, left) if calls else ""
+    return judge_several(kernel, workload, calls, left)
 
 
 def complaints(kernel: Kernel, library: Path, workloads: list[Workload], device: str) -> Iterator[str]:

@@ -3,6 +3,10 @@
 #include <cstdint>
 #include <cstring>
 
+struct bfloat16 {
+    uint16_t bits;
+};
+
 static void gather_rows(const char* table, const int32_t* ids, char* out, int64_t rows, int64_t row_bytes) {
     for (int64_t i = 0; i + 1 < rows; ++i) {
         if (ids[i] < 0) {
@@ -14,19 +18,19 @@ static void gather_rows(const char* table, const int32_t* ids, char* out, int64_
 }
 
 extern "C" void gather_rows_by_id_float16(
-    const void* table, const int32_t* ids, void* out, int64_t nodes, int64_t rows, int64_t width) {
+    const _Float16* table, const int32_t* ids, _Float16* out, int64_t nodes, int64_t rows, int64_t width) {
     (void)nodes;
-    gather_rows(static_cast<const char*>(table), ids, static_cast<char*>(out), rows, 2 * width);
+    gather_rows(reinterpret_cast<const char*>(table), ids, reinterpret_cast<char*>(out), rows, 2 * width);
 }
 
 extern "C" void gather_rows_by_id_bfloat16(
-    const void* table, const int32_t* ids, void* out, int64_t nodes, int64_t rows, int64_t width) {
+    const bfloat16* table, const int32_t* ids, bfloat16* out, int64_t nodes, int64_t rows, int64_t width) {
     (void)nodes;
-    gather_rows(static_cast<const char*>(table), ids, static_cast<char*>(out), rows, 2 * width);
+    gather_rows(reinterpret_cast<const char*>(table), ids, reinterpret_cast<char*>(out), rows, 2 * width);
 }
 
 extern "C" void gather_rows_by_id_float32(
-    const void* table, const int32_t* ids, void* out, int64_t nodes, int64_t rows, int64_t width) {
+    const float* table, const int32_t* ids, float* out, int64_t nodes, int64_t rows, int64_t width) {
     (void)nodes;
-    gather_rows(static_cast<const char*>(table), ids, static_cast<char*>(out), rows, 4 * width);
+    gather_rows(reinterpret_cast<const char*>(table), ids, reinterpret_cast<char*>(out), rows, 4 * width);
 }
