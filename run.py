@@ -663,6 +663,10 @@ def epoch_parser() -> argparse.ArgumentParser:
         help="how batches are made and trained",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument(
+        "--with", dest="swapped", action="append", default=[], metavar="RUN",
+        help="say whether epochs become faster with the best of this run in its kernel's place; repeatable, trains nothing",
+    )  # fmt: skip
     parser.set_defaults(go=epoch)
     return parser
 
@@ -670,7 +674,16 @@ def epoch_parser() -> argparse.ArgumentParser:
 def epoch(asked: argparse.Namespace) -> int:
     from minibatch import commands
 
-    return commands.epoch(asked)
+    if not asked.swapped:
+        return commands.epoch(asked)
+    from graph.runs import Run
+
+    asked.checkpointer, sources = "", {}
+    for name in asked.swapped:
+        of = Run.find(asked.runs_dir, name)
+        result = door(asked).result(of)
+        sources[of.record.kernel] = (result.device, of.store.get(result.best))
+    return commands.with_sources(asked, sources)
 
 
 def infer_parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from minibatch import graphs, models, ranks, synthetic, training
+from minibatch import graphs, models, ops, ranks, synthetic, training, trial
 from minibatch.batches import Loader, require_fanouts
 from minibatch.graphs import Graph, GraphError
 from minibatch.native import cache_folder
@@ -156,7 +156,7 @@ def _resident(
 
 def trainer_of(
     rung: str, graph: Graph, model: torch.nn.Module, fanouts: list[int], batch: int, lr: float = 0.003, seed: int = 0,
-    count: int = 1, sources: dict[str, str] | None = None,
+    count: int = 1, sources: Mapping[str, str] | None = None,
 ) -> Trainer:  # fmt: skip
     """The resident trainer of a rung, not prepared yet."""
     device = graph.col.device.type
@@ -166,6 +166,42 @@ def trainer_of(
         graph, model, kernels, fanouts, batch, lr=lr, fused=padded, padded=padded, captured=rung == "gpu-graph",
         seed=seed, ranks=count,
     )  # fmt: skip
+
+
+def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]]) -> int:
+    """Whether epochs become faster with other kernels; sources: kernel -> (device that it is for, text)."""
+    require_fanouts(asked.fanout)
+    device, rung = _device_and_rung(asked)
+    if asked.gpus > 1 or asked.ranks > 1:
+        raise GraphError("--with compares epochs of one process; leave --gpus and --ranks out")
+    if rung == "salient":
+        rung = "gpu-fused" if asked.rung is None else rung
+    if rung in ("salient", "gpu-plain"):
+        raise GraphError(f"--rung {rung} does not run the kernels of runs; take gpu, gpu-fused or gpu-graph")
+    for kernel, (made_for, _) in sources.items():
+        if kernel not in ops.NAMES:
+            raise GraphError(f"an epoch has no kernel {kernel}; it has {', '.join(ops.NAMES)}")
+        if made_for != device:
+            raise GraphError(f"the run's {kernel} is for device {made_for}, and this epoch runs on {device}")
+    console = Console(highlight=False, quiet=asked.json, stderr=True)
+    graph = _graph(asked, device, console, resident=True)
+
+    def make(swapped: Mapping[str, str]) -> Trainer:
+        torch.manual_seed(asked.seed)
+        model = _model(asked, graph, None, device)
+        return trainer_of(rung, graph, model, asked.fanout, asked.batch, asked.lr, asked.seed, sources=swapped)
+
+    with _bar(console, "pairs of epochs") as say:
+        found = trial.run(make, {kernel: text for kernel, (_, text) in sources.items()}, asked.seed, say=say)
+    low, high = found.speedup.low, found.speedup.high
+    console.print(
+        f"{asked.graph}, {rung}, with {', '.join(found.kernels)}: epochs are {found.comparison}, "
+        f"{found.speedup.median:.3f}x ({low:.3f} to {high:.3f}): {found.base_s:.3f} s and {found.swapped_s:.3f} s; "
+        f"validation accuracy {found.base_accuracy:.3f} and {found.swapped_accuracy:.3f}"
+    )
+    if asked.json:
+        print(json.dumps(asdict(found) | {"speedup": found.speedup.model_dump()}, indent=1))
+    return 0
 
 
 def infer(asked: argparse.Namespace) -> int:
@@ -280,8 +316,8 @@ def _hidden(asked: argparse.Namespace, device: str) -> int:
 def _model(asked: argparse.Namespace, graph: Graph, state: dict | None, device: str) -> torch.nn.Module:
     hidden = int(state["hidden"]) if state else _hidden(asked, device)
     model = models.make(asked.model, graph.features.shape[1], hidden, graph.classes, len(asked.fanout))
-    if isinstance(model, models.Sage) and device == "cpu":
-        model.aggregate = Kernels("cpu").self_and_mean  # a third of the time of torch's bag of embeddings
+    if isinstance(model, models.Sage):
+        model.aggregate = Kernels(device).self_and_mean  # on a CPU a third of the time of torch's bag of embeddings
     if state:
         if state["kind"] != asked.model:
             raise GraphError(f"the checkpoint holds a {state['kind']}, not a {asked.model}")
