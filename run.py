@@ -35,6 +35,8 @@ commands (python run.py COMMAND --help):
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
+  infer                 its accuracy from sampled and from all neighbours
 
 exit codes:
   0   improved, or already at the limit      3    finished without improvement
@@ -54,6 +56,8 @@ USER_ERRORS = {
     "harness.evaluate.MissingTool",
     "kernels.catalog.KernelError",
     "nodes.spans.SpansMissing",
+    "minibatch.graphs.GraphError",
+    "minibatch.native.NativeError",
 }
 
 
@@ -746,6 +750,87 @@ def in_model(asked: argparse.Namespace) -> int:
     return 0
 
 
+def on_graph(parser: argparse.ArgumentParser, fanout: list[int]) -> None:
+    parser.add_argument(
+        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, or a graph's folder (small)"
+    )
+    parser.add_argument(
+        "--fanout", type=int, nargs="+", default=fanout, metavar="N",
+        help=f"neighbours of each hop, the seeds' first ({' '.join(map(str, fanout))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch", type=number(int, 1), default=1024, metavar="N", help="seeds a batch and process (1024)"
+    )
+    parser.add_argument("--model", choices=("sage", "gat", "gin", "sage-ri"), default="sage")
+    parser.add_argument("--hidden", type=number(int, 8), metavar="N", help="hidden width (256; 64 on a CPU)")
+    parser.add_argument("--seed", type=number(int, 0), default=0)
+    parser.add_argument(
+        "--threads", type=number(int, 0), default=0, metavar="N", help="that prepare batches (all cores)"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="(minibatch/<graph>-<model>.pt in the runs' folder)"
+    )
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="the record as JSON on standard output, nothing else there")
+
+
+def epoch_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py epoch", allow_abbrev=False, description="Train a graph neural network on sampled mini-batches."
+    )
+    on_graph(parser, [15, 10, 5])
+    parser.add_argument("--epochs", type=number(int, 1), default=5, metavar="N", help="(5)")
+    parser.add_argument("--lr", type=number(float, 0, above=True), default=0.003, help="Adam's learning rate (0.003)")
+    parser.add_argument("--gpus", type=number(int, 0), default=0, metavar="N", help="train on so many GPUs")
+    parser.add_argument("--ranks", type=number(int, 1), default=1, metavar="N", help="processes on the CPU, over gloo")
+    parser.add_argument(
+        "--features", choices=("hbm", "host"), help="where features are kept (hbm where there is a GPU)"
+    )
+    parser.add_argument(
+        "--rung",
+        choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph"),
+        help="how batches are made and trained",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument(
+        "--with", dest="swapped", action="append", default=[], metavar="RUN",
+        help="say whether epochs become faster with the best of this run in its kernel's place; repeatable, trains nothing",
+    )  # fmt: skip
+    parser.set_defaults(go=epoch)
+    return parser
+
+
+def epoch(asked: argparse.Namespace) -> int:
+    from minibatch import commands
+
+    if not asked.swapped:
+        return commands.epoch(asked)
+    from graph.runs import Run
+
+    asked.checkpointer, sources = "", {}
+    for name in asked.swapped:
+        of = Run.find(asked.runs_dir, name)
+        result = door(asked).result(of)
+        sources[of.record.kernel] = (result.device, of.store.get(result.best))
+    return commands.with_sources(asked, sources)
+
+
+def infer_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py infer", allow_abbrev=False,
+        description="Test accuracy of a model that `epoch` trained, from sampled and from all neighbours.",
+    )  # fmt: skip
+    on_graph(parser, [20, 20, 20])
+    parser.set_defaults(go=infer)
+    return parser
+
+
+def infer(asked: argparse.Namespace) -> int:
+    from minibatch import commands
+
+    return commands.infer(asked)
+
+
 COMMANDS = {
     "resume": resume_parser,
     "runs": runs_parser,
@@ -758,6 +843,8 @@ COMMANDS = {
     "export": export_parser,
     "kernels": kernels_parser,
     "model": model_parser,
+    "epoch": epoch_parser,
+    "infer": infer_parser,
 }
 
 
@@ -807,7 +894,7 @@ def main(words: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("graph", "nodes", "harness", "kernels"):
+        if (error.name or "").split(".")[0] in ("graph", "nodes", "minibatch", "harness", "kernels"):
             raise
         return _said(
             f"{error.name} is not installed for {sys.executable}: `python3 bootstrap.py` sets up .venv, "

@@ -428,7 +428,8 @@ def refuse_other_graph(record: RunRecord) -> None:
 
 def kernel_digest(folder: Path) -> str:
     """Of what defines right: a run is not resumed under another spec or reference."""
-    return digest((folder / "spec.py").read_bytes(), (folder / "reference.py").read_bytes())
+    judges = (folder / name for name in ("spec.py", "reference.py", "properties.py"))
+    return digest(*(path.read_bytes() for path in judges if path.exists()))
 
 
 def new_record(

@@ -19,9 +19,32 @@ from typing import Any
 
 from pydantic import Field
 
-from harness import backends, company, comparison, device, light, load, probes, samples, sandbox, sanitizer, timing
+from harness import (
+    backends,
+    company,
+    comparison,
+    device,
+    light,
+    load,
+    probes,
+    properties,
+    samples,
+    sandbox,
+    sanitizer,
+    timing,
+)
 from harness.bands import Split
-from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure, make_case
+from harness.correctness import (
+    TOLERANCE,
+    Bench,
+    Case,
+    Cases,
+    Layout,
+    distributions,
+    failure,
+    judge_several,
+    make_case,
+)
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.fitting import left_out, require_timed, too_large
@@ -193,7 +216,7 @@ class Evaluator:
     def _key(self, *parts: str) -> str:
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
         values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
-        reference = (self.kernel.folder / "reference.py").read_text()
+        reference = self.kernel.defines_right()
         spec = self.spec.model_dump_json(exclude={"workloads"})
         exact = [f"exact to {self.exact_to}"] if self.exact_to else []
         return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *exact, *parts)
@@ -505,6 +528,23 @@ class Evaluator:
             yield from self._call(worker, bench, [case])
         if len(cases) > 1 and small:
             yield from self._call(worker, bench, cases[:2])
+        if everything and small:
+            yield from self._several(worker, bench, cases[0])
+
+    def _several(self, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:
+        """The check of several calls together, where the kernel's properties.py asks for one."""
+        calls = properties.several(self.kernel, case.workload, case.inputs)
+        outputs: list[dict] = []
+        for inputs in calls:
+            bench.write(0, inputs)
+            self._synchronize()
+            message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+            worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
+            outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
+        if calls:
+            violated = judge_several(self.kernel, case.workload, calls, outputs)
+            name = f"{len(calls)} calls together"
+            yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
 
     def _bench(self, worker: Worker, workload: Workload, slots: int) -> Bench:
         """Argument sets of the workload in the arena, which the worker has mapped."""

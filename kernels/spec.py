@@ -45,16 +45,18 @@ Name = Annotated[str, AfterValidator(_name)]
 OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into a float input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
-NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform")
+NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "bits")
+AXIS_VALUES = ("index", "padded", "offsets")
+"""Integers that an axis bounds: rows below it, the same with -1 behind them, row pointers up to it."""
 
 
 def _values(text: str) -> str:
     kind, _, rest = text.partition(":")
-    if text in NAMED_VALUES or (kind == "index" and re.fullmatch(r"[a-z_0-9]+", rest)):
+    if text in NAMED_VALUES or (kind in AXIS_VALUES and re.fullmatch(r"[a-z_0-9]+", rest)):
         return text
     if kind != "range":
         raise ValueError(
-            f"{text[:80]!r} is no distribution: there is {', '.join(NAMED_VALUES)}, index:AXIS, range:LOW:HIGH"
+            f"{text[:80]!r} is no distribution: there is {', '.join(NAMED_VALUES)}, {':AXIS, '.join(AXIS_VALUES)}:AXIS, range:LOW:HIGH"
         )
     try:
         low, high = (float(bound) for bound in rest.split(":"))
@@ -122,6 +124,8 @@ class Tensor(Frozen):
     """Elements that a call must really move, where that is fewer than the tensor holds (a gather's table)."""
     constant: bool = False
     """Inputs only: kept by a model between calls (weights, tables), so not written anew for each one."""
+    used: Name | None = None
+    """Outputs only: the output that says how much of the first extent, a capacity, a call has used; the rest is free."""
     ulps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Outputs only: allowed error in unit roundoffs of the output's dtype; None takes the harness's default."""
 
@@ -261,10 +265,18 @@ class Spec(Frozen):
                 raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
             dtypes = self.dtypes if tensor.dtype == "T" else (tensor.dtype,)
             for value in tensor.values:
-                if value.startswith("index:") and value[6:] not in self.axes:
-                    raise ValueError(f"arguments: {tensor.name} draws indices from {value[6:]!r}, which is no axis")
-                if value.startswith("index:") and any(dtype in SIGNIFICAND_BITS for dtype in dtypes):
+                kind, _, axis = value.partition(":")
+                if kind in AXIS_VALUES and axis not in self.axes:
+                    raise ValueError(f"arguments: {tensor.name} draws indices from {axis!r}, which is no axis")
+                if kind in AXIS_VALUES and any(dtype in SIGNIFICAND_BITS for dtype in dtypes):
                     raise ValueError(f"arguments: {tensor.name} draws indices, so it must be of an integer dtype")
+            if tensor.used is not None:
+                states = next((other for other in self.outputs if other.name == tensor.used), None)
+                if tensor.role != "output" or states is None or states.shape != ("1",) or "int" not in states.dtype:
+                    raise ValueError(
+                        f"arguments: {tensor.name}.used must name an output of shape ('1',) and an integer dtype, and only "
+                        "an output can have it"
+                    )
             if tensor.ulps is None:
                 continue
             if tensor.role == "input":
