@@ -151,7 +151,7 @@ class Mixture:
         else:
             if self.kind in ("ordinary", "large"):  # a few in 100,000: with them gone `x` need not be read
                 wide = values.float() if values.dtype.itemsize == 1 else values  # 8-bit floats cannot be compared
-                one = torch.ones(1).to(values.dtype).view(torch.uint8)
+                one = torch.ones(1, device=values.device).to(values.dtype).view(torch.uint8)
                 self.a.view(-1, values.dtype.itemsize)[wide.abs() < torch.finfo(values.dtype).smallest_normal] = one
             _, low, high = (*self.tensor.values[0].split(":"), "0", "1")[:3]
             free = _freedom(values, self.kind, float(low), float(high))
