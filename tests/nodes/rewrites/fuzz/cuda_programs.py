@@ -113,7 +113,9 @@ def _places(form: Form, index_type: str) -> tuple[list[str], list[str]]:
             first = f"const {index_type} row = blockIdx.y, i = row * n + column;"
             return [columns, "if (column >= n) return;", first], []
         if "items" in form.row:
-            first = f"({flat}) * 4 + item" if form.row == "items" else "(blockIdx.x * 4 + item) * blockDim.x + threadIdx.x"
+            first = (
+                f"({flat}) * 4 + item" if form.row == "items" else "(blockIdx.x * 4 + item) * blockDim.x + threadIdx.x"
+            )
             head = ["  for (int item = 0; item < 4; ++item) {", f"  const {index_type} i = {first};"]
             return ["if (i >= rows * n) " + form.one_of("continue;", "break;"), *place], head
         if form.row == "stride":

@@ -190,7 +190,9 @@ class Writer:
     def loop(self, body: list[str], index: str) -> None:
         """`body` for every element that the thread has."""
         form, index_type = self.form, self.form.index_type
-        kind = form.one_of("for", "for", "for", "while", "tiles", "rounds", "places") if form.team != "thread" else "for"
+        kind = (
+            form.one_of("for", "for", "for", "while", "tiles", "rounds", "places") if form.team != "thread" else "for"
+        )
         kind = "for" if form.macro else kind
         start, stride = form.thread, form.stride
         if form.team != "thread" and form.sometimes() and kind == "for":
@@ -200,7 +202,9 @@ class Writer:
             head, body = f"while ({index} < n) {{", [*body, f"{index} += {stride};"]
         elif kind == "places" and form.addressing in ("plain", "base") and form.team != "flat":
             place = self.fresh("place")
-            body = [b.replace(f"row * n + {index}]", f"{place}]").replace(f"base + {index}]", f"{place}]") for b in body]
+            body = [
+                b.replace(f"row * n + {index}]", f"{place}]").replace(f"base + {index}]", f"{place}]") for b in body
+            ]
             body = [b.replace(f"2 * {place}]", f"2 * row * n + {index}]") for b in body]
             if any(re.search(rf"\b{index}\b", b) for b in body):
                 body.insert(0, f"const {index_type} {index} = {place} - row * n;")
