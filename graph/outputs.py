@@ -58,11 +58,14 @@ def _histograms(run: Run, result: Result) -> list[str]:
     return pictures
 
 
-def _roof(run: Run, result: Result) -> str:
-    """Achieved bandwidth of the baseline, of incumbents on the way and of the best, with a cold cache; "" without any."""
+def _roofs(run: Run, result: Result) -> tuple[str, str]:
+    """Achieved bandwidth of the baseline, of incumbents on the way and of the best, with a cold cache: wide and narrow.
+
+    "" where nothing is known of the bytes.
+    """
     rows = [row for row in result.rows(held_out=False) if row.cache == "cold" and row.moved_bytes]
     if not rows:
-        return ""
+        return "", ""
 
     def points(time_us: Callable[[WorkloadRow], float | None]) -> list[plot.Point]:
         timed = [(row, us) for row in rows if (us := time_us(row))]
@@ -87,9 +90,8 @@ def _roof(run: Run, result: Result) -> str:
         files.append((f"best, round {result.best_round}", "best", points(lambda row: row.best_us)))
     light = points(lambda row: row.light.us if row.light else None)
     peak = result.facts.bandwidth_gbps if result.facts and result.facts.bandwidth_gbps else 0.0
-    return plot.roof(
-        [one for one in files if one[2]], light, peak, f"{result.kernel} on {result.device_name}, cold cache"
-    )
+    shown, title = [one for one in files if one[2]], f"{result.kernel} on {result.device_name}, cold cache"
+    return plot.roof(shown, light, peak, title), plot.roof(shown, light, peak, title, width=380)
 
 
 def write_report(run: Run, result: Result, graph_svg: str) -> None:
@@ -97,7 +99,7 @@ def write_report(run: Run, result: Result, graph_svg: str) -> None:
     sources = {name: run.store.get(name) for name in sorted(names)}
     said = exchanges(run.folder / "transcript.jsonl")
     page = html.render(
-        result, sources, graph_svg=graph_svg, transcript=said, roof_svg=_roof(run, result),
+        result, sources, graph_svg=graph_svg, transcript=said, roof_svgs=_roofs(run, result),
         histograms=_histograms(run, result),
     )  # fmt: skip
     write_atomically(run.folder / "report.html", page)

@@ -117,12 +117,12 @@ def render(
     *,
     graph_svg: str = "",
     transcript: Sequence[Exchange] = (),
-    roof_svg: str = "",
+    roof_svgs: tuple[str, str] = ("", ""),
     histograms: Sequence[str] = (),
 ) -> str:
     """The page as text. `sources`: hash -> text of baseline, best and attempts; a missing one is left out.
 
-    `roof_svg` and `histograms`: pictures of harness/report/plot.py.
+    `roof_svgs` (for a wide and for a narrow screen) and `histograms`: pictures of harness/report/plot.py.
     """
     language = "cu" if result.device == "cuda" else "cpp"
     visible, held_out = result.rows(held_out=False), result.rows(held_out=True)
@@ -158,7 +158,7 @@ def render(
             else None,
             baseline_source=source_html(baseline, language) if baseline else None,
             graph=_encoded(graph_svg),
-            roof=_encoded(roof_svg),
+            roofs=[_encoded(svg) for svg in roof_svgs],
             histograms=[_encoded(svg) for svg in histograms],
             transcript=transcript,
         )

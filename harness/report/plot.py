@@ -217,7 +217,7 @@ def roof(
     width: int = 860,
 ) -> str:
     """Achieved bandwidth over the bytes of a call: `files` are (name, kind, points), `light` the measured bound."""
-    left, right, top, bottom = 64.0, width - 170.0, 46.0, 330.0
+    left, right, top, bottom = 52.0, width - 20.0, 46.0, 290.0
     every = [point for _, _, points in files for point in points] + list(light)
     across = scale([float(point.moved_bytes) for point in every], log=True)
     up = scale([*(point.gbps for point in every), *([peak_gbps] if peak_gbps else [])], log=True)
@@ -225,25 +225,34 @@ def roof(
     def at(point: Point) -> tuple[float, float]:
         return left + across(float(point.moved_bytes)) * (right - left), bottom - up(point.gbps) * (bottom - top)
 
-    panel = Panel("GB/s", ())
-    parts = [_text(16, 22, title, fill=INK, weight=600), *_axes(panel, across, up, (left, right, top, bottom))]
+    box = (left, right, top, bottom)
+    parts = [
+        _text(12, 20, one_line(title, int(width / 7)), fill=INK, weight=600),
+        *_axes(Panel("GB/s", ()), across, up, box),
+    ]
     if peak_gbps:
         y = bottom - up(peak_gbps) * (bottom - top)
-        parts += [_rule(left, y, right, y, LIGHT, "2 3"), _text(right + 10, y + 4, "large copy", fill=LIGHT)]
+        parts += [_rule(left, y, right, y, LIGHT, "2 3"), _text(right, y - 4, "a large copy", anchor="end", fill=LIGHT)]
     for point in light:
         x, y = at(point)
-        parts.append(_rule(x - 7, y, x + 7, y, LIGHT))
-    for legend, (name, kind, points) in enumerate(files, 1):
+        parts.append(_rule(x - 9, y, x + 9, y, LIGHT))
+    for _, kind, points in files:
         colour = COLOURS[kind]
         for point in points:
             x, y = at(point)
-            hollow = Markup('fill="{}" stroke="{}"').format("#ffffff" if kind != "best" else colour, colour)
+            inside = colour if kind == "best" else "#ffffff"
             parts.append(
-                Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" {}><title>{}</title></circle>').format(
-                    x, y, hollow, one_line(point.title, 160)
+                Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}" stroke="{}"><title>{}</title></circle>').format(
+                    x, y, inside, colour, one_line(point.title, 160)
                 )
             )
-        parts.append(_text(right + 10, bottom - 90 + 18 * legend, name, fill=colour, weight=600))
-    parts.append(_text(right + 10, bottom - 90, "– speed of light", fill=LIGHT, weight=600))
-    parts.append(_text((left + right) / 2, bottom + 36, "bytes that a call must move", anchor="middle"))
-    return _whole(width, bottom + 50, parts)
+    parts.append(_text((left + right) / 2, bottom + 34, "bytes that a call must move", anchor="middle"))
+    legend = [*((name, COLOURS[kind]) for name, kind, _ in files), ("– speed of light", LIGHT)]
+    x, y = left, bottom + 58
+    for name, colour in legend:
+        long = LETTER_PX * len(one_line(name, 40)) + 24
+        if x > left and x + long > right:
+            x, y = left, y + 18
+        parts.append(_text(x, y, one_line(name, 40), fill=colour, weight=600))
+        x += long
+    return _whole(width, y + 14, parts)

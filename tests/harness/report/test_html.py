@@ -167,5 +167,5 @@ def test_an_attempt_is_held_against_the_one_before_it_too():
 
 
 def test_pictures_come_in_as_images_where_nothing_runs():
-    html = render(RESULT, SOURCES, roof_svg=f"<svg>{PAYLOAD}</svg>", histograms=[f"<svg>{PAYLOAD}</svg>"])
-    assert html.count('src="data:image/svg+xml;base64,') == 2 and not dangerous(html)
+    html = render(RESULT, SOURCES, roof_svgs=(f"<svg>{PAYLOAD}</svg>", "<svg/>"), histograms=[f"<svg>{PAYLOAD}</svg>"])
+    assert html.count('src="data:image/svg+xml;base64,') == 3 and not dangerous(html)

@@ -45,8 +45,11 @@ def test_a_histogram_counts_every_sample() -> None:
 
 def test_the_roof_holds_files_and_bounds() -> None:
     points = [plot.Point(1 << n, 2.0 * n, PAYLOAD) for n in range(10, 20)]
-    page = drawn(plot.roof([("base", "base", points), ("best", "best", points[:3])], points, 4000.0, PAYLOAD))
-    assert len(list(page.iter(f"{SVG}circle"))) == 13
+    for width in (380, 860):
+        files = [("base", "base", points), ("best", "best", points[:3]), (PAYLOAD, "ink", points[:1])]
+        page = drawn(plot.roof(files, points, 4000.0, PAYLOAD, width))
+        assert len(list(page.iter(f"{SVG}circle"))) == 14
+        assert all(0 <= float(one.get("cx")) <= width for one in page.iter(f"{SVG}circle"))
 
 
 @pytest.mark.parametrize(
