@@ -11,7 +11,7 @@ __attribute__((constructor)) static void patch() {
         "sent = [0]\n"
         "def twice(channel, message):\n"
         "    if 'seconds' in message: sent[0] += 1\n"
-        "    if 'seconds' not in message or sent[0] < 12: return real_send(channel, message)\n"
+        "    if 'seconds' not in message or sent[0] < 13: return real_send(channel, message)\n"
         "    if sent[0] % 2: real_send(channel, message); real_send(channel, {'seconds': 1e-4})\n"
         "main['send'] = twice\n");
 }
