@@ -323,8 +323,8 @@ class Production:
                     _flusher().forget(ctypes.c_void_p(raw.data_ptr()), ctypes.c_int64(len(raw)))
 
     def last_digest(self) -> int:
-        """On a GPU: what lies there of the last argument set's call; 0 on a CPU."""
-        return int(self._words("digests")[-1]) if self.device == "cuda" else 0
+        """On a GPU: what lies there of the last argument set's call."""
+        return int(self._words("digests")[-1])
 
     def _offsets(self, slot: int) -> list[tuple[int, int]]:
         """Where each input of that call was read from."""

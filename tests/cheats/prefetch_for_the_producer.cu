@@ -39,7 +39,9 @@ __device__ unsigned long long mixed(unsigned long long z) {
 }
 
 __device__ unsigned long long term(unsigned word, unsigned index) {
-    return static_cast<unsigned long long>((word ^ (index * 0x9E3779B1u)) * 0x85EBCA77u);
+    unsigned h = (word ^ (index * 0x9E3779B1u)) * 0x85EBCA77u;
+    h ^= h >> 15;
+    return static_cast<unsigned long long>(h * 0xC2B2AE3Du);
 }
 
 __device__ unsigned long long sums[4096];
