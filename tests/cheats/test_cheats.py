@@ -8,7 +8,6 @@ PASSED is one that the box or the protocol makes harmless: then it is measured, 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness import backends
-from harness.evaluate import Evaluator
+from harness.evaluate import CALL_S, Evaluator
 from harness.records import Comparison, Outcome, Verdict
 from harness.store import Store
 from kernels import catalog
@@ -26,6 +25,8 @@ from kernels.spec import Device
 
 FOLDER = Path(__file__).parent
 NO_CANDIDATES = ("test_cheats", "honest")
+HANGS_S = 3.0
+"""One that never answers is not waited for any longer."""
 BY_CHANCE = "// Found by chance."
 SHARED = {name: (FOLDER / name).read_text() for name in ("honest.h", "honest.cuh", "honest.py")}
 
@@ -128,6 +129,7 @@ def examine(evaluator: Evaluator, name: str, suffix: str) -> None:
     text = source(name, suffix)
     allowed = must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
+    evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S
     verdict = judge(evaluator, text, suffix)
     if verdict.passed and BY_CHANCE in text:
         assert not seems_faster(verdict), verdict.suite
@@ -178,9 +180,11 @@ def test_there_are_enough_of_both_kinds() -> None:
     assert len(honest) >= 8
 
 
-@pytest.mark.skipif(os.environ.get("ASTROLABE_CHEATS_TWICE") is None, reason="slow; set ASTROLABE_CHEATS_TWICE=1")
-def test_a_verdict_does_not_depend_on_the_candidate_before(cpu: Evaluator) -> None:
+def test_a_verdict_does_not_depend_on_the_candidate_before(cpu: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     text = source("honest_openmp", ".cpp")
+    monkeypatch.setattr(cpu, "call_s", HANGS_S)
     for name in ("crash", "bomb_memory", "hang", "forge_answer"):
-        judge(cpu, source(name, ".cpp"), ".cpp")
-        assert judge(cpu, text, ".cpp").passed
+        before = cpu.verify(cpu.build(cpu.store.put(source(name, ".cpp") + "// before another\n")))
+        assert not before.passed
+        after = cpu.verify(cpu.build(cpu.store.put(f"{text}// after {name}\n")))  # a text that it was not asked for
+        assert after.passed, f"after {name}: {after.reason}"
