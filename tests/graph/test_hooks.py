@@ -138,7 +138,7 @@ def test_a_runs_nodes_and_model_calls_are_spans(
         pass
     script = Calls({1: ["compile error", "speed 0.5"]})
     ending = Door(tmp_path, paper_context(script)).start(
-        record(settings(rounds=1, width=2)), BASELINE, Silent(), nobody
+        record(settings(rounds=1, width=2, repairs=0)), BASELINE, Silent(), nobody
     )
     assert ending.state == "finished"
     run, planner, call = (found[name] for name in ("run", "planner", "chat some-model"))
