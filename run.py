@@ -583,7 +583,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", metavar="RUN", help="kernel, device, baseline and best file of that run")
     parser.add_argument(
         "--axis", action="append", default=[], metavar="NAME=SIZES",
-        help="sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=0:512:64 or tokens=1,7,33; repeatable "
+        help="sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=64:512:64 or tokens=1,7,33; repeatable "
         "for the sizes of others",
     )  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --axis: time, bandwidth, speedup; .svg or .png")

@@ -296,7 +296,9 @@ class Contest:
         self.synchronize()
         side.worker.proceed()
         answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
-        if self.device == "cuda":  # an answer is no end: this waits for the device, and shows whether the last call was done
+        if (
+            self.device == "cuda"
+        ):  # an answer is no end: this waits for the device, and shows whether the last call was done
             start = time.perf_counter()
             self.finished = self.production.last_digest()
             outside += time.perf_counter() - start
