@@ -912,7 +912,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _say_starting() -> None:
-    print("run.py: still starting: loading takes a while on a cold or a busy machine", file=sys.stderr, flush=True)
+    """To a person only: a script may count on one sentence on standard error."""
+    if sys.stderr.isatty():
+        print("run.py: still starting: loading takes a while on a cold or a busy machine", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
