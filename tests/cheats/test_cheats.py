@@ -15,12 +15,15 @@ import pytest
 
 from benchmarks import cheats
 from harness import backends
-from harness.evaluate import Evaluator
+from harness.evaluate import CALL_S, Evaluator
+from harness.records import Outcome
 from kernels.spec import Device
 
 # What is measured must not share the cores with another test.
 pytestmark = pytest.mark.xdist_group("timing")
 BY_CHANCE = "// Found by chance."
+HANGS_S = 3.0
+"""One that never answers is not waited for any longer."""
 
 
 class Evaluators:
@@ -51,6 +54,7 @@ def examine(evaluators: Evaluators, name: str, suffix: str) -> None:
     allowed = cheats.must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
     evaluator = evaluators.get(suffix, cheats.kernel_of(text))
+    evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S
     verdict = cheats.judge(evaluator, text, suffix)
     if fault := cheats.fault(name, verdict, allowed):
         # Once in some hundred measurements on busy cores chance says FASTER, and one look in many misses what is rare.
@@ -87,6 +91,17 @@ def test_every_file_says_what_it_does(suffix: str) -> None:
         first = text.splitlines()[0].lstrip('/#" ')
         assert len(first) > 20, f"{name}{suffix} begins without a sentence"
         assert cheats.must_end_in(text), f"{name}{suffix} does not say how it must end"
+
+
+def test_a_verdict_does_not_depend_on_the_candidate_before(evaluators: Evaluators) -> None:
+    text = cheats.source("honest_openmp", ".cpp")
+    one = evaluators.get(".cpp", cheats.kernel_of(text))
+    for name in ("crash", "bomb_memory", "hang", "forge_answer"):
+        one.call_s = HANGS_S if name == "hang" else CALL_S
+        before = one.verify(one.build(one.store.put(cheats.again(cheats.source(name, ".cpp"), ".cpp", 99))))
+        one.call_s = CALL_S
+        after = one.verify(one.build(one.store.put(f"{text}// after {name}\n")))  # not one that it was asked for before
+        assert not before.passed and after.passed, f"after {name}: {after.reason}"
 
 
 def test_there_are_enough_of_both_kinds() -> None:
