@@ -1,5 +1,5 @@
 // Launched programmatically and never waits for its inputs: right only where the kernel ahead has ended anyway.
-// Must end in: INCORRECT
+// Must end in: INCORRECT, CHEATED
 #include "honest.cuh"
 
 extern "C" {

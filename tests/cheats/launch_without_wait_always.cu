@@ -1,5 +1,5 @@
 // The same, whatever its caller says of the neighbours: beside plain ones the attribute does nothing.
-// Must end in: INCORRECT
+// Must end in: INCORRECT, CHEATED
 #include "honest.cuh"
 
 extern "C" {

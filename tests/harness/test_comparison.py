@@ -22,6 +22,9 @@ from harness.records import Comparison, Interval
         (0.985, 1.005, Comparison.UNCLEAR),
         (0.97, 1.01, Comparison.UNCLEAR),
         (0.5, 2.0, Comparison.UNCLEAR),
+        (1 + 0.01, 1.05, Comparison.UNCLEAR),  # the margin itself is not beyond it
+        (0.95, 1 - 0.01, Comparison.UNCLEAR),
+        (1 - 0.01, 1 + 0.01, Comparison.SAME),
     ],
 )
 def test_compare(low, high, says):
@@ -35,8 +38,10 @@ def test_the_median_lies_in_its_interval(samples):
 
 
 def test_no_samples_is_an_error():
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError, match="^no samples$"):
         median_interval([])
+    with pytest.raises(ValueError, match="^no cases$"):
+        geometric_mean([])
 
 
 @pytest.mark.parametrize("n", [8, 15, 32])
@@ -56,6 +61,19 @@ def test_geometric_mean_of_cases():
     interval = geometric_mean([[2.0] * 8, [0.5] * 8, [8.0] * 8])
     assert interval.median == pytest.approx(2.0)
     assert interval.low == pytest.approx(2.0) and interval.high == pytest.approx(2.0)
+
+
+def test_the_interval_of_a_geometric_mean_is_that_of_its_resamples():
+    """As wide as theory has it for a median of many normal samples, and the same again for the same samples."""
+    rng = np.random.default_rng(3)
+    n, spread = 400, 0.01
+    cases = [np.exp(rng.normal(0.0, spread, n)).tolist() for _ in range(4)]
+    found = geometric_mean(cases)
+    assert geometric_mean(cases) == found
+    half = 2.576 * spread * np.sqrt(np.pi / 2 / n) / 2  # four cases: half as much as of one
+    assert np.log(found.high / found.low) / 2 == pytest.approx(half, rel=0.2)
+    narrow = geometric_mean(cases, confidence=0.5)
+    assert np.log(narrow.high / narrow.low) / 2 == pytest.approx(0.6745 / 2.576 * half, rel=0.2)
 
 
 def test_geometric_mean_widens_with_noise():

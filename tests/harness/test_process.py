@@ -14,8 +14,8 @@ import pytest
 
 from harness import backends
 from harness.engines.process import ADDR_NO_RANDOMIZE, Worker
-from harness.evaluate import Evaluator
-from harness.records import Build, Outcome
+from harness.evaluate import CALL_S, Evaluator
+from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload
@@ -70,25 +70,10 @@ def test_nothing_is_left_of_candidates_that_fail(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     builds = {how: evaluator.build(evaluator.store.put(SOURCE.format(body=body))) for how, (body, _) in HOW.items()}
-    patient = Worker.request
-
-    def request(self: Worker, message: dict[str, Any], **how: Any) -> dict[str, Any]:
-        if message["op"] == "call" and getattr(self, "hangs", False):
-            how["timeout_s"] = 0.3
-        return patient(self, message, **how)
-
-    start = evaluator.start
-
-    def started(build: Build) -> Worker:
-        worker = start(build)
-        worker.hangs = build.candidate.startswith("hang")  # type: ignore[attr-defined]
-        return worker
-
-    monkeypatch.setattr(Worker, "request", request)
-    monkeypatch.setattr(evaluator, "start", started)
 
     def judge_all(turn: int) -> None:
         for how, build in builds.items():
+            evaluator.call_s = 0.3 if how == "hang" else CALL_S
             verdict = evaluator.verify(build.model_copy(update={"candidate": f"{how} {turn}"}))
             assert verdict.outcome is HOW[how][1], verdict.reason
 

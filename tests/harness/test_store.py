@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import subprocess
@@ -36,6 +37,66 @@ def test_records_by_kind_and_key(tmp_path):
 
 def test_parts_are_told_apart():
     assert digest("ab", "c") != digest("a", "bc")
+    assert digest("ab") == hashlib.sha256(b"ab").hexdigest() == digest(b"ab")
+    eight = bytes([2, *[0] * 7]), bytes([1, *[0] * 7])
+    assert digest("ab", b"c") == hashlib.sha256(eight[0] + b"ab" + eight[1] + b"c").hexdigest()
+
+
+def test_a_hash_must_be_one_to_be_looked_up(tmp_path):
+    """Of the right length or of the right letters alone it could still name a file that lies there."""
+    store = Store(tmp_path)
+    store.put("int x;\n")
+    for name in ("short", "../" + "x" * 61):
+        path = tmp_path / "sources" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("stolen")
+        with pytest.raises(KeyError, match="no source"):
+            store.get(name)
+
+
+def test_what_is_written_was_whole_beside_its_place_before(tmp_path, monkeypatch):
+    """A rename from another disk would be a copy; and who finds such a file must see whose it is."""
+    path, seen = tmp_path / "deep" / "record.json", []
+    real = os.replace
+
+    def replaced(source, target):
+        seen.append((Path(source), Path(source).read_bytes(), target))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    write_atomically(path, b"\xff\x00bytes")
+    ((source, data, target),) = seen
+    assert source.parent == path.parent and source.name.startswith(".record.json.") and data == b"\xff\x00bytes"
+    assert target == path and path.read_bytes() == data and path.stat().st_mode & 0o777 == 0o644
+    write_atomically(path, "words")
+    assert path.read_text() == "words"
+
+
+def test_a_build_has_a_folder_that_stays(tmp_path):
+    store = Store(tmp_path)
+    folder = store.build_folder("key")
+    (folder / "candidate.so").write_bytes(b"code")
+    assert store.build_folder("key") == folder == tmp_path / "builds" / "key"
+    assert (folder / "candidate.so").read_bytes() == b"code"
+
+
+def test_a_linked_store_holds_the_same_and_keeps_what_it_had(tmp_path, monkeypatch):
+    store, copy = Store(tmp_path / "one"), Store(tmp_path / "other")
+    store.link_to(copy.folder)
+    assert not copy.folder.exists(), "there is nothing to link yet"
+    name, own = store.put("int x;\n"), copy.put("int own;\n")
+    store.link_to(copy.folder)
+    store.link_to(copy.folder)  # again: what is there already stays
+    assert copy.get(name) == "int x;\n" and copy.get(own) == "int own;\n"
+    assert (copy.folder / "sources" / name).stat().st_nlink == 2
+
+    def refused(*_):
+        raise OSError("another disk")
+
+    monkeypatch.setattr(os, "link", refused)
+    third = tmp_path / "third"
+    store.link_to(third)
+    assert Store(third).get(name) == "int x;\n" and (third / "sources" / name).stat().st_nlink == 1
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path):
