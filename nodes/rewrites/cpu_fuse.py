@@ -54,6 +54,8 @@ def _joined(source: Source, first: Loop, second: Loop) -> str | None:
     """The text with both as one loop, None where its iterations would not be independent."""
     if "compound_statement" not in {first.body.type} & {second.body.type}:
         return None
+    if any(source.walk(first.body, "continue_statement", "goto_statement")):
+        return None  # an element that the first leaves early would miss the second
     if first.variable != second.variable and first.variable in identifiers(source, second.body):
         return None
     own = {
