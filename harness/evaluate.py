@@ -18,7 +18,7 @@ from types import ModuleType
 
 from pydantic import Field
 
-from harness import backends, comparison, device, light, probes, sandbox, sanitizer, timing
+from harness import backends, comparison, device, light, of_problems, probes, sandbox, sanitizer, timing
 from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
 from harness.device import Arena, DeviceError, generator
@@ -342,6 +342,7 @@ class Evaluator:
         start = time.perf_counter()
         checks: list[Check] = []
         warnings: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
         outcome, reason = Outcome.PASSED, ""
         try:
             if not build.ok:
@@ -356,7 +357,9 @@ class Evaluator:
                         if not check.passed:
                             raise WorkerFailure(*failure(check))
             warnings = tuple(worker.warnings)
-            if self.device == "cuda" and is_python_side(backends.get(build.backend)):
+            if isinstance(self.kernel, Problem):
+                notes = of_problems.look_at_kernels(self, self.kernel, build, workloads[0])
+            elif self.device == "cuda" and is_python_side(backends.get(build.backend)):
                 self._refuse_library_kernels(build, workloads[0])
         except WorkerFailure as fault:
             outcome, reason = fault.outcome, fault.reason
@@ -369,6 +372,8 @@ class Evaluator:
             reason=reason,
             checks=tuple(checks),
             warnings=warnings,
+            notes=notes,
+            degenerate=of_problems.degenerate(self, self.kernel) if isinstance(self.kernel, Problem) else (),
             build=build,
             seconds=time.perf_counter() - start,
         )

@@ -34,6 +34,8 @@ REFERENCE_S = 300.0
 POOL = 4
 """Draws of get_inputs() kept for tensors that only it can draw."""
 LIMITS = sandbox.Limits(memory_bytes=16 << 30, threads=512)
+COMPILING = sandbox.Limits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
+"""torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
 JUDGED = 24
 """As evaluate.JUDGING_FACTOR: the share of the device's memory that a workload's tensors may take."""
 EAGER = "eager"
@@ -55,7 +57,8 @@ class ProblemWorker(PythonWorker):
         compilers: bool = False,
     ) -> None:
         self.problem, self.patience_s, self.compilers = problem, patience_s, compilers
-        super().__init__(zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, limits=LIMITS)
+        limits = COMPILING if compilers else LIMITS
+        super().__init__(zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, limits=limits)
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         if message["op"] in ("load", "call", "plan"):

@@ -461,9 +461,7 @@ def form(worker: Any, python: Any, message: dict[str, Any], signature: Any) -> A
     if problem["role"] == "reference" or problem["eager"]:
         model = constructed(namespace, "Model", initial, problem["seed"])
         if problem["eager"] and problem["compile"]:
-            import torch
-
-            model = torch.compile(model, mode=problem["compile"])
+            model = compiled(model, problem["compile"])
         return ModelForm(python.Take(), signature, problem, model, device)
     made = Path(message["path"])
     extensions = made / "extensions"
@@ -474,6 +472,16 @@ def form(worker: Any, python: Any, message: dict[str, Any], signature: Any) -> A
         raise python.Refused("MISSING_ENTRY", "the module defines no class ModelNew")
     model = constructed(module, "ModelNew", initial, problem["seed"])
     return ModelForm(python.Take(), signature, problem, model, device)
+
+
+def compiled(model: Any, mode: str) -> Any:
+    """torch.compile of Model. Its compilers run in this box, one after another, and a first call waits for them."""
+    import torch
+    import torch._inductor.config as config
+
+    config.compile_threads = 1
+    config.cpp_cache_precompile_headers = False
+    return torch.compile(model, mode=mode)
 
 
 def candidate(folder: Path, device: str) -> types.ModuleType:
