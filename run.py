@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from graph.runs import Run
     from graph.session import Door, Ending
 
-ROLES = ("tester", "profiler", "planner", "coder")
+ROLES = ("tester", "drafter", "profiler", "planner", "coder")
 EPILOG = """\
 commands (python run.py COMMAND --help):
   resume RUN            go on with a run after Ctrl-C, a kill, a reboot, a pause
@@ -83,7 +83,10 @@ def common(parser: argparse.ArgumentParser, *, json_too: bool = True) -> None:
 
 
 def on_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kernel", required=True, metavar="NAME|FOLDER", help="a kernel of the catalog, or a folder")
+    parser.add_argument(
+        "--kernel", required=True, metavar="NAME|FOLDER|FILE.py",
+        help="a kernel of the catalog, a folder, or a PyTorch module in KernelBench's form",
+    )  # fmt: skip
     parser.add_argument("--baseline", metavar="NAME", help="the kernel's baseline that 1.0x is")
     parser.add_argument(
         "--device", choices=("auto", "cuda", "cpu"), default="auto", help="(auto: cuda where it is there)"
@@ -94,6 +97,17 @@ def on_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sandbox", choices=("auto", "require"), default="auto", help="require: refuse where a layer is missing"
     )
+
+
+def of_problems(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--own-kernels", choices=("some", "all"), default="some",
+        help="of a PyTorch module's candidates: some of the work is their own (KernelBench's rule), or all of it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compare", action="append", default=[], choices=("compile", "max-autotune", "none"),
+        help="time a PyTorch module's winner against torch.compile too; repeatable (cuda: both, cpu: none)",
+    )  # fmt: skip
 
 
 def budget(parser: argparse._ActionsContainer) -> None:
@@ -122,6 +136,8 @@ def run_parser() -> argparse.ArgumentParser:
     )
     on_device(parser)
     parser.add_argument("--source", metavar="FILE", help="start from your own file for that kernel's spec")
+    parser.add_argument("--draft", metavar="FILE", help="of a PyTorch module: your own first candidate (ModelNew)")
+    of_problems(parser)
     parser.add_argument("--run-id", metavar="NAME", help="name the run")
     budget(parser)
     parser.set_defaults(rounds=5, width=1)
@@ -188,7 +204,7 @@ def run(asked: argparse.Namespace) -> int:
     )
     Run(asked.runs_dir, record.run_id).reserve()
     with front(asked, choice.settings.why) as shown:
-        ending = door(asked).start(record, choice.source, shown, asker())
+        ending = door(asked).start(record, choice.source, shown, asker(), choice.draft)
     return close(ending, asked)
 
 
@@ -460,6 +476,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
         description="The verdict on one file, without any agent. Exit code 0 where it PASSED, 3 where it did not.",
     )  # fmt: skip
     on_device(parser)
+    of_problems(parser)
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(
         "--json", action="store_true", help="the verdict as JSON on standard output, nothing else there"
@@ -470,13 +487,12 @@ def evaluate_parser() -> argparse.ArgumentParser:
 
 def evaluate(asked: argparse.Namespace) -> int:
     from graph import one_file
-    from graph.choices import baseline_source, read_source
-    from harness import device
-    from kernels import catalog
+    from graph.choices import baseline_source, compared, read_source
+    from harness import device, problems
 
-    kernel = catalog.load(asked.kernel)
     on, _why = device.choose(asked.device)
     source = read_source(asked.file, on)
+    kernel = problems.load(asked.kernel, on)
     known = kernel.baselines(on)  # type: ignore[arg-type]
     as_file = asked.baseline is not None and asked.baseline not in known and Path(asked.baseline).is_file()
     name, text = baseline_source(
@@ -484,6 +500,7 @@ def evaluate(asked: argparse.Namespace) -> int:
     )
     said = one_file.evaluate(
         kernel, on, source, (name, text), dtypes=tuple(asked.dtype), sandbox=asked.sandbox,
+        own_kernels=asked.own_kernels, compare=compared(asked.compare, kernel, on),
         say=lambda line: None if asked.json else print(line, file=sys.stderr),
     )  # fmt: skip
     verdict = said.verdict
@@ -510,6 +527,12 @@ def print_verdict(verdict, baseline: str) -> None:
     if verdict.suite:
         words += f", {verdict.suite.comparison} {interval(verdict.suite.speedup)}"
     console.print(words, markup=False)
+    for mode, suite in verdict.against.items():
+        console.print(f"against torch.compile ({mode}): {suite.comparison} {interval(suite.speedup)}", markup=False)
+    if verdict.degenerate:
+        console.print(f"degenerate problem: {', '.join(verdict.degenerate)} passes KernelBench's check", markup=False)
+    for note in verdict.notes:
+        console.print(f"note: {note}", markup=False)
     for warning in verdict.warnings:
         console.print(f"warning: {warning}", markup=False)
 

@@ -293,6 +293,10 @@ class Box:
         self.workers, self.zygotes, self.arenas, self.tokens = {}, {}, {}, []
 
 
+_described: dict[str, Description] = {}
+"""By text: what a problem is like does not change while this process lives."""
+
+
 def is_problem(name: str) -> bool:
     """Whether `--kernel` names a problem's file rather than a kernel."""
     return name.endswith(".py")
@@ -303,9 +307,9 @@ def load(name: str, on: Device) -> Kernel:
     return open_problem(Path(name), on) if is_problem(name) else catalog.load(name)
 
 
-def read(path: Path) -> tuple[Any, str]:
-    """(importer, text) of a problem's file. Raises KernelError."""
-    path = path.expanduser()
+def read(path: Path) -> tuple[Path, Any, str]:
+    """(path, importer, text) of a problem's file. Raises KernelError."""
+    path = path.expanduser().resolve()
     if not path.is_file():
         raise KernelError(f"{path} is no file")
     importer = importers.for_file(path)
@@ -314,18 +318,18 @@ def read(path: Path) -> tuple[Any, str]:
             f"{path} is no problem: it must define class Model and get_inputs() at its top level, in KernelBench's form"
         )
     try:
-        return importer, path.read_text(encoding="utf-8")
+        return path, importer, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise KernelError(f"{path} cannot be read: {error}") from None
 
 
 def open_problem(path: Path, on: Device) -> Problem:
     """Describe a problem in the box and make its spec. The caller closes it. Raises KernelError."""
-    importer, text = read(path)
-    path = path.expanduser().resolve()
+    path, importer, text = read(path)
     box = Box(on)
     try:
-        description = importer.described(box.describe(text, path), path)
+        if (description := _described.get(text)) is None:
+            description = _described[text] = importer.described(box.describe(text, path), path)
         title, token = importer.title(path), digest(text)[:16]
         spec = importer.spec(title, description, token, most_bytes=devices.memory_bytes(on) // JUDGED)
     except BaseException:

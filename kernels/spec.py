@@ -143,6 +143,8 @@ class Spec(Frozen):
     default_baseline: dict[Device, str] = Field(default_factory=dict)
     flops: str = "0"
     """Floating-point operations of one call, an expression of the axes."""
+    problem: bool = False
+    """A PyTorch module to be made faster: candidates are a ModelNew, the arguments those of its forward."""
     library: str | None = None
     """What a user would call instead, as `package.function`, for the report."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from harness.of_problems import measure_against
 from harness.records import Comparison
 from nodes.context import Context
 from nodes.state import State
@@ -15,6 +16,8 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
     if incumbent.candidate == settings.source:
         return {}
     watched = evaluator.sanitize(incumbent.verdict)
+    for mode in settings.compare:
+        watched = measure_against(evaluator, runtime.context.kernel, watched, mode)
     update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}
     if not watched.passed:
         return {"disqualified": f"{watched.outcome}: {watched.reason}"}

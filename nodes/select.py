@@ -13,10 +13,10 @@ from nodes.stops import next_stop
 
 def select(state: State, runtime: Runtime[Context]) -> dict:
     drafts, round_ = state["drafts"], state["round"]
-    fit = [draft for draft in drafts if not _unfit(draft)]
+    fit = [draft for draft in drafts if not unfit(draft)]
     winner = max(fit, key=lambda draft: _gain(draft).speedup.median, default=None)
     update: dict = {
-        "attempts": [_attempt(draft, round_, winner, state["incumbent"]) for draft in drafts],
+        "attempts": [attempt_of(draft, round_, winner, state["incumbent"]) for draft in drafts],
         "drafts": [],
         "stale_rounds": state["stale_rounds"] + 1,
     }
@@ -35,7 +35,7 @@ def _gain(draft: Draft) -> Suite:
     return suite
 
 
-def _unfit(draft: Draft) -> str:
+def unfit(draft: Draft) -> str:
     """Why the draft does not become the incumbent, "" where it may."""
     if draft.verdict is None:
         return draft.refused or "never evaluated"
@@ -53,8 +53,8 @@ def _unfit(draft: Draft) -> str:
     return ""
 
 
-def _attempt(draft: Draft, round_: int, winner: Draft | None, incumbent: Incumbent) -> Attempt:
-    verdict, reason = draft.verdict, _unfit(draft)
+def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incumbent) -> Attempt:
+    verdict, reason = draft.verdict, unfit(draft)
     if draft.by_person:
         verdict, reason = None, draft.refused
     elif verdict is not None and verdict.suite is None and draft.refused:

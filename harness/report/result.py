@@ -191,6 +191,14 @@ class Result(Row):
     notices: tuple[str, ...] = ()
     """Said at the start: a missing layer, a throttled clock, why this device and this policy."""
     warnings: tuple[str, ...] = ()
+    problem: bool = False
+    """Whether it is a PyTorch module that was made faster; its baseline is eager torch."""
+    against: dict[str, Interval] = Field(default_factory=dict)
+    """Speedup over other baselines by name: torch.compile's modes."""
+    degenerate: tuple[str, ...] = ()
+    """Of a problem: what passes KernelBench's check on it without computing."""
+    notes: tuple[str, ...] = ()
+    """How right was defined, whose kernels worked, what the drafter said."""
     measured: dict[str, str] = Field(default_factory=dict)
     """How: heading -> words (`clocks`, `tolerance`, `samples`, `timing` ...)."""
     command: str = ""

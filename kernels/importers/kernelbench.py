@@ -131,7 +131,7 @@ def spec(found: Title, description: Description, token: str, *, most_bytes: int)
     whole = Workload(axes={"lead": lead}, dtype=main)
     made = Spec(
         name=spec_name(found), summary=found.label, axes=("lead",), dtypes=(main,), arguments=tuple(tensors),
-        workloads=(whole,),
+        workloads=(whole,), problem=True,
     )  # fmt: skip
     shown = _fitting(made, whole, bool(description.sizes), most_bytes)
     held = tuple(

@@ -21,6 +21,7 @@ from harness.records import Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Spec, Workload, expression
+from nodes import drafting
 from nodes.policies import versions
 from nodes.rewrites import Facts, Rewrite, catalog
 from nodes.rewrites.multiversion import multiversion
@@ -30,6 +31,8 @@ from nodes.roles import (
     Bound,
     CoderAnswer,
     CoderRequest,
+    DraftAnswer,
+    DraftRequest,
     Finding,
     Plan,
     PlannerRequest,
@@ -148,6 +151,11 @@ class RulesPolicy:
             if axes not in known
         ]
         return TesterAnswer(workloads=tuple(workloads), reasons="; ".join(proposals))
+
+    def drafter(self, request: DraftRequest) -> DraftAnswer:
+        if request.repair:
+            return DraftAnswer(reason="the rules have one draft for a module, and it failed")
+        return drafting.draft(request.problem, request.device.device)
 
     def profiler(self, request: ProfilerRequest) -> Finding:
         timings = request.timings
