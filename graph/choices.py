@@ -39,7 +39,9 @@ def choose(asked: argparse.Namespace) -> Choice:
     kernel = problems.load(asked.kernel, on)
     kernel.close()  # what it is like is known now; its processes are the run's to start
     if asked.source is not None and kernel.spec.problem:
-        raise RunError("a problem's baseline is its own Model: --source does not apply; --draft FILE gives a first candidate")
+        raise RunError(
+            "a problem's baseline is its own Model: --source does not apply; --draft FILE gives a first candidate"
+        )
     draft = _draft(asked, kernel, on)
     baseline, source = baseline_source(kernel, on, name=asked.baseline, file=asked.source)
     for dtype in asked.dtype:

@@ -41,7 +41,9 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         store = Store(Path(folder))
         candidate, base = store.put(source), store.put(text)
-        with Evaluator(kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, own_kernels=own_kernels, say=say) as evaluator:
+        with Evaluator(
+            kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, own_kernels=own_kernels, say=say
+        ) as evaluator:
             verdict = evaluator.verify(evaluator.build(candidate))
             if verdict.passed and isinstance(kernel, Problem) and evaluator.suite(held_out=True):
                 unseen = evaluator.verify(evaluator.build(candidate), held_out=True)

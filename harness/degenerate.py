@@ -48,7 +48,11 @@ def look(problem: Problem, workload: Workload, device: str) -> Degenerate:
 
 
 def _passes(answers: list[dict[str, torch.Tensor]], trials: list) -> bool:
-    return all(_close(answer[name], outputs[name]) for answer, (_, outputs) in zip(answers, trials, strict=True) for name in outputs)
+    return all(
+        _close(answer[name], outputs[name])
+        for answer, (_, outputs) in zip(answers, trials, strict=True)
+        for name in outputs
+    )
 
 
 def _close(answer: torch.Tensor, right: torch.Tensor) -> bool:

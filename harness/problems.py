@@ -264,6 +264,8 @@ class Box:
             turn = self.filled.get(at, 0)
             self.filled[at] = turn + 1
             kept = self.drawn[turn % POOL][at]
+            if len(one) > len(kept):
+                raise KernelError(f"get_inputs() of {problem.spec.name} draws {len(kept)} leading rows, not {len(one)}")
             one.copy_(kept[: one.shape[0]])
 
     def _draw(self, problem: Problem) -> list[torch.Tensor]:

@@ -175,13 +175,17 @@ def distribution(draws: list[torch.Tensor]) -> str:
     first, *others = draws
     alike = torch.stack([first == other for other in others]).all(dim=0)
     if whole.dtype == torch.bool:
-        return "given" if bool(alike.all()) or len(first) > 64 and float(alike.float().mean()) > 0.99 else "integers:0:2"
+        return (
+            "given" if bool(alike.all()) or len(first) > 64 and float(alike.float().mean()) > 0.99 else "integers:0:2"
+        )
     if not whole.dtype.is_floating_point:
         low, high = int(whole.min()), int(whole.max())
         counts = torch.bincount((whole.long() - low).clamp_max(1 << 16), minlength=1) if high - low < 1 << 16 else None
         chance = 4.0 / max(1, high - low + 1) + 0.02
         sorted_ = len(first) > 8 and bool((first[1:] >= first[:-1]).all())
-        uneven = counts is not None and len(whole) > 40 * len(counts) and float(counts.min()) < 0.5 * float(counts.max())
+        uneven = (
+            counts is not None and len(whole) > 40 * len(counts) and float(counts.min()) < 0.5 * float(counts.max())
+        )
         distinct = len(first) > 8 and len(first.unique()) == len(first)
         if float(alike.float().mean()) > chance or sorted_ or uneven or distinct or high == low:
             return "given"
@@ -305,8 +309,7 @@ class Trial:
         found = []
         for name in dict.fromkeys(n for value in values for n in others(value)):
             tried = [
-                alternative(t, name) if name in others(value) else t
-                for t, value in zip(small, values, strict=True)
+                alternative(t, name) if name in others(value) else t for t, value in zip(small, values, strict=True)
             ]
             try:
                 outputs = self.call(tried, wide=wide)
@@ -338,7 +341,10 @@ def alternative(like: torch.Tensor, name: str) -> torch.Tensor:
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     import torch
 
-    return all(a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(one, other, strict=True))
+    return all(
+        a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def affine(found: dict[int, list[tuple[list[int], str]]], size: int) -> list[dict[str, Any]] | None:
@@ -405,7 +411,9 @@ class ModelForm:
         torch.set_default_dtype(self.dtype)
 
     def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
-        given = [shaped(values[at], scalar) for at, scalar in zip(self.picked, self.problem["scalar_inputs"], strict=True)]
+        given = [
+            shaped(values[at], scalar) for at, scalar in zip(self.picked, self.problem["scalar_inputs"], strict=True)
+        ]
         outputs = [
             (name, shaped(values[at], scalar), inout)
             for (name, at, inout), scalar in zip(self.outputs, self.problem["scalar_outputs"], strict=True)

@@ -37,4 +37,6 @@ def _drafted(state: State, eager: Incumbent, context: Context) -> State:
     attempts: list[Attempt] = [attempt_of(draft, 0, winner, eager)]
     if winner is None or winner.verdict is None:
         return State(attempts=attempts, draft=draft)
-    return State(attempts=attempts, draft=draft, incumbent=Incumbent(candidate=winner.candidate, verdict=winner.verdict))
+    return State(
+        attempts=attempts, draft=draft, incumbent=Incumbent(candidate=winner.candidate, verdict=winner.verdict)
+    )

@@ -18,7 +18,7 @@ def drafter(state: State, runtime: Runtime[Context]) -> dict:
     """Asks until a draft passes, no more than `repairs` times again. Without one the run optimises nothing: that is said."""
     context, settings = runtime.context, state["settings"]
     began = time.monotonic()
-    plan = Plan(id=PLAN, title="the module as kernels", steps=("draft",), base=settings.source)
+    plan = Plan(id=PLAN, title="the module as kernels", steps=("draft",))
     draft = Draft(plan=plan)
     for repair in range(1 + settings.repairs):
         answer = _answer(draft, repair, settings, context, state)

@@ -21,7 +21,9 @@ _START = "import sys; sys.path[:0] = sys.argv[1:3]; from draft.main import main;
 def draft(problem: str, device: str, package: Path = PACKAGE) -> DraftAnswer:
     """A ModelNew for the problem's text, or one sentence why there is none."""
     if not (package / "main.py").is_file():
-        return DraftAnswer(reason="the rules write no drafts in this version; give one with --draft FILE, or ask a model")
+        return DraftAnswer(
+            reason="the rules write no drafts in this version; give one with --draft FILE, or ask a model"
+        )
     with tempfile.TemporaryDirectory(prefix="astrolabe-draft-") as folder:
         scratch = Path(folder)
         shutil.copytree(package, scratch / "draft", ignore=shutil.ignore_patterns("__pycache__"))

@@ -76,14 +76,34 @@ def identity(facts: DeviceFacts) -> str:
 
 def native_source(text: str, device: str) -> str:
     """The literal of this device's constant, "" where there is none. Raises ValueError where it is no plain literal."""
-    name, found = SOURCES[device], ""
+    found = _literal(text, device)
+    return "" if found is None else found.value  # type: ignore[return-value]
+
+
+def with_native_source(text: str, device: str, written: str) -> str:
+    """`text` with another literal in this device's constant. Raises ValueError where it has none."""
+    found = _literal(text, device)
+    if found is None or found.end_lineno is None or found.end_col_offset is None:
+        raise ValueError(f"the source has no {SOURCES[device]}")
+    lines = text.encode().splitlines(keepends=True)
+    before = b"".join(lines[: found.lineno - 1]) + lines[found.lineno - 1][: found.col_offset]
+    behind = lines[found.end_lineno - 1][found.end_col_offset :] + b"".join(lines[found.end_lineno :])
+    plain = "'''" not in written and not written.endswith(("'", "\\")) and "\r" not in written
+    literal = f"r'''{written}'''" if plain else repr(written)
+    return (before + literal.encode() + behind).decode()
+
+
+def _literal(text: str, device: str) -> ast.Constant | None:
+    name, found = SOURCES[device], None
     for node in ast.parse(text).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             value = node.value  # type: ignore[union-attr]
-            if not isinstance(value, ast.Constant) or not isinstance(value.value, str) or found:
+            if not isinstance(value, ast.Constant) or not isinstance(value.value, str) or found is not None:
                 raise ValueError(f"line {node.lineno}: {name} must be one plain string literal, assigned once")
-            found = value.value
+            found = value
     return found
 
 

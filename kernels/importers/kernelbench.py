@@ -74,7 +74,9 @@ def takes(path: Path) -> bool:
     if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return False
     text = path.read_text(encoding="utf-8", errors="replace")
-    return bool(re.search(r"^class Model\b", text, re.MULTILINE) and re.search(r"^def get_inputs\b", text, re.MULTILINE))
+    return bool(
+        re.search(r"^class Model\b", text, re.MULTILINE) and re.search(r"^def get_inputs\b", text, re.MULTILINE)
+    )
 
 
 def title(path: Path) -> Title:

@@ -51,7 +51,13 @@ REASKS = 2
 """How often an answer that does not parse is asked again."""
 QUOTED_CHARS = 6000
 """What of a bad answer goes back to the model with the error."""
-ANSWER_TOKENS: dict[Role, int] = {"tester": 6_000, "drafter": 16_000, "profiler": 6_000, "planner": 10_000, "coder": 16_000}
+ANSWER_TOKENS: dict[Role, int] = {
+    "tester": 6_000,
+    "drafter": 16_000,
+    "profiler": 6_000,
+    "planner": 10_000,
+    "coder": 16_000,
+}
 """Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""
 SINGLE_TOKENS = 16_000
 
