@@ -24,6 +24,7 @@ commands (python run.py COMMAND --help):
   history RUN           a run's checkpoints
   fork RUN              a new run from a checkpoint of another
   graph [RUN]           draw the graph, and the path that a run took
+  campaign              every problem of a suite, one run each, one report
   evaluate FILE         the verdict on one file, without any agent
   export RUN            the best source as a package with a torch operator
   kernels               list the kernels
@@ -289,11 +290,11 @@ def asker():
     return on_terminal
 
 
-def door(asked: argparse.Namespace) -> Door:
+def door(asked: argparse.Namespace, runs_dir: Path | None = None) -> Door:
     from graph.opening import open_context
     from graph.session import Door
 
-    return Door(asked.runs_dir, open_context, asked.checkpointer)
+    return Door(runs_dir or asked.runs_dir, open_context, getattr(asked, "checkpointer", ""))
 
 
 def close(ending: Ending, asked: argparse.Namespace) -> int:
@@ -587,7 +588,93 @@ def export(asked: argparse.Namespace) -> int:
     return 0
 
 
+def campaign_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py campaign", allow_abbrev=False,
+        description="Every problem of a suite as a run of its own. The same command goes on where it was killed.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--suite",
+        required=True,
+        metavar="NAME|PATH",
+        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py)",
+    )
+    parser.add_argument("--levels", metavar="1,2,3", default="", help="only these")
+    parser.add_argument("--name", metavar="NAME", help="name the campaign")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where it is kept (runs)")
+    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live table")
+    parser.add_argument("--json", action="store_true", help="summary.json on standard output, nothing else there")
+    options = parser.add_argument_group("for every problem, as in `run.py --kernel FILE.py`")
+    of_problems(options)
+    budget(options)
+    options.add_argument("--repairs", type=number(int, 0), metavar="N")
+    options.add_argument("--tune-seconds", type=number(float, 0), metavar="S")
+    options.add_argument("--policy", choices=("auto", "rules", "chat"), default="auto")
+    options.add_argument("--model", metavar="NAME")
+    options.add_argument("--agents", choices=("four", "single"))
+    options.add_argument("--sandbox", choices=("auto", "require"))
+    parser.set_defaults(go=campaign)
+    return parser
+
+
+def campaign_words(asked: argparse.Namespace) -> list[str]:
+    """The options that every problem's run gets."""
+    words: list[str] = []
+    for option in (
+        "own-kernels", "compare", "rounds", "width", "seconds", "tokens", "money", "repairs", "tune-seconds", "policy",
+        "model", "agents", "sandbox",
+    ):  # fmt: skip
+        value = getattr(asked, option.replace("-", "_"))
+        for one in value if isinstance(value, list) else [value]:
+            words += [] if one is None else [f"--{option}", str(one)]
+    return words
+
+
+def campaign(asked: argparse.Namespace) -> int:
+    from graph import campaign as campaigns
+    from graph.campaign_live import Board, summary
+    from graph.choices import choose
+    from graph.runs import RunError
+    from harness import device
+    from kernels import suites
+
+    on, _why = device.choose(asked.device)
+    try:
+        levels = tuple(int(level) for level in asked.levels.split(",") if level)
+    except ValueError:
+        raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
+    problems = suites.problems(asked.suite, levels)
+    words = [*campaign_words(asked), "--device", on]
+    name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
+    found = campaigns.Campaign(asked.runs_dir, name)
+    found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems))
+
+    def chosen(path: Path, run_id: str):
+        each = ["--kernel", str(path), *words, "--run-id", run_id]
+        settings = run_parser().parse_args(each)
+        settings.words = each
+        return choose(settings)
+
+    out = sys.stderr if asked.json else sys.stdout
+    with found.lock():
+        board = Board(len(problems), found.entries(), out, live=not asked.no_live)
+        with board.shown():
+            whole = found.work(
+                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None), board
+            )
+    if not whole:
+        print("interrupted; give the same command to go on", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(EXIT_INTERRUPTED)  # a node may still be at work in its thread; under sync durability it loses nothing
+    if asked.json:
+        print((found.folder / "summary.json").read_text(), end="")
+    print(f"{summary(found.entries())}\n{board.so_far()}\n{found.folder / 'report.html'}", file=out)
+    return 0
+
+
 COMMANDS = {
+    "campaign": campaign_parser,
     "resume": resume_parser,
     "runs": runs_parser,
     "show": show_parser,

@@ -23,6 +23,7 @@ from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
+from harness.problems import Problem
 from harness.records import (
     Build,
     Cache,
@@ -35,7 +36,6 @@ from harness.records import (
     Timing,
     Verdict,
 )
-from harness.problems import Problem
 from harness.search import search
 from harness.store import Store, digest
 from harness.timing import Contest, Side, SideFailure

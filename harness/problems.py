@@ -19,7 +19,7 @@ from harness.correctness import GIVEN, Layout
 from harness.device import Arena
 from harness.engines.process import WorkerFailure
 from harness.store import digest
-from harness.zygote import PythonWorker, Zygote
+from harness.zygote import PythonWorker, Zygote, shared
 from kernels import catalog, importers
 from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description, Title
@@ -147,7 +147,7 @@ class Problem(Kernel):
         assert self.box is not None
         mode = self.sources().get(candidate)
         asked = self.asked("candidate", eager=mode is not None, compile=mode or "")
-        zygote = self.box.zygote(self.device, libraries=libraries or mode is not None)
+        zygote = shared(self.device, libraries=libraries or mode is not None)
         return ProblemWorker(
             zygote, self.spec, device=self.device, artefact=artefact, problem=asked, compilers=bool(mode)
         )
@@ -181,20 +181,11 @@ class Box:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.zygotes: dict[tuple[str, bool], Zygote] = {}
         self.workers: dict[str, ProblemWorker] = {}
         self.arenas: dict[str, Arena] = {}
         self.drawn: list[list[torch.Tensor]] = []
         self.filled: dict[int, int] = {}
         self.tokens: list[str] = []
-
-    def zygote(self, device: str, *, libraries: bool = True) -> Zygote:
-        found = self.zygotes.get((device, libraries))
-        if found is None or not found.alive:
-            if found is not None:
-                found.close()
-            found = self.zygotes[device, libraries] = Zygote(device, libraries=libraries)
-        return found
 
     def describe(self, text: str, path: Path) -> Any:
         """What harness/worker_problem.py finds. Raises KernelError where the problem ends its process or hangs."""
@@ -205,7 +196,7 @@ class Box:
         )  # fmt: skip
         try:
             worker = ProblemWorker(
-                self.zygote("cpu"), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
+                shared("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
                 patience_s=DESCRIBE_S,
             )  # fmt: skip
         except WorkerFailure as fault:
@@ -220,7 +211,7 @@ class Box:
         layout = Layout(spec, workload, 1)
         worker = self.workers.get(name)
         if worker is None or not worker.alive:
-            zygote = self.zygote(on)
+            zygote = shared(on, libraries=True)
             worker = self.workers[name] = ProblemWorker(zygote, spec, device=on, artefact=problem.folder, problem=asked)
         arena = self.arenas.get(name)
         if arena is None or arena.size < layout.size:
@@ -286,13 +277,11 @@ class Box:
     def close(self) -> None:
         for worker in self.workers.values():
             worker.close()
-        for zygote in self.zygotes.values():
-            zygote.close()
         for arena in self.arenas.values():
             arena.close()
         for token in self.tokens:
             GIVEN.pop(token, None)
-        self.workers, self.zygotes, self.arenas, self.tokens = {}, {}, {}, []
+        self.workers, self.arenas, self.tokens = {}, {}, []
 
 
 _described: dict[str, Description] = {}

@@ -176,7 +176,7 @@ def distribution(draws: list[torch.Tensor]) -> str:
     alike = torch.stack([first == other for other in others]).all(dim=0)
     if whole.dtype == torch.bool:
         return (
-            "given" if bool(alike.all()) or len(first) > 64 and float(alike.float().mean()) > 0.99 else "integers:0:2"
+            "given" if bool(alike.all()) or (len(first) > 64 and float(alike.float().mean()) > 0.99) else "integers:0:2"
         )
     if not whole.dtype.is_floating_point:
         low, high = int(whole.min()), int(whole.max())
@@ -201,7 +201,7 @@ def distribution(draws: list[torch.Tensor]) -> str:
     def fits(cdf: torch.Tensor) -> bool:
         return float((cdf - steps).abs().max()) < allowed
 
-    if 0 <= low and high <= 1 and fits(values):
+    if low >= 0 and high <= 1 and fits(values):
         return "uniform"
     if fits(torch.special.ndtr(values)):
         return "ordinary"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -110,6 +111,30 @@ class Zygote:
         self.process.wait()
         if self.process.stderr is not None:
             self.process.stderr.close()
+
+
+_shared: dict[tuple[str, bool], Zygote] = {}
+_sharing = threading.Lock()
+
+
+def shared(device: str, *, libraries: bool) -> Zygote:
+    """One zygote a kind for this whole process, started where it is not there; it ends with the process.
+
+    A campaign opens hundreds of problems, and `import torch` takes longer than most of them.
+    """
+    with _sharing:
+        found = _shared.get((device, libraries))
+        if found is None or not found.alive:
+            if found is not None:
+                found.close()
+            else:
+                atexit.register(_close_shared, device, libraries)
+            found = _shared[device, libraries] = Zygote(device, libraries=libraries)
+        return found
+
+
+def _close_shared(device: str, libraries: bool) -> None:
+    _shared.pop((device, libraries)).close()
 
 
 class ForkedProcess:

@@ -179,5 +179,7 @@ class State(TypedDict, total=False):
     spent: Spent
     stop: Stop
     held_out: Verdict
+    answer: Verdict
+    """Of a problem: the verdict on the candidate by which it counts, the winner or else the fastest that is right."""
     disqualified: str
     """Why the winner of the visible suite is no improvement after all: it failed on held-out workloads."""
