@@ -15,12 +15,11 @@ from nodes.roles import DraftAnswer
 PACKAGE = Path(__file__).parent / "draft"
 DRAFT_S = 300.0
 MOST_BYTES = 8 << 20
-_START = "import sys; sys.path[:0] = sys.argv[1:3]; from draft.main import main; main(sys.argv[3:])"
 
 
 def draft(problem: str, device: str, package: Path = PACKAGE) -> DraftAnswer:
     """A ModelNew for the problem's text, or one sentence why there is none."""
-    if not (package / "main.py").is_file():
+    if not (package / "__main__.py").is_file():
         return DraftAnswer(
             reason="the rules write no drafts in this version; give one with --draft FILE, or ask a model"
         )
@@ -29,8 +28,7 @@ def draft(problem: str, device: str, package: Path = PACKAGE) -> DraftAnswer:
         shutil.copytree(package, scratch / "draft", ignore=shutil.ignore_patterns("__pycache__"))
         (scratch / "problem.py").write_text(problem)
         out = scratch / "out.json"
-        command = [sys.executable, "-I", "-c", _START, folder, site_packages()]
-        command += [str(scratch / "problem.py"), device, str(out)]
+        command = [sys.executable, "-I", str(scratch / "draft"), str(scratch / "problem.py"), device, str(out)]
         code, output = run_boxed(command, scratch, [site_packages()], DRAFT_S)
         if code != 0 or not out.is_file() or out.is_symlink() or out.stat().st_size > MOST_BYTES:
             last = (output.strip().splitlines() or ["no reason given"])[-1]
