@@ -6,7 +6,7 @@ from langgraph.runtime import Runtime
 
 from nodes.context import Context
 from nodes.roles import Attempt
-from nodes.select import attempt_of, unfit
+from nodes.select import attempt_of
 from nodes.state import Incumbent, State, Stop
 from nodes.stops import next_stop
 
@@ -28,12 +28,12 @@ def baseline(state: State, runtime: Runtime[Context]) -> dict:
 
 
 def _drafted(state: State, eager: Incumbent, context: Context) -> State:
-    """The draft as the attempt of round 0, and as the incumbent where it is clearly faster than the eager module."""
+    """The draft as the attempt of round 0. Where it passed it is what the rounds start from, faster than eager or not."""
     draft = state["draft"]
     if draft.verdict is not None and draft.verdict.passed:
         timed = context.evaluator.measure(draft.verdict, baseline=eager.candidate)
         draft = draft.model_copy(update={"verdict": timed})
-    winner = None if unfit(draft) else draft
+    winner = draft if draft.verdict is not None and draft.verdict.passed else None
     attempts: list[Attempt] = [attempt_of(draft, 0, winner, eager)]
     if winner is None or winner.verdict is None:
         return State(attempts=attempts, draft=draft)

@@ -45,6 +45,10 @@ def _judged(state: State, context: Context) -> dict:
     if is_problem(settings):
         compared = _compared(watched, state, context)
         update |= {"incumbent": incumbent.model_copy(update={"verdict": compared}), "answer": compared}
+        suite = compared.suite
+        if suite is not None and suite.comparison is not Comparison.FASTER:
+            said = f"right, but not clearly faster than eager torch: {suite.comparison}, {suite.speedup.median:.3f}x"
+            update.setdefault("disqualified", said)
     return update
 
 
