@@ -27,6 +27,7 @@ commands (python run.py COMMAND --help):
   campaign              every problem of a suite, one run each, one report
   evaluate FILE         the verdict on one file, without any agent
   export RUN            the best source as a package with a torch operator
+  model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
 
 exit codes:
@@ -153,6 +154,9 @@ def run_parser() -> argparse.ArgumentParser:
         "--light", type=number(float, 0, above=True), default=0.97, metavar="SHARE",
         help="stop at this share of the speed of light (0.97)",
     )  # fmt: skip
+    parser.add_argument(
+        "--exact", action="store_true", help="only candidates whose outputs are the baseline's in every bit"
+    )
     parser.add_argument(
         "--tune-seconds", type=number(float, 0), metavar="S", help="search of open integers, each (cuda 8, cpu 4)"
     )
@@ -673,6 +677,55 @@ def campaign(asked: argparse.Namespace) -> int:
     return 0
 
 
+def model_parser() -> argparse.ArgumentParser:
+    from harness.model import Shape
+
+    parser = Parser(
+        prog="run.py model", allow_abbrev=False,
+        description="A decode and a prefill step of a transformer, with the baselines' kernels and with the best of these "
+        "runs in their places: the gain that a model sees, and the share of the step that the kernels had.",
+    )  # fmt: skip
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="one of each kernel")
+    sizes = {
+        "layers": "layers", "hidden": "width of the residual stream", "ffn": "width of the MLP", "heads": "attention heads",
+        "head_dim": "width of a head", "batch": "sequences of the decode step", "context": "tokens in each one's cache",
+        "prefill": "new tokens of the prefill step, 0 for none",
+    }  # fmt: skip
+    for name, what in sizes.items():
+        least = 0 if name == "prefill" else 2 if name == "context" else 1
+        usual = Shape.model_fields[name].default
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=number(int, least), default=usual, metavar="N", help=f"{what} ({usual})"
+        )
+    parser.add_argument("--dtype", default="", help="(the first that the kernels have)")
+    parser.add_argument("--samples", type=number(int, 8), default=30, metavar="N", help="pairs of each variant (30)")
+    common(parser)
+    parser.set_defaults(go=in_model)
+    return parser
+
+
+def in_model(asked: argparse.Namespace) -> int:
+    from graph import in_model
+    from graph.runs import Run
+    from harness.model import Shape
+    from harness.report.words import model_step
+
+    opened = door(asked)
+    runs = [Run.find(asked.runs_dir, name) for name in asked.runs]
+    shape = Shape(**{name: getattr(asked, name) for name in Shape.model_fields})
+    gain = in_model.measure(
+        [(run, opened.result(run)) for run in runs], shape, dtype=asked.dtype, samples=asked.samples
+    )
+    if asked.json:
+        print(gain.model_dump_json(indent=1))
+        return 0
+    how = "captured" if gain.captured else "run eagerly"
+    print(f"{', '.join(gain.kernels)} in {shape.layers} layers of {shape.hidden}, {gain.dtype}, {how}")
+    for step in gain.steps:
+        print(f"{step.name}: {step.comparison} {model_step(step)}")
+    return 0
+
+
 COMMANDS = {
     "campaign": campaign_parser,
     "resume": resume_parser,
@@ -684,6 +737,7 @@ COMMANDS = {
     "evaluate": evaluate_parser,
     "export": export_parser,
     "kernels": kernels_parser,
+    "model": model_parser,
 }
 
 

@@ -72,6 +72,7 @@ def choose(asked: argparse.Namespace) -> Choice:
         fallback="none" if asked.when_spent == "pause" else "rules",
         tune_seconds=TUNE_S[on] if asked.tune_seconds is None else asked.tune_seconds,
         sandbox=asked.sandbox,
+        exact=asked.exact,
         approve=asked.approve or "none",
         agents=asked.agents,
         models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},

@@ -38,6 +38,7 @@ def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterato
         dtypes=settings.dtypes,
         sandbox_mode=settings.sandbox,
         own_kernels=settings.own_kernels,
+        exact_to=settings.source if settings.exact else "",
         say=lambda text: say("harness", text),
     ) as evaluator:
         if "tests" in state:

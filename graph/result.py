@@ -90,6 +90,10 @@ def result(
         rounds=settings.rounds,
         attempts=tuple(_attempt(attempt) for attempt in state.get("attempts", ())),
         workloads=tuple(WorkloadRow.of(timing) for timing in (*timings, *held_out_timings)),
+        elsewhere=tuple(WorkloadRow.of(timing) for timing in best.elsewhere) if best else (),
+        suites_elsewhere=best.suites_elsewhere if best else {},
+        draws=best.draws if best else None,
+        launch=best.launch if best else None,
         finding=FindingRow(bound=found.bound, summary=found.summary, probes=found.probes) if found else None,
         spent=SpentRow(
             seconds=state["spent"].seconds,

@@ -55,10 +55,14 @@ class ProblemWorker(PythonWorker):
         problem: dict[str, Any],
         patience_s: float = REFERENCE_S,
         compilers: bool = False,
+        company: Path | None = None,
     ) -> None:
         self.problem, self.patience_s, self.compilers = problem, patience_s, compilers
         limits = COMPILING if compilers else LIMITS
-        super().__init__(zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, limits=limits)
+        super().__init__(
+            zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
+            limits=limits,
+        )  # fmt: skip
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         if message["op"] in ("load", "call", "plan"):
@@ -139,7 +143,7 @@ class Problem(Kernel):
             **more,
         }
 
-    def start(self, candidate: str, artefact: Path, *, libraries: bool) -> ProblemWorker:
+    def start(self, candidate: str, artefact: Path, *, libraries: bool, company: Path | None = None) -> ProblemWorker:
         """The process of a candidate, or of the eager or the compiled Model. Raises WorkerFailure.
 
         `libraries`: torch's operators may do a part of the candidate's work.
@@ -149,8 +153,9 @@ class Problem(Kernel):
         asked = self.asked("candidate", eager=mode is not None, compile=mode or "")
         zygote = shared(self.device, libraries=libraries or mode is not None)
         return ProblemWorker(
-            zygote, self.spec, device=self.device, artefact=artefact, problem=asked, compilers=bool(mode)
-        )
+            zygote, self.spec, device=self.device, artefact=artefact, problem=asked, compilers=bool(mode),
+            company=company,
+        )  # fmt: skip
 
     def says(self) -> str:
         """How right was defined, in words, for verdict and report."""

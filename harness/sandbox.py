@@ -146,7 +146,9 @@ def landlock_abi() -> int:
     return max(0, _libc.syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
-def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: bool, allow_exec: bool) -> list[str]:
+def _landlock(
+    scratch: str, readable: list[str], devices: list[str], *, gpu: bool, allow_exec: bool, system: bool
+) -> list[str]:
     abi = landlock_abi()
     if abi < 1:
         return []
@@ -177,7 +179,7 @@ def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: boo
                 os.close(fd)
 
     read = _READ | (_EXECUTE if allow_exec else 0)
-    for path in (*SYSTEM, *readable):
+    for path in (*(SYSTEM if system else ()), *readable):
         allow(path, read)
     for path in ETC:
         allow(path, _READ)
@@ -490,11 +492,12 @@ def enter(
     gpu: bool,
     allow_exec: bool,
     parent: int = 0,
+    system: bool = True,
 ) -> list[str]:
     """Box the calling process, for good. Returns the names of the layers that are active.
 
     Call it while there is a single thread and before CUDA is touched. `scratch` is the only folder that can be
-    written; `readable` are files and folders beside the system's own; `devices` are device files beside the GPU's.
+    written; `readable` are files and folders beside the system's own (`system`); `devices` are device files beside the GPU's.
     `allow_exec` is for compilers: child processes of the same box. `parent`: pid of the expected parent, to close
     the race with its death. The kernel ends this process when the *thread* that started it ends: start workers from
     a thread that outlives them. A missing layer is no error here: see `missing`.
@@ -509,6 +512,7 @@ def enter(
         gpu=gpu,
         allow_exec=allow_exec,
         parent=parent,
+        system=system,
     )
 
 
@@ -522,10 +526,11 @@ def _confine(
     gpu: bool,
     allow_exec: bool,
     parent: int,
+    system: bool = True,
 ) -> list[str]:
     active = restrict(namespaces, limits=limits, gpu=gpu, parent=parent)
     active += ["not dumpable"] if _prctl(4, 0) == 0 else []
-    active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec)
+    active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec, system=system)
     active += _seccomp(gpu=gpu, allow_exec=allow_exec)
     return list(dict.fromkeys(active))  # some protections come from two layers
 

@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness import bands, comparison, timing
+from harness import bands, comparison
 from harness.bands import Key, Ratios, Split, score
 from harness.correctness import Layout
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import Cache
-from harness.timing import Contest, Side, SideFailure
+from harness.timing import Side, SideFailure
 from harness.tunables import Tunable, bake
 from kernels.spec import Workload
 
@@ -289,10 +289,9 @@ def _time(
     """One contest of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
     while 0 in sides:
         fresh = {index: Side(side.name, side.worker) for index, side in sides.items()}
-        contest = Contest(evaluator.kernel, workload, cache, evaluator.device, evaluator.facts.last_level_cache_bytes)
-        contest.open(evaluator.memory(contest.layout.size))
+        contest = evaluator.contest(workload, cache)
         try:
-            result = timing.run(contest, list(fresh.values()), blocks=(blocks, blocks))
+            result = evaluator.run(contest, list(fresh.values()), blocks=(blocks, blocks))
         except SideFailure as fault:
             sides.pop(int(fault.side)).worker.close()
             start(int(fault.side))

@@ -206,8 +206,8 @@ def distribution(draws: list[torch.Tensor]) -> str:
     if fits(torch.special.ndtr(values)):
         return "ordinary"
     mean, deviation = float(values.mean()), float(values.std())
-    if deviation > 1e-3 and fits(torch.special.ndtr((values - mean) / deviation)):
-        return f"normal:{mean:.4f}:{deviation:.4f}"
+    if deviation > 1e-3 and abs(mean) < 0.05 * deviation and fits(torch.special.ndtr(values / deviation)):
+        return f"normal:0:{deviation:.4f}"  # any sign may be changed of its values
     span = (high - low) * (1 + 2 / n)
     if fits((values - low) / span):
         return f"range:{low:.6f}:{high:.6f}"

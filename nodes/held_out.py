@@ -1,4 +1,4 @@
-"""Gate: the winner meets the workloads that no agent has seen, and compute-sanitizer."""
+"""Gate: the winner meets compute-sanitizer, many more draws, other company, and the workloads that no agent has seen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
 
 def _judged(state: State, context: Context) -> dict:
     evaluator, settings, incumbent = context.evaluator, state["settings"], state["incumbent"]
-    watched = evaluator.sanitize(incumbent.verdict)
+    watched = evaluator.draw_again(evaluator.sanitize(incumbent.verdict), baseline=settings.source)
+    if watched.passed:
+        watched = evaluator.measure_elsewhere(watched, baseline=settings.source)
     update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}
     if not watched.passed:
         return {"disqualified": f"{watched.outcome}: {watched.reason}", **_answer(state, watched)}

@@ -60,6 +60,8 @@ class Settings(Frozen):
     tune_seconds: float = Field(default=4.0, ge=0)
     """Upper bound on one search of a candidate's open integers; less where the run's budget is nearly spent."""
     sandbox: Literal["auto", "require"] = "auto"
+    exact: bool = False
+    """A candidate must have the baseline's outputs in every bit."""
     approve: Literal["none", "plans", "candidates"] = "none"
     agents: Literal["four", "single"] = "four"
     models: dict[Role, str] = Field(default_factory=dict)

@@ -122,7 +122,15 @@ def render(
             rounds_narrow=charts.rounds_chart(result, 350, 260),
             times_visible=charts.times_chart(visible, scale) if scale else None,
             times_held_out=charts.times_chart(held_out, scale) if scale and held_out else None,
-            tables=[("Visible workloads", visible), ("Held-out workloads", held_out)],
+            tables=[
+                ("Visible workloads", visible),
+                ("Held-out workloads", held_out),
+                *(
+                    (words.COMPANY[on], [row for row in result.elsewhere if row.company == on])
+                    for on in result.suites_elsewhere
+                ),
+            ],
+            evidence=words.evidence(result),
             attempts=[_attempt(row, result, sources, language) for row in result.attempts],
             passed=sum(row.outcome == Outcome.PASSED for row in result.attempts),
             best_source=source_html(best, language) if best else None,

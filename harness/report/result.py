@@ -16,7 +16,19 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from harness.records import Cache, Comparison, DeviceFacts, Interval, Outcome, Timing
+from harness.model import ModelGain
+from harness.records import (
+    Cache,
+    Company,
+    Comparison,
+    DeviceFacts,
+    Draws,
+    Interval,
+    Launch,
+    Outcome,
+    Suite,
+    Timing,
+)
 from kernels.spec import Device, Dtype, Frozen
 
 SCHEMA_VERSION = 1
@@ -81,6 +93,7 @@ class WorkloadRow(Row):
     dtype: Dtype
     held_out: bool = False
     cache: Cache
+    company: Company = "plain"
     baseline_us: float = Field(gt=0)
     best_us: float = Field(gt=0)
     speedup: Interval
@@ -99,6 +112,7 @@ class WorkloadRow(Row):
             dtype=timing.workload.dtype,
             held_out=timing.workload.held_out,
             cache=timing.cache,
+            company=timing.company,
             baseline_us=timing.baseline_us,
             best_us=timing.time_us,
             speedup=timing.speedup,
@@ -194,6 +208,13 @@ class Result(Row):
     """Rounds that were asked for."""
     attempts: tuple[AttemptRow, ...] = ()
     workloads: tuple[WorkloadRow, ...] = ()
+    elsewhere: tuple[WorkloadRow, ...] = ()
+    """The best in other company than the plain one, which decides."""
+    suites_elsewhere: dict[Company, Suite] = Field(default_factory=dict)
+    draws: Draws | None = None
+    launch: Launch | None = None
+    model: ModelGain | None = None
+    """What a model sees of it (`run.py model`)."""
     finding: FindingRow | None = None
     spent: SpentRow = SpentRow()
     sandbox: tuple[str, ...] = ()

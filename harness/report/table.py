@@ -13,7 +13,7 @@ from rich.text import Text
 from harness.records import Comparison, Outcome
 from harness.report.inert import one_line
 from harness.report.result import AttemptRow, Result, WorkloadRow
-from harness.report.words import count, duration, interval, micros, percent, the_baseline, times
+from harness.report.words import count, duration, evidence, interval, micros, percent, the_baseline, times
 
 STYLES = {
     "FASTER": "bold green",
@@ -172,6 +172,7 @@ def result_view(result: Result) -> RenderableType:
     if held_out:
         parts.append(workloads_table(held_out, "Held out: no agent saw these"))
     parts.append(headline(result))
+    parts += [_plain(f"{heading}: {said}", 400) for heading, said in evidence(result).items()]
     if result.held_out_reason:
         parts.append(_plain(f"The fastest candidate does not hold: {result.held_out_reason}", 400, "bold red"))
     elif result.held_out_comparison is Comparison.SLOWER:
