@@ -63,10 +63,11 @@ class Refused(Exception):
 
 # --- who does the work -----------------------------------------------------------------------------------------------
 
-# Operators that make, move or fill memory; views are known by their schema.
+# Operators that make, move or fill memory, with random numbers too; views are known by their schema.
 MOVES = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "  # noqa: SIM905
     "full full_like new_full ones ones_like new_ones scalar_tensor arange eye uniform_ normal_ random_ copy_ _copy_from "
+    "rand randn randint rand_like randn_like randint_like randperm bernoulli_ "
     "_copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
     "record_stream is_pinned pin_memory _pin_memory resolve_conj resolve_neg _reshape_alias is_same_size "
     "_has_compatible_shallow_copy_type".split()
