@@ -189,6 +189,12 @@ class PaperEvaluator:
         update = {"outcome": Outcome.INCORRECT, "reason": f"compute-sanitizer memcheck: {words}"}
         return verdict.model_copy(update=update | {"timings": (), "suite": None, "suite_incumbent": None})
 
+    def draw_again(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        return verdict
+
+    def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        return verdict
+
     def probes(self, build: Build) -> dict[str, dict[str, str]]:
         return {"ptxas": {"unavailable": "made of paper"}}
 
@@ -235,6 +241,12 @@ class Script:
     def tester(self, request: roles.TesterRequest) -> roles.TesterAnswer:
         self._ask("tester", request)
         return self.tests
+
+    def drafter(self, request: roles.DraftRequest) -> roles.DraftAnswer:
+        self._ask("drafter", request)
+        written = self.rounds.get(0, [""])[0]
+        source = written if isinstance(written, str) else written[min(request.repair, len(written) - 1)]
+        return roles.DraftAnswer(source=source, reason="" if source else "nothing comes to mind")
 
     def profiler(self, request: roles.ProfilerRequest) -> Finding:
         self._ask("profiler", request)

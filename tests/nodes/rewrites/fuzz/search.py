@@ -6,6 +6,7 @@ seed. Hypothesis draws and shrinks; it draws nine programs at a time, as it vari
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
@@ -163,10 +164,8 @@ def shrunk(bench: Bench, failure: Failure, seconds: float = SHRINKING_S) -> Fail
         if found and known[program.text]:
             raise _Still
 
-    try:
+    with contextlib.suppress(_Still):
         _drawing(failure.seed, language, test, Phase.generate, Phase.shrink)
-    except _Still:
-        pass
     return smallest
 
 
