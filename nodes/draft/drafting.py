@@ -10,7 +10,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from . import lower_norms, lower_pointwise, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
 from .exported import Exported, export, forward_arguments
-from .expressions import make
+from .expressions import COMPUTED, constant, make
 from .lowering import lower, shape_of, size_of
 from .library import index_text, tensor_text
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
@@ -49,6 +49,8 @@ class _Draft:
         self.values: dict[torch.fx.Node, Value] = {}
         self.head: list[str] = []
         self.tail: list[str] = []
+        self.kept: list[str] = []
+        """Lines at the end of the constructor."""
 
     def result(self) -> Drafted:
         graph = self.exported.graph.graph
@@ -122,12 +124,25 @@ class _Draft:
     def _held(self, node: torch.fx.Node, spec) -> Value:
         """A parameter, a buffer or a tensor attribute of the module."""
         value = node.meta["val"]
-        try:
-            text = parameter_text(self.exported.model, spec.target)
-        except AttributeError:
-            raise NoDraft(f"forward makes the tensor {spec.target} of numbers of its own") from None
+        number = self.exported.graph.constants.get(spec.target)
+        if spec.kind == InputKind.CONSTANT_TENSOR and not hasattr(self.exported.model, spec.target.split(".")[0]):
+            return self._number(node, spec.target, number)
+        text = parameter_text(self.exported.model, spec.target)
         buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
         buffer.text = text
+        return self.program.whole(buffer, origin=buffer.name)
+
+    def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
+        """A tensor that forward makes of numbers in its text: one number is a constant, more are kept by the module."""
+        if number is None or number.is_meta:
+            raise NoDraft(f"forward makes the tensor {name} of numbers that the export does not show")
+        if number.dim() == 0:
+            value = constant(number.item(), COMPUTED[number.dtype])
+            return self.program.formula((), number.dtype, lambda position: value, name)
+        buffer = self.program.allocate(shape_of(number), number.dtype, name)
+        buffer.text = f"self.{buffer.name}"
+        made = f"torch.tensor({number.tolist()!r}, dtype={number.dtype})"
+        self.kept.append(f'self.register_buffer("{buffer.name}", {made}, persistent=False)')
         return self.program.whole(buffer, origin=buffer.name)
 
     # ------------------------------------------------------------------------------------------ what goes out
@@ -182,7 +197,7 @@ class _Draft:
     # ------------------------------------------------------------------------------------------ text
 
     def _text(self, made: list[Native], lines: list[str]) -> str:
-        before, model = constructors(self.problem)
+        before, model = constructors(self.problem, self.kept)
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)
         imports = [line for line in ("import ctypes" if scalars else "", "import torch") if line]

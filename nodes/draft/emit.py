@@ -69,17 +69,7 @@ class Emitter:
         return sorted(symbols, key=str)
 
     def indices(self) -> list[Index]:
-        found: list[Index] = []
-        seen: set[int] = set()
-        stack = list(self.kernel.roots)
-        while stack:
-            expr = stack.pop()
-            if id(expr) in seen:
-                continue
-            seen.add(id(expr))
-            found += [arg for arg in expr.args if isinstance(arg, sympy.Expr)]
-            stack += [arg for arg in expr.args if isinstance(arg, Expr)]
-        return found + [place for member in self.kernel.members for place in member.places]
+        return [*_indices(self.kernel.roots), *(place for member in self.kernel.members for place in member.places)]
 
     def scalars(self) -> list[tuple[str, str]]:
         """(name, type) of the numbers that the call brings."""
@@ -161,7 +151,7 @@ class Emitter:
 
     def _elements(self, scope: Scope, top: Scope, members: list[Member], accumulators) -> None:
         """One step of the innermost loop: every member's value, folded or written."""
-        names = self._name_indices(scope, top, members)
+        names = self._name_indices(scope, top, _of_members(members))
         values = [m.value for m in members]
         statements = Statements(scope, values, names, self.name, self.read)
         for member in members:
@@ -200,12 +190,12 @@ class Emitter:
         text = f"{buffer.name}[{place}]"
         return f"to_float({text})" if buffer.dtype in HALVES[self.device] else text
 
-    def _name_indices(self, scope: Scope, top: Scope, members: list[Member]) -> dict[Index, str]:
+    def _name_indices(self, scope: Scope, top: Scope, indices: list[Index]) -> dict[Index, str]:
         """Quotients and remainders get names: those of the row before the loop, the others in it."""
         loop = {variable for variable, _ in self.kernel.inner}
         names = dict(self.row_names)
         found: list[Index] = []
-        for index in self._indices_of(members):
+        for index in indices:
             found += [a for a in sympy.postorder_traversal(index) if isinstance(a, (FloorDiv, Modulo)) and a not in found]
         for atom in found:
             if atom in names:
@@ -219,13 +209,6 @@ class Emitter:
                 self.row_names[atom] = name
         return names
 
-    def _indices_of(self, members: list[Member]) -> list[Index]:
-        kernel = self.kernel
-        whole, self.kernel = kernel, Kernel(kernel.ranges, kernel.reduced, kernel.row, kernel.axes, members=members)
-        found = self.indices()
-        self.kernel = whole
-        return found
-
     def _accumulate(self, scope: Scope, statements: Statements, member: Member, name: str) -> None:
         definition, expr = member.definition, member.value
         guard = ""
@@ -236,7 +219,7 @@ class Emitter:
             if inner.lines:
                 scope.line(guard + "{")
                 scope.lines += inner.lines
-                scope.line(f"    {name} = with({name}, {_bare(text)});")
+                scope.line(f"    {name} = with({name}, {_cast_to(_bare(text), definition, self.device)});")
                 scope.line("}")
                 return
         elif expr.op == "parts":
@@ -294,7 +277,7 @@ class Emitter:
     def _per_row(self, top: Scope, members: list[Member]) -> None:
         if not members:
             return
-        names = self._name_indices(top, top, members)
+        names = self._name_indices(top, top, _of_members(members))
         statements = Statements(top, [m.value for m in members], names, self.name, self.read)
         for member in members:
             text = statements.text(member.value)
@@ -307,7 +290,7 @@ class Emitter:
             self._store_row(top, member)
 
     def _store_row(self, top: Scope, member: Member) -> None:
-        names = self._name_indices(top, top, [member])
+        names = self._name_indices(top, top, member.places)
         lines = [
             self.store(out, index_text(member.places[0], names), self.registers[out])
             for out in member.definition.outs
@@ -374,7 +357,7 @@ class Emitter:
         wanted = _computed_type(out)
         self.registers[out] = "scanned" if wanted == type else f"static_cast<{wanted}>(scanned)"
         tail = Scope(inner.indent + across)
-        names = self._name_indices(tail, top, kernel.members)
+        names = self._name_indices(tail, top, _of_members(kernel.members))
         statements = Statements(tail, [m.value for m in kernel.members if m.definition is not scan], names, self.name, self.read)
         for member in kernel.members:
             if member.definition is scan:
@@ -396,7 +379,7 @@ class Emitter:
         inner.line(f"{type} value = {start};")
         inner.line(f"if ({inside}) {{")
         within = Scope(inner.indent + 1)
-        names = self._name_indices(within, top, [member])
+        names = self._name_indices(within, top, _of_members([member]))
         statements = Statements(within, [member.value], names, self.name, self.read)
         text = statements.text(member.value)
         within.line(f"value = {_bare(text)};")
@@ -409,7 +392,7 @@ class Emitter:
 
     def _scan_step_alone(self, inner: Scope, top: Scope, scan: Definition, type, plus) -> None:
         member = next(m for m in self.kernel.members if m.definition is scan)
-        names = self._name_indices(inner, top, [member])
+        names = self._name_indices(inner, top, _of_members([member]))
         statements = Statements(inner, [member.value], names, self.name, self.read)
         text = _bare(statements.text(member.value))
         if scan.exclusive:
@@ -418,6 +401,27 @@ class Emitter:
         else:
             inner.line(f"carry = carry {plus} {text};")
             inner.line(f"const {type} scanned = carry;")
+
+
+def _indices(roots: list[Expr]) -> list[Index]:
+    """Every index below the roots."""
+    found: list[Index] = []
+    seen: set[int] = set()
+    stack = list(reversed(roots))
+    while stack:
+        expr = stack.pop()
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        found += [arg for arg in expr.args if isinstance(arg, sympy.Expr)]
+        stack += [arg for arg in reversed(expr.args) if isinstance(arg, Expr)]
+    return found
+
+
+def _of_members(members: list[Member]) -> list[Index]:
+    """The indices of maps, with where they are written; a fold is written after its loop."""
+    places = [m.places[0] for m in members if not m.definition.reduced or m.definition.kind.startswith("scan")]
+    return [*_indices([m.value for m in members]), *places]
 
 
 def _folds(member: Member, kernel: Kernel) -> bool:

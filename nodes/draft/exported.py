@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
 from .lowering import LOWERINGS
@@ -83,6 +84,8 @@ def export(text: str, dtype: torch.dtype | None = None) -> Exported:
             arguments = [_argument(v, place in floats, doubled) for place, v in enumerate(inputs)]
             try:
                 graph = _graph(model, arguments)
+                if _lost_numbers(graph):
+                    graph = _with_data(module, arguments, dtype)
             except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
                 failure = error
                 continue
@@ -93,6 +96,21 @@ def export(text: str, dtype: torch.dtype | None = None) -> Exported:
             return Exported(graph, model, inputs, floats, fixed)
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
+
+
+def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtype | None) -> ExportedProgram:
+    """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
+    model = module.Model(*module.get_init_inputs())
+    model = model if dtype is None else model.to(dtype)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [
+            torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in arguments
+        ]
+    return _graph(model, inputs)
+
+
+def _lost_numbers(graph: ExportedProgram) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.is_meta for value in graph.constants.values())
 
 
 def _argument(value: Any, is_open: bool, doubled: bool) -> Any:

@@ -21,6 +21,10 @@ class FloorDiv(sympy.Function):
     is_integer = True
     is_nonnegative = True
 
+    @classmethod
+    def eval(cls, a, b):
+        return sympy.Integer(int(a) // int(b)) if a.is_Integer and b.is_Integer else None
+
 
 class Modulo(sympy.Function):
     """Modulo(a, b) = a % b."""
@@ -28,6 +32,10 @@ class Modulo(sympy.Function):
     nargs = 2
     is_integer = True
     is_nonnegative = True
+
+    @classmethod
+    def eval(cls, a, b):
+        return sympy.Integer(int(a) % int(b)) if a.is_Integer and b.is_Integer else None
 
 
 def number(value: int | Index) -> Index:

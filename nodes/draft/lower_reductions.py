@@ -330,6 +330,29 @@ def huber_loss(low: Lowering, a, b, reduction=MEAN, delta=1.0):
     return _reduced(low, shape, lambda p: _huber(binary("sub", *pair(p)), delta, 1.0), reduction)
 
 
+@lowers("aten.triplet_margin_loss.default")
+def triplet_margin_loss(low: Lowering, anchor, near, far, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN):
+    """max(0, margin + |anchor - near + eps| - |anchor - far + eps|) with the norm over the last axis."""
+    if p != 2 or swap or not anchor.shape == near.shape == far.shape:
+        return None
+    type, last = COMPUTED[low.dtype], len(anchor.shape) - 1
+
+    def distance(other: Value) -> Value:
+        def element(position):
+            apart = binary("sub", cast(anchor.at(position), type), cast(other.at(position), type))
+            return power(binary("add", apart, constant(eps, type)), 2)
+
+        return low.program.fold("sum", anchor, [last], [low.dtype], element)[0]
+
+    to_near, to_far = distance(near), distance(far)
+
+    def element(position):
+        apart = binary("sub", unary("sqrt", to_near.at(position)), unary("sqrt", to_far.at(position)))
+        return make("max", binary("add", apart, constant(margin, type)), constant(0, type), type=type)
+
+    return _reduced(low, anchor.shape[:-1], element, reduction)
+
+
 @lowers("aten.cross_entropy_loss.default")
 def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEAN, ignore=-100, smoothing=0.0):
     """Of class numbers, without class weights: the mean over rows of log(sum(exp(x))) - x[target]; ignored rows count nothing."""

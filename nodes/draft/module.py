@@ -121,7 +121,18 @@ class _Renamed(ast.NodeTransformer):
         return ast.Name("ModelNew", node.ctx) if node.id == "Model" else node
 
 
-def constructors(text: str) -> tuple[str, str]:
+def _prepares(model: ast.ClassDef, kept: list[str]) -> None:
+    """Appends lines to the constructor."""
+    if not kept:
+        return
+    found = [part for part in model.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+    if not found:
+        found = ast.parse("def __init__(self):\n    super().__init__()").body
+        model.body = [*found, *(part for part in model.body if not isinstance(part, ast.Pass))]
+    found[0].body += ast.parse("\n".join(kept)).body
+
+
+def constructors(text: str, kept: list[str]) -> tuple[str, str]:
     """What ModelNew's constructor needs of the problem's text, and ModelNew's class without a forward.
 
     The submodules are built by the problem's own classes, in its order, so that equal seeds give equal weights; their `forward` is left
@@ -131,6 +142,7 @@ def constructors(text: str) -> tuple[str, str]:
     model = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model")
     model = _Renamed().visit(_without_forward(model))
     model.name = "ModelNew"
+    _prepares(model, kept)
     needed = _names(model)
     before: list[ast.stmt] = []
     for node in reversed(tree.body[: [n.name if isinstance(n, ast.ClassDef) else "" for n in tree.body].index("Model")]):

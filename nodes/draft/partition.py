@@ -146,7 +146,7 @@ class Partition:
             inner = iter(unflatten(along, folded, variables))
         else:
             loops = [variables.variable(f"step{axis}_{number}", size) for axis, size in enumerate(folded)]
-            kernel.inner = list(zip(loops, folded, strict=True))
+            kernel.inner = [(loop, end) for loop, end in zip(loops, folded, strict=True) if end != 1]
             inner = iter(loops)
         kernel.axes = [next(inner) if axis in reduced else next(outer) for axis in range(len(ranges))]
         return kernel
