@@ -9,6 +9,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from . import lower_norms, lower_pointwise, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
+from .algebra import prepared, rewritten
 from .exported import Exported, export, forward_arguments
 from .expressions import COMPUTED, constant, make
 from .lowering import lower, shape_of, size_of
@@ -28,6 +29,8 @@ class Drafted:
 
     source: str
     natives: list[Native]
+    rules: list[str]
+    """Rules of algebra.py that applied."""
     libraries: list[str]
     """Operators that stay calls of torch."""
 
@@ -54,7 +57,9 @@ class _Draft:
 
     def result(self) -> Drafted:
         graph = self.exported.graph.graph
+        self.rules = rewritten(graph)
         self._placeholders(graph)
+        self._prepare(graph)
         lower(self.program, graph, self.values)
         returned, moved = self._returned(graph)
         split_folds(self.program)
@@ -65,8 +70,10 @@ class _Draft:
             kernel.name = self.program.name(_kernel_name(kernel))
         if not kernels:
             raise NoDraft(f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}")
-        made = natives(partition, self.device)
         in_place = self._in_place(partition, moved)
+        for buffer, target in in_place.items():
+            buffer.text = target
+        made = natives(partition, self.device)
         forward = Forward(partition, dict(zip(kernels, made, strict=True)), in_place)
         forward.steps(outputs)
         for buffer, target in moved.items():
@@ -75,7 +82,7 @@ class _Draft:
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
         lines = [*self.head, *forward.lines, *self.tail, f"return {text}"]
-        return Drafted(self._text(made, lines), made, _libraries(partition))
+        return Drafted(self._text(made, lines), made, self.rules, _libraries(partition))
 
     # ------------------------------------------------------------------------------------------ what comes in
 
@@ -94,6 +101,24 @@ class _Draft:
             self.values[node] = self._held(node, spec)
         if not any("device = " in line for line in self.head):
             raise NoDraft("the module takes no tensor")
+
+    def _prepare(self, graph: torch.fx.Graph) -> None:
+        """What is computed of weights alone is computed by the constructor."""
+        specs = {spec.arg.name: spec for spec in self.exported.graph.graph_signature.input_specs}
+        changed = {spec.target for spec in self.exported.graph.graph_signature.output_specs if spec.target}
+        held, changing = {}, set()
+        for node, value in self.values.items():
+            spec = specs[node.name]
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and value.buffer is not None:
+                held[node] = value.buffer.text
+                if spec.target in changed:
+                    changing.add(node)
+        for node, (text,) in prepared(graph, held, changing).items():
+            meta = node.meta["val"]
+            buffer = self.program.allocate(shape_of(meta), meta.dtype, f"prepared_{node.name}")
+            buffer.text = f"self.{buffer.name}"
+            self.kept.append(f'self.register_buffer("{buffer.name}", {text}.detach().contiguous(), persistent=False)')
+            self.values[node] = self.program.whole(buffer, origin=node.name)
 
     def _input(self, place: int, node: torch.fx.Node) -> None:
         name, value = self.names[place], node.meta.get("val")
@@ -198,14 +223,15 @@ class _Draft:
 
     def _text(self, made: list[Native], lines: list[str]) -> str:
         before, model = constructors(self.problem, self.kept)
+        helpers = "".join(f"\n\n{text}" for text in self.program.helpers.values())
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)
-        imports = [line for line in ("import ctypes" if scalars else "", "import torch") if line]
+        imports = ["import ctypes"] * scalars + ["import torch"] * ("import torch\n" not in before)
         forward = "\n".join("        " + line for line in lines)
         arguments = self.signature
         return (
-            "\n".join(imports) + "\n\n" + before + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
-            f"native = load_native(globals())\n\n\n{model}\n\n    def forward({arguments}):\n{forward}\n"
+            "".join(line + "\n" for line in imports) + before + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
+            f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    def forward({arguments}):\n{forward}\n"
         )
 
 

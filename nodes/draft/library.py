@@ -20,6 +20,8 @@ REFUSED = ("aten.item", "aten._local_scalar_dense", "aten.nonzero", "aten.masked
 def call(low, arguments, keywords) -> Any:
     """The node as a call of torch, its tensor arguments in memory."""
     name = str(low.node.target)
+    if name == "draft.triangular_product":
+        return _triangular(low, *arguments)
     if name.startswith(REFUSED) or not name.startswith("aten."):
         raise NoDraft(f"the module calls {name}, which no kernel and no captured call can stand for")
     if name in CONVOLUTIONS or name in TRANSPOSED:
@@ -80,6 +82,29 @@ def _convolution(low, name: str, arguments: list) -> Value:
         return call_of(low, name, arguments, {})
     arguments[2] = None
     return _with_bias(low, call_of(low, name, arguments, {}), bias, 1)
+
+
+def _triangular(low, a: Value, b: Value, upper: bool) -> Value:
+    """A product of which only one triangle is computed, panel by panel; the rest is left as it was in memory."""
+    from .algebra import PANELS
+
+    left, right = tensor_text(low.program, a), tensor_text(low.program, b)
+    low.program.helpers["triangular_product"] = TRIANGULAR
+    return _emitted(low, f"triangular_product({left}, {right}, {upper}, {PANELS})", [a, b], low.meta)
+
+
+TRIANGULAR = """\
+def triangular_product(a, b, upper, panels):
+    \"\"\"One triangle of a @ b in row panels; what lies outside of the panels is not set.\"\"\"
+    rows, columns = a.shape[0], b.shape[1]
+    out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)
+    edges = [rows * panel // panels for panel in range(panels + 1)]
+    for first, end in zip(edges[:-1], edges[1:]):
+        start, stop = (min(first, columns), columns) if upper else (0, min(end, columns))
+        if start < stop:
+            torch.mm(a[first:end], b[:, start:stop], out=out[first:end, start:stop])
+    return out
+"""
 
 
 def _dropout(low, arguments) -> Value:

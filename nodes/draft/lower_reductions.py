@@ -5,10 +5,10 @@ from __future__ import annotations
 import sympy
 import torch
 
-from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, make, masked, unary, where
+from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, make, masked, unary, where
 from .index import product
 from .lower_pointwise import power
-from .lower_views import wrapped
+from .lower_views import cat, wrapped
 from .lowering import Lowering, axes_of, broadcast, keep_dims, lowers
 from .tensors import Value
 
@@ -402,3 +402,56 @@ def cumsum(low: Lowering, a, dim, **__):
 @lowers("aten.cumprod.default")
 def cumprod(low: Lowering, a, dim, **__):
     return low.program.scan("scan_prod", a, dim, low.dtype, False, False) if a.shape else a
+
+
+@lowers("draft.cumsum_backwards")
+def cumsum_backwards(low: Lowering, a, dim):
+    return low.program.scan("scan_sum", a, dim, low.dtype, False, True)
+
+
+@lowers("draft.cumsum_exclusive")
+def cumsum_exclusive(low: Lowering, a, dim):
+    return low.program.scan("scan_sum", a, dim, low.dtype, True, False)
+
+
+# ---------------------------------------------------------------------------------------------- products that are sums
+
+
+@lowers("aten.matmul.default", "aten.mv.default", "aten.mm.default", "aten.dot.default")
+def product_with_vector(low: Lowering, a: Value, b: Value):
+    """A matrix times a vector reads each element once: a fold, bound by memory."""
+    column = len(b.shape) == 2 and b.shape[1] == 1
+    if not (len(b.shape) == 1 or column) or not low.dtype.is_floating_point or low.dtype == torch.float64:
+        return None
+    read, type, axis = low.as_value(b, "float"), "float", len(a.shape) - 1
+    low.settle(b, 1000)
+
+    def element(position):
+        place = [position[axis], sympy.Integer(0)] if column else [position[axis]]
+        return binary("mul", cast(a.at(position), type), read(place, b.shape))
+
+    summed = low.program.fold("sum", a, [axis], [torch.float32], element)[0]
+    result = low.formula(lambda p: cast(summed.at(p), COMPUTED[low.dtype]), summed.shape)
+    return low.program.reshape(result, low.shape)
+
+
+@lowers("draft.transposed_convolution_sums")
+def sums_over_ranges(low: Lowering, a: Value, parts):
+    """[batch, part, channel] as rows of [batch, part * channel]: the sum of each channel over a range of places."""
+    rank = len(a.shape) - 2
+    axes = list(range(2, rank + 2))
+    low.settle(a, 2)
+
+    def part_of(ranges):
+        def element(position):
+            inside = []
+            for axis, (first, end) in zip(axes, ranges, strict=True):
+                if first > 0:
+                    inside.append(compare("ge", index_value(position[axis]), index_value(sympy.Integer(first))))
+                if end < a.shape[axis]:
+                    inside.append(compare("lt", index_value(position[axis]), index_value(sympy.Integer(end))))
+            return masked(all_of(inside), cast(a.at(position), COMPUTED[low.dtype]), constant(0, COMPUTED[low.dtype]))
+
+        return low.program.fold("sum", a, axes, [low.dtype], element)[0]
+
+    return cat(low, [part_of(ranges) for ranges in parts], 1)

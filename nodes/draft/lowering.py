@@ -136,6 +136,7 @@ def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None
         if isinstance(node.meta.get("val"), (torch.SymInt, int, torch.SymBool, bool)):
             continue
         lowering = Lowering(program, node, len(node.users))
+        program.operator = lowering.name
         found = LOWERINGS.get(name)
         result = found(lowering, *arguments, **keywords) if found else None
         if result is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 from typing import Any
 
 import torch
@@ -74,8 +75,7 @@ class Forward:
 
 
 def empty_text(buffer: Buffer) -> str:
-    shape = "".join(f"{index_text(size)}, " for size in buffer.shape).rstrip()
-    return f"torch.empty(({shape.rstrip(',') if len(buffer.shape) > 1 else shape}), dtype={buffer.dtype}, device=device)"
+    return f"torch.empty({shape_text(buffer.shape)}, dtype={buffer.dtype}, device=device)"
 
 
 def resolved(text: str, buffers: list[Buffer]) -> str:
@@ -159,7 +159,10 @@ def constructors(text: str, kept: list[str]) -> tuple[str, str]:
             before.insert(0, _without_forward(node) if isinstance(node, ast.ClassDef) else node)
         elif isinstance(node, ast.Assign) and _binds(node) & needed:
             before.insert(0, node)
-    return "\n\n".join(ast.unparse(node) for node in reversed(before)), ast.unparse(model)
+    before.reverse()
+    imports = [ast.unparse(n) for n in before if isinstance(n, (ast.Import, ast.ImportFrom))]
+    others = ["\n\n" + ast.unparse(n) for n in before if not isinstance(n, (ast.Import, ast.ImportFrom))]
+    return "\n".join([*imports, *others]), ast.unparse(model)
 
 
 def _without_forward(node: ast.ClassDef) -> ast.ClassDef:
@@ -175,7 +178,15 @@ def _without_forward(node: ast.ClassDef) -> ast.ClassDef:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    """Names of the module that a statement uses: not its own arguments and locals."""
+    found: set[str] = set()
+    tables = [symtable.symtable(ast.unparse(node), "problem.py", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        top = table.get_type() == "module"
+        found |= {s.get_name() for s in table.get_symbols() if s.is_global() or (top and s.is_referenced())}
+    return found
 
 
 def _binds(node: ast.stmt) -> set[str]:
@@ -188,6 +199,7 @@ def _binds(node: ast.stmt) -> set[str]:
 
 
 def shape_text(shape: tuple[Index, ...]) -> str:
-    return f"({''.join(index_text(size) + ', ' for size in shape).rstrip()})"
+    text = ", ".join(map(index_text, shape))
+    return f"({text},)" if len(shape) == 1 else f"({text})"
 
 

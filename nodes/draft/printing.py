@@ -191,6 +191,9 @@ class Statements:
             return self.reader(buffer, f"{base_text}{step}", self)
         if op == "masked":
             return self._choice(expr, scope)
+        if expr.type == "bool" and op in INFIX and all(arg.op in ("index", "const") for arg in args):
+            sides = [self.index(arg.args[0]) if arg.op == "index" else self.text(arg, scope) for arg in args]
+            return f"({sides[0]} {INFIX[op]} {sides[1]})"
         return self._operation(expr, [self.text(arg, scope) for arg in args if isinstance(arg, Expr)])
 
     def _operation(self, expr: Expr, parts: list[str]) -> str:

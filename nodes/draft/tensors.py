@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from .expressions import COMPUTED, Expr, cast, make
-from .index import Index, Ranges, estimate, flatten, number, product, strides_of, unflatten
+from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten
 
 Position = Sequence[Index]
 
@@ -97,7 +97,7 @@ class Value:
             if key not in self._computed:
                 self._computed[key] = self.formula(position)
             return self._computed[key]
-        place = sympy.expand(self.offset + sympy.Add(*(p * s for p, s in zip(position, self.strides, strict=True))))
+        place = joined(self.offset + sympy.Add(*(p * s for p, s in zip(position, self.strides, strict=True))))
         return make("load", self.buffer, place, type=COMPUTED[self.dtype])
 
     @property
@@ -125,6 +125,10 @@ class Program:
         self.definitions: list[Definition] = []
         self.libraries: list[Library] = []
         self.buffers: list[Buffer] = []
+        self.helpers: dict[str, str] = {}
+        """Python functions that calls of torch go through, by name."""
+        self.operator = ""
+        """The operator that is being lowered: what folds are named after."""
         self._order = 0
         self._names: set[str] = set()
 
@@ -200,30 +204,32 @@ class Program:
         reduced = frozenset(axis % len(source.shape) for axis in axes) if source.shape else frozenset()
         kept = [size for axis, size in enumerate(source.shape) if axis not in reduced]
         order = self.next_order()
-        outs = [self.allocate(kept, dtype, f"{source.origin}_{kind}") for dtype in dtypes]
+        origin = self.operator or source.origin
+        outs = [self.allocate(kept, dtype, f"{origin}_{kind}") for dtype in dtypes]
         definition = Definition(
-            order, kind, source.shape, reduced, element or source.at, outs, source.origin,
+            order, kind, source.shape, reduced, element or source.at, outs, origin,
             COMPUTED[dtypes[0]] if kind not in ("argmax", "argmin") else source.type,
         )  # fmt: skip
         self.definitions.append(definition)
         for out in outs:
             out.written_by = definition
-        return [self.whole(out, order, source.origin) for out in outs]
+        return [self.whole(out, order, origin) for out in outs]
 
     def scan(self, kind: str, source: Value, axis: int, dtype: torch.dtype, exclusive: bool, backwards: bool) -> Value:
         order = self.next_order()
-        out = self.allocate(source.shape, dtype, source.origin)
+        origin = self.operator or source.origin
+        out = self.allocate(source.shape, dtype, origin)
 
         def element(position: Position) -> Expr:
             return cast(source.at(position), COMPUTED[dtype])
 
         definition = Definition(
-            order, kind, source.shape, frozenset({axis % len(source.shape)}), element, [out], source.origin,
+            order, kind, source.shape, frozenset({axis % len(source.shape)}), element, [out], origin,
             COMPUTED[dtype], exclusive, backwards,
         )  # fmt: skip
         out.written_by = definition
         self.definitions.append(definition)
-        return self.whole(out, order, source.origin)
+        return self.whole(out, order, origin)
 
     def reshape(self, value: Value, shape) -> Value:
         """The same elements in another shape."""
