@@ -10,6 +10,8 @@ from pathlib import Path
 from graph.result import baseline_failed
 from graph.runs import RunError
 from harness.evaluate import Evaluator
+from harness.of_problems import measure_against
+from harness.problems import Problem
 from harness.records import Verdict
 from harness.store import Store
 from kernels.catalog import Kernel
@@ -30,6 +32,8 @@ def evaluate(
     *,
     dtypes: tuple[str, ...],
     sandbox: str,
+    own_kernels: str = "some",
+    compare: tuple[str, ...] = (),
     say: Callable[[str], None],
 ) -> Evaluation:
     """Build, check and time `source` against the baseline (name, text). Raises RunError where the baseline fails."""
@@ -37,11 +41,19 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         store = Store(Path(folder))
         candidate, base = store.put(source), store.put(text)
-        with Evaluator(kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, say=say) as evaluator:
+        with Evaluator(
+            kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, own_kernels=own_kernels, say=say
+        ) as evaluator:
             verdict = evaluator.verify(evaluator.build(candidate))
+            if verdict.passed and isinstance(kernel, Problem) and evaluator.suite(held_out=True):
+                unseen = evaluator.verify(evaluator.build(candidate), held_out=True)
+                if not unseen.passed:
+                    verdict = unseen.model_copy(update={"reason": f"on held-out sizes: {unseen.reason}"})
             if verdict.passed:
                 first = verdict if base == candidate else evaluator.verify(evaluator.build(base))
                 if not first.passed:
                     raise RunError(baseline_failed(name, first))
                 verdict = evaluator.measure(verdict, baseline=base)
+            for mode in compare:
+                verdict = measure_against(evaluator, kernel, verdict, mode)
             return Evaluation(verdict, evaluator.notices)

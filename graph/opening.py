@@ -9,11 +9,12 @@ from pathlib import Path
 
 from graph.runs import Run, RunError, RunRecord
 from graph.session import kernel_digest
+from harness import problems
 from harness.evaluate import Evaluator
 from kernels import catalog
 from nodes.context import Context
 from nodes.roles import ROLES, Policy, Role, Usage
-from nodes.state import Settings, Spent, State
+from nodes.state import Settings, Spent, State, is_problem
 
 Say = Callable[[str, str], None]
 
@@ -22,19 +23,21 @@ Say = Callable[[str, str], None]
 def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterator[Context]:
     """Raises RunError where the kernel is another one now, and whatever its parts raise where they cannot be had."""
     settings = record.settings
-    kernel = catalog.load(settings.kernel)
-    if kernel_digest(kernel.folder) != record.kernel_digest:
+    folder = problems.read(Path(settings.kernel))[0] if is_problem(settings) else catalog.load(settings.kernel).folder
+    if kernel_digest(folder) != record.kernel_digest:
         raise RunError(
-            f"the spec or the reference of {kernel.folder} has changed since run {run.id} began, so its verdicts do "
+            f"the spec or the reference of {folder} has changed since run {run.id} began, so its verdicts do "
             "not hold any more; start a new run"
         )
     policies, usage_before = answering(settings, run.folder / "transcript.jsonl", state, say)
+    kernel = problems.load(settings.kernel, settings.device)
     with Evaluator(
         kernel,
         settings.device,
         run.store,
         dtypes=settings.dtypes,
         sandbox_mode=settings.sandbox,
+        own_kernels=settings.own_kernels,
         say=lambda text: say("harness", text),
     ) as evaluator:
         if "tests" in state:

@@ -17,7 +17,7 @@ SUFFIX = {"cuda": "cu", "cpu": "cpp"}
 
 
 def best_file(run: Run, result: Result) -> Path:
-    return run.folder / f"best.{SUFFIX[result.device]}"
+    return run.folder / f"best.{'py' if result.problem else SUFFIX[result.device]}"
 
 
 def write(run: Run, result: Result) -> None:

@@ -89,12 +89,14 @@ class Door:
     checkpointer: str = ""
     """PostgreSQL's address with its password; "" is SQLite."""
 
-    def start(self, record: RunRecord, source: str, front: Front, ask: Ask) -> Ending:
-        """Begin a run. Raises RunError where its name is taken."""
+    def start(self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "") -> Ending:
+        """Begin a run; `draft` is a problem's first candidate. Raises RunError where its name is taken."""
         run = Run(self.runs_dir, record.run_id)
         run.reserve()
         with run.lock():
             run.begin(record, source)
+            if draft:
+                run.store.put(draft)
             with self.saver(run, record) as saver:
                 if saver.get_tuple(_config(run)) is not None:
                     raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
@@ -408,6 +410,8 @@ def disk_is_full(error: BaseException | None) -> bool:
 
 def kernel_digest(folder: Path) -> str:
     """Of what defines right: a run is not resumed under another spec or reference."""
+    if folder.is_file():  # a problem is its own reference
+        return digest(folder.read_bytes())
     return digest((folder / "spec.py").read_bytes(), (folder / "reference.py").read_bytes())
 
 

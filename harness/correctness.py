@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -144,11 +145,23 @@ class Layout:
         return encoded
 
 
+GIVEN: dict[str, Callable[[torch.Tensor], None]] = {}
+"""By the name in `given:<name>`: fills a tensor, or several of them one above the other, with draws of a generator that
+the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away."""
+
+
 def draw(view: torch.Tensor, values: str, workload: Workload, rng: torch.Generator) -> None:
     """Fill `view` (any shape, the tensor's dtype) in place with values of the named distribution."""
     import torch
 
     kind, _, rest = values.partition(":")
+    if kind == "given":
+        GIVEN[rest](view)
+        return
+    if kind == "integers":
+        low, high = (int(bound) for bound in rest.split(":"))
+        view.random_(low, high, generator=rng)
+        return
     if not view.dtype.is_floating_point or kind == "index":
         limit = workload.axes[rest] if kind == "index" else 127
         if view.dtype.is_floating_point:
@@ -159,6 +172,10 @@ def draw(view: torch.Tensor, values: str, workload: Workload, rng: torch.Generat
         wide = torch.empty(view.shape, dtype=torch.float32, device=view.device)
         draw(wide, values, workload, rng)
         view.copy_(wide)
+        return
+    if kind == "normal":
+        mean, deviation = (float(number) for number in rest.split(":"))
+        view.normal_(mean, deviation, generator=rng)
         return
     if kind == "range":
         low, high = (float(bound) for bound in rest.split(":"))
@@ -207,12 +224,14 @@ def _upcast(inputs: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, to
     return {name: t.to(dtype) if t.dtype.is_floating_point else t for name, t in inputs.items()}
 
 
-def _run_reference(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _run_reference(
+    kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], dtype: str = "float64"
+) -> dict[str, torch.Tensor]:
     import torch
 
     try:
         with torch.no_grad():
-            return kernel.reference(**inputs, **kernel.spec.scalars)
+            return kernel.reference_in(dtype, **inputs, **kernel.spec.scalars)
     except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError) as error:  # the user's own code
         first = str(error).strip().partition("\n")[0]
         where = f"{kernel.spec.name}: reference.py fails at {workload.label}"
@@ -280,7 +299,8 @@ def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
 
     spec = kernel.spec
     exact, rough = (
-        _run_reference(kernel, workload, _upcast(inputs, dtype)) for dtype in (torch.float64, torch.float32)
+        _run_reference(kernel, workload, _upcast(inputs, getattr(torch, dtype)), dtype)
+        for dtype in ("float64", "float32")
     )
     result = {}
     for tensor in spec.outputs:
@@ -367,9 +387,13 @@ class Cases:
         return self.kept[key]
 
 
+ALONG = ("index:", "range:", "integers:", "given:")
+
+
 def distributions(spec: Spec, extra: dict[str, tuple[str, ...]]) -> list[str]:
-    """Every distribution that some input knows, the first of the first input first; index and range draws ride along."""
-    known = [v for t in spec.inputs for v in (*t.values, *extra.get(t.name, ())) if ":" not in v]
+    """Every distribution that some input knows, the first of the first input first; index, range and given draws ride
+    along."""
+    known = [v for t in spec.inputs for v in (*t.values, *extra.get(t.name, ())) if not v.startswith(ALONG)]
     return list(dict.fromkeys(known)) or [spec.inputs[0].values[0] if spec.inputs else "ordinary"]
 
 

@@ -18,11 +18,12 @@ from types import ModuleType
 
 from pydantic import Field
 
-from harness import backends, comparison, device, light, probes, sandbox, sanitizer, timing
+from harness import backends, comparison, device, light, of_problems, probes, sandbox, sanitizer, timing
 from harness.bands import Split
 from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
+from harness.problems import Problem
 from harness.records import (
     Build,
     Cache,
@@ -97,6 +98,7 @@ class Evaluator:
         *,
         dtypes: tuple[str, ...] = (),
         sandbox_mode: str = "auto",
+        own_kernels: str = "some",
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.kernel, self.device, self.store, self.say = kernel, on, store, say
@@ -110,6 +112,8 @@ class Evaluator:
         self.facts: DeviceFacts = device.facts(on)
         self.device_bytes = device.memory_bytes(on)
         self.sandbox_mode = sandbox_mode
+        self.own_kernels = own_kernels
+        """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
         self.notices: tuple[str, ...] = ()
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
@@ -161,14 +165,16 @@ class Evaluator:
     def _key(self, *parts: str) -> str:
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
         values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
-        reference = (self.kernel.folder / "reference.py").read_text()
+        reference = self.kernel.identity()
         spec = self.spec.model_dump_json(exclude={"workloads"})
         return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *parts)
 
     # --- build ---------------------------------------------------------------------------------------------------
 
     def backend(self, candidate: str) -> ModuleType:
-        module = backends.for_source(self.store.get(candidate), self.device)
+        text = self.store.get(candidate)
+        problem = isinstance(self.kernel, Problem) and backends.is_python(text)
+        module = backends.for_source(text, self.device, problem=problem)
         if missing := module.why_unavailable():
             raise MissingTool(missing)
         return module
@@ -272,7 +278,9 @@ class Evaluator:
         """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
         artefact = Path(build.artefact)
         worker: Worker
-        if is_python_side(backends.get(build.backend)):
+        if isinstance(self.kernel, Problem) and build.backend == "model_new":
+            worker = self.kernel.start(build.candidate, artefact, libraries=self.own_kernels == "some")
+        elif is_python_side(backends.get(build.backend)):
             if self._zygote is not None and not self._zygote.alive:
                 self._zygote.close()
                 self._zygote = None
@@ -334,6 +342,7 @@ class Evaluator:
         start = time.perf_counter()
         checks: list[Check] = []
         warnings: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
         outcome, reason = Outcome.PASSED, ""
         try:
             if not build.ok:
@@ -348,7 +357,9 @@ class Evaluator:
                         if not check.passed:
                             raise WorkerFailure(*failure(check))
             warnings = tuple(worker.warnings)
-            if self.device == "cuda" and is_python_side(backends.get(build.backend)):
+            if isinstance(self.kernel, Problem):
+                notes = of_problems.look_at_kernels(self, self.kernel, build, workloads[0])
+            elif self.device == "cuda" and is_python_side(backends.get(build.backend)):
                 self._refuse_library_kernels(build, workloads[0])
         except WorkerFailure as fault:
             outcome, reason = fault.outcome, fault.reason
@@ -361,6 +372,8 @@ class Evaluator:
             reason=reason,
             checks=tuple(checks),
             warnings=warnings,
+            notes=notes,
+            degenerate=of_problems.degenerate(self, self.kernel) if isinstance(self.kernel, Problem) else (),
             build=build,
             seconds=time.perf_counter() - start,
         )
@@ -726,6 +739,7 @@ class Evaluator:
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
+        self.kernel.close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None

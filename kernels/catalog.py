@@ -70,6 +70,17 @@ class Kernel:
                 raise KernelError(f"{path}: reference() returned no {tensor.name!r}, which the spec lists as an output")
         return expected
 
+    def reference_in(self, dtype: str, /, **arguments: Any) -> dict[str, Tensor]:
+        """`reference`, told in which dtype ("float64" or "float32") it is to compute, as the float inputs say, too."""
+        return self.reference(**arguments)
+
+    def identity(self) -> str:
+        """What changes when the reference does; the spec is apart."""
+        return (self.folder / "reference.py").read_text()
+
+    def close(self) -> None:
+        """End what the kernel has started: nothing here."""
+
     def baselines(self, device: Device) -> dict[str, Path]:
         """`baseline.cu` under the name "baseline", `baseline.<name>.cu` under <name>; `.cpp` and `.py` alike."""
         return _files(self.folder, "baseline", device)

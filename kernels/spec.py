@@ -14,20 +14,22 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Dtype = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8"
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8", "bool"
 ]
 DTYPE_BYTES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 Device = Literal["cuda", "cpu"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
-# What a generator may put into a float input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
+# What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
+# `integers:low:high` leaves `high` out; `given` asks a generator of the problem's own (harness/correctness.py, GIVEN).
 Values = Annotated[
     str,
     Field(
-        pattern=r"^(ordinary|large|tiny|zeros|outliers|infinities|uniform|index:[a-z_0-9]+|range:-?[0-9.]+:-?[0-9.]+)$"
+        pattern=r"^(ordinary|large|tiny|zeros|outliers|infinities|uniform|index:[a-z_0-9]+|range:-?[0-9.]+:-?[0-9.]+"
+        r"|normal:-?[0-9.]+:[0-9.]+|integers:-?[0-9]+:-?[0-9]+|given:[a-z0-9_]+)$"
     ),
 ]
 ORDINARY_VALUES: tuple[str, ...] = ("ordinary", "large", "tiny", "zeros", "outliers")
@@ -141,6 +143,8 @@ class Spec(Frozen):
     default_baseline: dict[Device, str] = Field(default_factory=dict)
     flops: str = "0"
     """Floating-point operations of one call, an expression of the axes."""
+    problem: bool = False
+    """A PyTorch module to be made faster: candidates are a ModelNew, the arguments those of its forward."""
     library: str | None = None
     """What a user would call instead, as `package.function`, for the report."""
 

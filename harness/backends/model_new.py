@@ -41,3 +41,90 @@
 - In a problem whose outputs are random (live dropout) torch's generator is set to the same state before Model's and
   ModelNew's forward: the same draws of the same shapes in the same order give the same masks.
 """
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+from harness.backends import Compiled, cpu, cuda, is_python, python_module
+from harness.records import DeviceFacts
+
+SUFFIX = ".py"
+DEVICE = "any"
+PYTHON_SIDE = True
+PROBLEMS = True
+"""Candidates of problems only; of a kernel a ModelNew is a python_module."""
+ARTEFACT = "candidate"
+"""A folder: candidate.py, native.so where it has native code for the device, extensions where it brings some."""
+SOURCES = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
+
+
+def takes(text: str) -> bool:
+    return is_python(text)
+
+
+def why_unavailable() -> str:
+    return python_module.why_unavailable()
+
+
+def identity(facts: DeviceFacts) -> str:
+    native = cuda if facts.device == "cuda" else cpu
+    return f"{python_module.identity(facts)} {'' if native.why_unavailable() else native.identity(facts)}"
+
+
+def native_source(text: str, device: str) -> str:
+    """The literal of this device's constant, "" where there is none. Raises ValueError where it is no plain literal."""
+    found = _literal(text, device)
+    return "" if found is None else found.value  # type: ignore[return-value]
+
+
+def with_native_source(text: str, device: str, written: str) -> str:
+    """`text` with another literal in this device's constant. Raises ValueError where it has none."""
+    found = _literal(text, device)
+    if found is None or found.end_lineno is None or found.end_col_offset is None:
+        raise ValueError(f"the source has no {SOURCES[device]}")
+    lines = text.encode().splitlines(keepends=True)
+    before = b"".join(lines[: found.lineno - 1]) + lines[found.lineno - 1][: found.col_offset]
+    behind = lines[found.end_lineno - 1][found.end_col_offset :] + b"".join(lines[found.end_lineno :])
+    plain = "'''" not in written and not written.endswith(("'", "\\")) and "\r" not in written
+    literal = f"r'''{written}'''" if plain else repr(written)
+    return (before + literal.encode() + behind).decode()
+
+
+def _literal(text: str, device: str) -> ast.Constant | None:
+    name, found = SOURCES[device], None
+    for node in ast.parse(text).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            value = node.value  # type: ignore[union-attr]
+            if not isinstance(value, ast.Constant) or not isinstance(value.value, str) or found is not None:
+                raise ValueError(f"line {node.lineno}: {name} must be one plain string literal, assigned once")
+            found = value
+    return found
+
+
+def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str) -> Compiled:
+    text = source.read_text()
+    done = python_module.compile(source, artefact, facts, timeout_s, entry)
+    if not done.ok:
+        return done
+    try:
+        written = native_source(text, facts.device)
+    except ValueError as error:
+        return Compiled(False, f"candidate.py: error: {error}")
+    if not written:
+        return done
+    native = cuda if facts.device == "cuda" else cpu
+    if missing := native.why_unavailable():
+        return Compiled(False, f"{SOURCES[facts.device]} cannot be compiled: {missing}")
+    path = source.with_name(f"native{native.SUFFIX}")
+    path.write_text(written)
+    library = source.with_name("native.so")
+    built = native.compile(path, library, facts, timeout_s)
+    if built.ok:
+        shutil.move(library, artefact / "native.so")
+    return Compiled(built.ok, built.log, built.resources)

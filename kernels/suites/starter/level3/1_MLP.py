@@ -1,5 +1,7 @@
 """A perceptron of three layers."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
@@ -9,7 +11,7 @@ class Model(nn.Module):
         super().__init__()
         widths = [into, *hidden]
         layers = []
-        for a, b in zip(widths, hidden):
+        for a, b in pairwise(widths):
             layers += [nn.Linear(a, b), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], out))
 
