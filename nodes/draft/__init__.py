@@ -11,9 +11,11 @@
 Nothing but torch and the standard library is imported, so that the whole runs in the problem's box: `python -I .../nodes/draft`.
 """
 
+from typing import Any
+
 from .tensors import NoDraft
 
-__all__ = ["NoDraft", "draft"]
+__all__ = ["NoDraft", "answer", "draft"]
 
 
 def draft(problem: str, device: str, dtype: str | None = None) -> str:
@@ -21,6 +23,12 @@ def draft(problem: str, device: str, dtype: str | None = None) -> str:
 
     Executes the problem's code. Raises NoDraft, one sentence, where no kernel can be drafted.
     """
+    return answer(problem, device, dtype)["source"]
+
+
+def answer(problem: str, device: str, dtype: str | None = None) -> dict[str, Any]:
+    """The same with `notes` (what was rewritten and why that holds, what stays with libraries) and `kernels`: name, operators and
+    loops, first and last line in the candidate's text."""
     from .drafting import drafted
 
-    return drafted(problem, device, dtype).source
+    return drafted(problem, device, dtype).answer()

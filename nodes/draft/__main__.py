@@ -1,4 +1,4 @@
-"""`python -I nodes/draft PROBLEM DEVICE ANSWER [DTYPE]`: writes `{"source": ...}` or `{"none": sentence}` to ANSWER."""
+"""`python -I nodes/draft PROBLEM DEVICE ANSWER [DTYPE]` writes JSON to ANSWER: source, notes and kernels, or `{"none": sentence}`."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ def main() -> None:
     package = _package()
     problem, device, answer, *dtype = sys.argv[1:]
     try:
-        found = {"source": package.draft(Path(problem).read_text(encoding="utf-8"), device, *dtype)}
+        found = package.answer(Path(problem).read_text(encoding="utf-8"), device, *dtype)
     except package.NoDraft as none:
         found = {"none": str(none)}
     Path(answer).write_text(json.dumps(found), encoding="utf-8")

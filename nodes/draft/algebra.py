@@ -45,8 +45,8 @@ transposed_convolution_sums = Own(
 )
 
 
-def rewritten(graph: fx.Graph) -> list[str]:
-    """Applies every rule wherever it holds; the names of those that did."""
+def rewritten(graph: fx.Graph) -> list[tuple[str, str]]:
+    """Applies every rule wherever it holds; those that did, each with the first line of its algebra."""
     applied = []
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -55,7 +55,7 @@ def rewritten(graph: fx.Graph) -> list[str]:
             new = rule(node)
             if new is not None:
                 node.replace_all_uses_with(new)
-                applied.append(rule.__name__)
+                applied.append((rule.__name__, (rule.__doc__ or "").splitlines()[0]))
                 break
     graph.eliminate_dead_code()
     return applied

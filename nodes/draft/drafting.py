@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
@@ -29,10 +31,23 @@ class Drafted:
 
     source: str
     natives: list[Native]
-    rules: list[str]
-    """Rules of algebra.py that applied."""
+    rules: list[tuple[str, str]]
+    """Rules of algebra.py that applied, each with the first sentence of its algebra."""
     libraries: list[str]
     """Operators that stay calls of torch."""
+
+    def answer(self) -> dict[str, Any]:
+        """What is written for the drafter's node."""
+        notes = [f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)]
+        if self.libraries:
+            counts = Counter(self.libraries)
+            notes.append("left to torch: " + ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items()))
+        kernels = []
+        for native in self.natives:
+            first = self.source[: self.source.index(native.text)].count("\n") + 1
+            last = first + native.text.rstrip("\n").count("\n")
+            kernels.append({"name": native.name, "summary": native.summary, "first_line": first, "last_line": last})
+        return {"source": self.source, "notes": notes, "kernels": kernels}
 
 
 def drafted(problem: str, device: str, dtype: str | None = None) -> Drafted:
