@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from . import lower_norms, lower_pointwise, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
+from . import lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
 from .algebra import prepared, rewritten
 from .exported import Exported, export, forward_arguments
 from .expressions import COMPUTED, constant, make
@@ -22,7 +22,14 @@ from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, Value
 
+PLAIN_PRODUCTS = (
+    "the module is nothing but products that a library computes; they are drafted as plain tiles in true FP32, to start from, not to win"
+)
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
+
+
+class NothingOwn(NoDraft):
+    """Every operator stays with a library."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,11 @@ class Drafted:
     """Rules of algebra.py that applied, each with the first sentence of its algebra."""
     libraries: list[str]
     """Operators that stay calls of torch."""
+    own_products: bool
 
     def answer(self) -> dict[str, Any]:
         """What is written for the drafter's node."""
-        notes = [f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)]
+        notes = [PLAIN_PRODUCTS] * self.own_products + [f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)]
         if self.libraries:
             counts = Counter(self.libraries)
             notes.append("left to torch: " + ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items()))
@@ -54,15 +62,19 @@ def drafted(problem: str, device: str, dtype: str | None = None) -> Drafted:
     if device not in CONSTANTS:
         raise ValueError(f"device is {device!r}; a draft is for cuda or cpu")
     exported = export(problem, getattr(torch, dtype) if dtype else None)
-    return _Draft(problem, device, exported).result()
+    rules = rewritten(exported.graph.graph)
+    try:
+        return _Draft(problem, device, exported, rules).result()
+    except NothingOwn:
+        return _Draft(problem, device, exported, rules, own_products=True).result()
 
 
 class _Draft:
-    def __init__(self, problem: str, device: str, exported: Exported) -> None:
+    def __init__(self, problem: str, device: str, exported: Exported, rules, own_products: bool = False) -> None:
         self.problem, self.device, self.exported = problem, device, exported
         self.signature, self.names = forward_arguments(problem)
         self.program = Program(_hints(exported))
-        self.program.device = device
+        self.program.device, self.program.own_products, self.rules = device, own_products, rules
         self.program.reserve([*self.names, "self", "device", "native", "torch", "ctypes", "row", "rows", "threads", "blocks"])
         self.values: dict[torch.fx.Node, Value] = {}
         self.head: list[str] = []
@@ -72,7 +84,6 @@ class _Draft:
 
     def result(self) -> Drafted:
         graph = self.exported.graph.graph
-        self.rules = rewritten(graph)
         self._placeholders(graph)
         self._prepare(graph)
         lower(self.program, graph, self.values)
@@ -84,7 +95,7 @@ class _Draft:
         for kernel in kernels:
             kernel.name = self.program.name(_kernel_name(kernel))
         if not kernels:
-            raise NoDraft(f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}")
+            raise NothingOwn(f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}")
         in_place = self._in_place(partition, moved)
         for buffer, target in in_place.items():
             buffer.text = target
@@ -97,7 +108,7 @@ class _Draft:
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
         lines = [*self.head, *forward.lines, *self.tail, f"return {text}"]
-        return Drafted(self._text(made, lines), made, self.rules, _libraries(partition))
+        return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), self.program.own_products)
 
     # ------------------------------------------------------------------------------------------ what comes in
 
@@ -165,7 +176,7 @@ class _Draft:
         """A parameter, a buffer or a tensor attribute of the module."""
         value = node.meta["val"]
         number = self.exported.graph.constants.get(spec.target)
-        if spec.kind == InputKind.CONSTANT_TENSOR and not hasattr(self.exported.model, spec.target.split(".")[0]):
+        if spec.kind == InputKind.CONSTANT_TENSOR and not _has(self.exported.model, spec.target):
             return self._number(node, spec.target, number)
         text = parameter_text(self.exported.model, spec.target)
         buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
@@ -179,7 +190,7 @@ class _Draft:
         if number.dim() == 0:
             value = constant(number.item(), COMPUTED[number.dtype])
             return self.program.formula((), number.dtype, lambda position: value, name)
-        buffer = self.program.allocate(shape_of(number), number.dtype, name)
+        buffer = self.program.allocate(shape_of(number), number.dtype, name.replace(".", "_"))
         buffer.text = f"self.{buffer.name}"
         made = f"torch.tensor({number.tolist()!r}, dtype={number.dtype})"
         self.kept.append(f'self.register_buffer("{buffer.name}", {made}, persistent=False)')
@@ -248,6 +259,15 @@ class _Draft:
             "".join(line + "\n" for line in imports) + before + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
             f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    def forward({arguments}):\n{forward}\n"
         )
+
+
+def _has(model: torch.nn.Module, path: str) -> bool:
+    holder = model
+    for part in path.split("."):
+        if not hasattr(holder, part):
+            return False
+        holder = getattr(holder, part)
+    return True
 
 
 def _reads(step) -> list[Buffer]:

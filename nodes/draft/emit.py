@@ -145,6 +145,9 @@ class Emitter:
                 top.lines.append("    " * (top.indent + depth) + "}")
         elif looped:
             self._elements(top, top, looped, accumulators)
+        if self.kernel.inner:  # what was named in the loop is gone with it
+            for member in looped:
+                self.registers.pop(member.definition.outs[0], None)
         for member in folds:
             self._finish(top, member, accumulators[member])
         self._per_row(top, [m for m in members if m.per_row])

@@ -61,6 +61,12 @@ class Ranges:
         self.ends[symbol] = number(end)
         return symbol
 
+    def named(self, name: str, end: int | Index) -> sympy.Symbol:
+        """The same, with a name even where the end is one."""
+        symbol = sympy.Symbol(name, integer=True, nonnegative=True)
+        self.ends[symbol] = number(end)
+        return symbol
+
     def highest(self, expression: Index) -> Index | None:
         """The largest value that the expression can take, or None where a negative term leaves that open."""
         if expression.is_Integer:

@@ -214,7 +214,7 @@ def deviation_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False):
 # ---------------------------------------------------------------------------------------------- softmax
 
 
-def _shifted(low: Lowering, a: Value, axes: list[int]) -> tuple[Value, Value]:
+def shifted(low: Lowering, a: Value, axes: list[int]) -> tuple[Value, Value]:
     """The maximum and the sum of exp(x - maximum), folded axes kept as ones. Long rows are read once for both."""
     rank, dtype = len(a.shape), torch.float64 if a.dtype == torch.float64 else torch.float32
     low.settle(a, 3)
@@ -233,7 +233,7 @@ def _shifted(low: Lowering, a: Value, axes: list[int]) -> tuple[Value, Value]:
 
 def _over(low: Lowering, a: Value, dim: int, function) -> Value:
     """A formula of x, the maximum and the sum of exponentials along an axis."""
-    highest, exponentials = _shifted(low, a, [dim % len(a.shape)] if a.shape else [])
+    highest, exponentials = shifted(low, a, [dim % len(a.shape)] if a.shape else [])
     type = COMPUTED[low.dtype]
 
     def formula(position):
@@ -260,7 +260,7 @@ def logsumexp(low: Lowering, a, dims, keepdim=False):
     axes = axes_of(dims, len(a.shape))
     if all(a.shape[axis] == 1 for axis in axes):
         return _of_one(low, a, axes, keepdim, None, low.dtype)
-    highest, exponentials = _shifted(low, a, axes)
+    highest, exponentials = shifted(low, a, axes)
     infinite = constant(float("inf"), highest.type)
 
     def formula(position):
@@ -359,7 +359,7 @@ def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEA
     if weight is not None or smoothing or target.dtype != torch.int64 or len(logits.shape) < 2:
         return None
     low.program.realise(logits)
-    highest, exponentials = _shifted(low, logits, [1])
+    highest, exponentials = shifted(low, logits, [1])
     type = highest.type
 
     def element(position):

@@ -19,6 +19,8 @@ from .index import Index, number, size_symbol
 from .tensors import NoDraft, Position, Program, Value
 
 LOWERINGS: dict[str, Callable[..., Any]] = {}
+PRODUCTS: dict[str, Callable[..., Any]] = {}
+"""Lowerings of what a library does better, used only where a module has nothing else."""
 
 CHECKS = ("aten._assert", "aten.sym_constrain", "<built-in function", "aten.sym_size")
 """Operators that look at sizes and types only, and that the forward's own checks stand for."""
@@ -139,6 +141,9 @@ def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None
         program.operator = lowering.name
         found = LOWERINGS.get(name)
         result = found(lowering, *arguments, **keywords) if found else None
+        if result is None and program.own_products:
+            own = PRODUCTS.get(name)
+            result = own(lowering, *arguments, **keywords) if own else None
         if result is None:
             result = library.call(lowering, arguments, keywords)
         values[node] = result

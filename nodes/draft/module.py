@@ -143,23 +143,18 @@ def constructors(text: str, kept: list[str]) -> tuple[str, str]:
     model = _Renamed().visit(_without_forward(model))
     model.name = "ModelNew"
     _prepares(model, kept)
-    needed = _names(model)
-    before: list[ast.stmt] = []
-    for node in reversed(tree.body[: [n.name if isinstance(n, ast.ClassDef) else "" for n in tree.body].index("Model")]):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            before.append(node)
-            continue
-        node = _without_forward(node) if isinstance(node, ast.ClassDef) else node
-        if _binds(node) & needed:
-            needed |= _names(node)
-            before.append(node)
-    after = tree.body[tree.body.index(next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model")) + 1 :]
-    for node in after:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and _binds(node) & needed:
-            before.insert(0, _without_forward(node) if isinstance(node, ast.ClassDef) else node)
-        elif isinstance(node, ast.Assign) and _binds(node) & needed:
-            before.insert(0, node)
-    before.reverse()
+    others = [
+        _without_forward(n) if isinstance(n, ast.ClassDef) else n for n in tree.body
+        if not (isinstance(n, ast.ClassDef) and n.name == "Model")
+    ]  # fmt: skip
+    needed, kept_nodes = _names(model), set()
+    while True:
+        more = [n for n in others if n not in kept_nodes and _binds(n) & needed and not isinstance(n, ast.Expr)]
+        if not more:
+            break
+        kept_nodes.update(more)
+        needed = needed.union(*map(_names, more))
+    before = [n for n in others if n in kept_nodes or isinstance(n, (ast.Import, ast.ImportFrom))]
     imports = [ast.unparse(n) for n in before if isinstance(n, (ast.Import, ast.ImportFrom))]
     others = ["\n\n" + ast.unparse(n) for n in before if not isinstance(n, (ast.Import, ast.ImportFrom))]
     return "\n".join([*imports, *others]), ast.unparse(model)

@@ -14,8 +14,8 @@ from .expressions import Expr, loads_of
 from .index import Index, flatten, joined, product, unflatten
 from .tensors import Buffer, Definition, Library, Program
 
-ROW, FLAT = "row", "flat"
-"""ROW: a block or a warp to a row, its threads along the folded axes. FLAT: a thread to each kept element, folding alone."""
+ROW, FLAT, TILE = "row", "flat", "tile"
+"""ROW: a block or a warp to a row, its threads along the folded axes. FLAT: a thread to each kept element, folding alone. TILE: see tiles.py."""
 
 SPLIT_BELOW = 256
 """Rows below which a device's multiprocessors are not busy with a block to a row."""
@@ -121,6 +121,8 @@ class Partition:
     # ------------------------------------------------------------------------------------------ a new kernel
 
     def _begin(self, definition: Definition) -> Kernel:
+        if definition.kind == "product":
+            return self._begin_product(definition)
         kernel = self._space(definition.ranges, definition.reduced, definition)
         kernel.order = definition.order
         if definition.kind.startswith("scan"):
@@ -128,6 +130,20 @@ class Partition:
         member = self._member(kernel, definition, len(self.steps))
         assert member is not None, f"{definition.origin} does not fit its own kernel"
         kernel.members.append(member)
+        return kernel
+
+    def _begin_product(self, definition: Definition) -> Kernel:
+        """Its loops are batch, row, column, depth."""
+        self._spaces += 1
+        number, variables, batch = self._spaces, self.program.ranges, definition.ranges[:-3]
+        ends = [product(batch), *definition.ranges[-3:]]
+        loops = [
+            variables.named(f"{word}_{number}", end) for word, end in zip(("batch", "m", "n", "k"), ends, strict=True)
+        ]
+        kernel = Kernel(definition.ranges, definition.reduced, sympy.Integer(0), [*unflatten(loops[0], batch, variables), *loops[1:]])
+        kernel.layout, kernel.inner, kernel.order = TILE, list(zip(loops, ends, strict=True)), definition.order
+        place = joined(flatten(kernel.axes[:-1], definition.ranges[:-1]))
+        kernel.members.append(Member(definition, definition.element(kernel.axes), 0, [place], False))
         return kernel
 
     def _space(self, ranges, reduced, definition: Definition) -> Kernel:
@@ -165,7 +181,7 @@ class Partition:
     # ------------------------------------------------------------------------------------------ joining one
 
     def _join(self, kernel: Kernel, definition: Definition, position: int) -> bool:
-        if definition.kind.startswith("scan"):
+        if definition.kind.startswith("scan") or definition.kind == "product" or kernel.layout == TILE:
             return False
         if not definition.reduced:
             member = self._member(kernel, definition, position)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from .emit import Emitter
 from .index import index_is_divided
-from .partition import ROW, Kernel, Partition
+from .partition import ROW, TILE, Kernel, Partition
 from .prelude import prelude
 from .printing import index_text
+from .tiles import TileEmitter
 
 MOST_BLOCKS = 8192
 """Blocks of 256 threads, each thread a loop: enough for any device, few enough that starting them costs little."""
@@ -36,8 +37,11 @@ def source(kernels: list[Native], device: str) -> str:
 
 
 def native(kernel: Kernel, partition: Partition, device: str) -> Native:
-    emitter = Emitter(kernel, partition, device)
     summary = _summary(kernel)
+    if kernel.layout == TILE:
+        tiles = TileEmitter(kernel, partition, device)
+        return Native(kernel.name, tiles.arguments(), _tiles(kernel, tiles, summary), summary, [])
+    emitter = Emitter(kernel, partition, device)
     text = _cuda(kernel, emitter, summary) if device == "cuda" else _cpp(kernel, emitter, summary)
     return Native(kernel.name, emitter.arguments(), text, summary, [name for name, _ in emitter.scalars()])
 
@@ -48,6 +52,30 @@ def _summary(kernel: Kernel) -> str:
     inner = " x ".join(index_text(end) for _, end in kernel.inner)
     space = f"{index_text(kernel.rows)} rows of {inner}" if inner else f"{index_text(kernel.rows)} elements"
     return f"{', '.join(operators)}: {space}"
+
+
+def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
+    parameters = tiles.parameters()
+    if tiles.device == "cpu":
+        head = [f"// {summary}", f'extern "C" void {kernel.name}(', f"    {', '.join(parameters)}) {{"]
+        return "\n".join([*head, *tiles.cpp(), "}", ""])
+    restricted = [p.replace("* ", "* __restrict__ ", 1) for p in parameters]
+    name = f"{kernel.name}_kernel"
+    return "\n".join(
+        [
+            f"// {summary}",
+            f"__global__ void {name}(",
+            f"    {', '.join(restricted)}) {{",
+            *tiles.cuda(),
+            "}",
+            "",
+            f'extern "C" void {kernel.name}(',
+            f"    {', '.join([*parameters, 'cudaStream_t stream'])}) {{",
+            *tiles.cuda_launch(name, ", ".join(tiles.arguments())),
+            "}",
+            "",
+        ]
+    )
 
 
 def _cpp(kernel: Kernel, emitter: Emitter, summary: str) -> str:

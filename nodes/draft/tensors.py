@@ -42,8 +42,8 @@ class Definition:
     """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
 
     `map`: out[position] = element(position). A fold (`sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all`, `welford`: mean
-    and sum of squared deviations, `softmax`: maximum and sum of exponentials shifted by it): outs[...][kept axes]. `scan_sum`,
-    `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
+    and sum of squared deviations, `softmax`: maximum and sum of exponentials shifted by it): outs[...][kept axes]. `product`: a sum of products along
+    the last axis, of matrices. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
     """
 
     order: int
@@ -127,6 +127,8 @@ class Program:
         self.buffers: list[Buffer] = []
         self.helpers: dict[str, str] = {}
         """Python functions that calls of torch go through, by name."""
+        self.own_products = False
+        """Whether matrix products and convolutions become kernels of our own too."""
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0
@@ -214,6 +216,17 @@ class Program:
         for out in outs:
             out.written_by = definition
         return [self.whole(out, order, origin) for out in outs]
+
+    def multiply(self, ranges, element: Callable[[Position], Expr], dtype: torch.dtype, shape) -> Value:
+        """A product of matrices of our own: over (*batch, rows, columns, depth), the last one summed."""
+        order = self.next_order()
+        out = self.allocate(shape, dtype, self.operator)
+        ranges = tuple(map(number, ranges))
+        last = frozenset({len(ranges) - 1})
+        definition = Definition(order, "product", ranges, last, element, [out], self.operator, COMPUTED[dtype])
+        out.written_by = definition
+        self.definitions.append(definition)
+        return self.whole(out, order, self.operator)
 
     def scan(self, kind: str, source: Value, axis: int, dtype: torch.dtype, exclusive: bool, backwards: bool) -> Value:
         order = self.next_order()
