@@ -74,7 +74,11 @@ def record(path: Path, device: str, build: bool) -> dict:
         said = {"problem": f"{path.parent.name}/{path.stem}"}
         if code != 0 or not out.is_file():
             lines = output.strip().splitlines() or ["no reason given"]
-            return {**said, "none": f"the drafter failed: {lines[-1][:300]}", "seconds": round(time.monotonic() - began, 1)}
+            return {
+                **said,
+                "none": f"the drafter failed: {lines[-1][:300]}",
+                "seconds": round(time.monotonic() - began, 1),
+            }
         answer = json.loads(out.read_text())
         said["seconds"] = round(time.monotonic() - began, 1)
         if "none" in answer:
@@ -98,7 +102,14 @@ def compiled(text: str, device: str, scratch: Path) -> str:
     if device == "cuda":
         if home is None:
             raise SystemExit("--build for cuda needs nvcc; install the CUDA toolkit or set CUDA_HOME")
-        command = [str(home / "bin" / "nvcc"), "-std=c++17", "-ptx", "-arch=compute_90", "-o", str(scratch / "draft.ptx")]
+        command = [
+            str(home / "bin" / "nvcc"),
+            "-std=c++17",
+            "-ptx",
+            "-arch=compute_90",
+            "-o",
+            str(scratch / "draft.ptx"),
+        ]
     else:
         command = ["g++", "-std=c++17", "-fopenmp", "-fsyntax-only"]
     code, output = run_boxed([*command, str(source)], scratch, [str(home)] if home else [], BUILD_S)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-
 aten = torch.ops.aten
 SCALING = ("aten.mul.Tensor", "aten.div.Tensor", "aten.mul.Scalar", "aten.div.Scalar")
 PANELS = 4
@@ -99,9 +98,9 @@ def diagonal_product(node: fx.Node) -> fx.Node | None:
         return None
     left, right = node.args
     for matrix, other, axis in ((left, right, 1), (right, left, 0)):
-        if _is(matrix, "aten.diag.default", "aten.diag_embed.default") and matrix.args[1:] in ((), (0,)):
-            if _rank(matrix.args[0]) == 1 and _rank(other) == 2 and not matrix.kwargs:
-                return insert(node, aten.mul.Tensor, other, insert(node, aten.unsqueeze.default, matrix.args[0], axis))
+        diagonal = _is(matrix, "aten.diag.default", "aten.diag_embed.default") and matrix.args[1:] in ((), (0,))
+        if diagonal and _rank(matrix.args[0]) == 1 and _rank(other) == 2 and not matrix.kwargs:
+            return insert(node, aten.mul.Tensor, other, insert(node, aten.unsqueeze.default, matrix.args[0], axis))
     return None
 
 
@@ -231,14 +230,18 @@ def mean_of_transposed_convolution(node: fx.Node) -> fx.Node | None:
     defaults = [None, [1] * rank, [0] * rank, [0] * rank, 1, [1] * rank]
     x, weight, *rest = product.args
     bias, stride, padding, _, groups, dilation = [*rest, *defaults[len(rest) :]]
-    stride, padding, dilation = ([n] * rank if isinstance(n, int) else (list(n) * rank)[:rank] for n in (stride, padding, dilation))
+    stride, padding, dilation = (
+        [n] * rank if isinstance(n, int) else (list(n) * rank)[:rank] for n in (stride, padding, dilation)
+    )
     places = list(product.meta["val"].shape[2:])
     sizes = list(x.meta["val"].shape[2:])
     if groups != 1 or not all(isinstance(n, int) for n in [*places, *sizes]):
         return None
     parts = _same_ranges(list(weight.meta["val"].shape[2:]), sizes, places, stride, padding, dilation)
     sums = insert(node, transposed_convolution_sums, x, tuple(ranges for ranges, _ in parts))
-    weights = [insert(node, aten.sum.dim_IntList, _window(node, weight, ks), list(range(2, rank + 2))) for _, ks in parts]
+    weights = [
+        insert(node, aten.sum.dim_IntList, _window(node, weight, ks), list(range(2, rank + 2))) for _, ks in parts
+    ]
     total = insert(node, aten.mm.default, sums, insert(node, aten.cat.default, weights, 0))
     count = 1
     for size in places:
@@ -302,10 +305,18 @@ def prepared(graph: fx.Graph, held: dict[fx.Node, str], changing: set[fx.Node]) 
     texts = {node: text for node, text in held.items() if node not in changing}
     found: dict[fx.Node, list[str]] = {}
     for node in graph.nodes:
-        if node.op != "call_function" or not str(node.target).startswith("aten.") or not isinstance(node.meta.get("val"), torch.Tensor):
+        if (
+            node.op != "call_function"
+            or not str(node.target).startswith("aten.")
+            or not isinstance(node.meta.get("val"), torch.Tensor)
+        ):
             continue
         reads = node.all_input_nodes
-        if not reads or not all(read in texts for read in reads) or any(word in node.name for word in ("rand", "dropout", "bern")):
+        if (
+            not reads
+            or not all(read in texts for read in reads)
+            or any(word in node.name for word in ("rand", "dropout", "bern"))
+        ):
             continue
         texts[node] = _text(node, texts)
     for node in texts:
@@ -316,7 +327,20 @@ def prepared(graph: fx.Graph, held: dict[fx.Node, str], changing: set[fx.Node]) 
 
 
 def _only_views(node: fx.Node) -> bool:
-    views = ("permute", "view", "unsqueeze", "slice", "select", "expand", "transpose", "t", "squeeze", "reshape", "alias", "detach")
+    views = (
+        "permute",
+        "view",
+        "unsqueeze",
+        "slice",
+        "select",
+        "expand",
+        "transpose",
+        "t",
+        "squeeze",
+        "reshape",
+        "alias",
+        "detach",
+    )
     name = str(node.target).split(".")[1]
     return name in views and (node.args[0].op == "placeholder" or _only_views(node.args[0]))
 
@@ -331,7 +355,7 @@ def _text(node: fx.Node, texts: dict[fx.Node, str]) -> str:
             return f'float("{argument}")'
         return "None" if isinstance(argument, torch.device) else repr(argument)
 
-    parts = [one(a) for a in node.args] + [f"{k}={one(v)}" for k, v in node.kwargs.items() if k not in ("device", "layout")]
+    parts = [one(a) for a in node.args] + [
+        f"{k}={one(v)}" for k, v in node.kwargs.items() if k not in ("device", "layout")
+    ]
     return f"torch.ops.{node.target}({', '.join(parts)})"
-
-

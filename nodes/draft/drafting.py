@@ -14,17 +14,15 @@ from . import lower_norms, lower_pointwise, lower_products, lower_reductions, lo
 from .algebra import prepared, rewritten
 from .exported import Exported, export, forward_arguments
 from .expressions import COMPUTED, constant, make
-from .lowering import lower, shape_of, size_of
 from .library import index_text, tensor_text
+from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
 from .partition import Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, Value
 
-PLAIN_PRODUCTS = (
-    "the module is nothing but products that a library computes; they are drafted as plain tiles in true FP32, to start from, not to win"
-)
+PLAIN_PRODUCTS = "the module is nothing but products that a library computes; they are drafted as plain tiles in true FP32, to start from, not to win"
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 
 
@@ -46,10 +44,14 @@ class Drafted:
 
     def answer(self) -> dict[str, Any]:
         """What is written for the drafter's node."""
-        notes = [PLAIN_PRODUCTS] * self.own_products + [f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)]
+        notes = [PLAIN_PRODUCTS] * self.own_products + [
+            f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)
+        ]
         if self.libraries:
             counts = Counter(self.libraries)
-            notes.append("left to torch: " + ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items()))
+            notes.append(
+                "left to torch: " + ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
+            )
         kernels = []
         for native in self.natives:
             first = self.source[: self.source.index(native.text)].count("\n") + 1
@@ -75,7 +77,9 @@ class _Draft:
         self.signature, self.names = forward_arguments(problem)
         self.program = Program(_hints(exported))
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
-        self.program.reserve([*self.names, "self", "device", "native", "torch", "ctypes", "row", "rows", "threads", "blocks"])
+        self.program.reserve(
+            [*self.names, "self", "device", "native", "torch", "ctypes", "row", "rows", "threads", "blocks"]
+        )
         self.values: dict[torch.fx.Node, Value] = {}
         self.head: list[str] = []
         self.tail: list[str] = []
@@ -95,7 +99,9 @@ class _Draft:
         for kernel in kernels:
             kernel.name = self.program.name(_kernel_name(kernel))
         if not kernels:
-            raise NothingOwn(f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}")
+            raise NothingOwn(
+                f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}"
+            )
         in_place = self._in_place(partition, moved)
         for buffer, target in in_place.items():
             buffer.text = target
@@ -122,7 +128,9 @@ class _Draft:
             if spec.kind == InputKind.USER_INPUT:
                 continue
             if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-                raise NoDraft(f"the module holds a {spec.kind.name.lower()} named {spec.target}, which has no place in a draft")
+                raise NoDraft(
+                    f"the module holds a {spec.kind.name.lower()} named {spec.target}, which has no place in a draft"
+                )
             node = nodes[spec.arg.name]
             self.values[node] = self._held(node, spec)
         if not any("device = " in line for line in self.head):
@@ -256,7 +264,9 @@ class _Draft:
         forward = "\n".join("        " + line for line in lines)
         arguments = self.signature
         return (
-            "".join(line + "\n" for line in imports) + before + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
+            "".join(line + "\n" for line in imports)
+            + before
+            + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
             f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    def forward({arguments}):\n{forward}\n"
         )
 
@@ -280,7 +290,12 @@ def _is_count(node: torch.fx.Node) -> bool:
     """Whether it is a buffer of the module plus one: how many batches were seen."""
     if str(node.target) != "aten.add.Tensor" or node.args[1:] != (1,) or node.kwargs:
         return False
-    return node.args[0].op == "placeholder" and len(node.users) == 1 and len(node.args[0].users) == 1 and node.meta["val"].dim() == 0
+    return (
+        node.args[0].op == "placeholder"
+        and len(node.users) == 1
+        and len(node.args[0].users) == 1
+        and node.meta["val"].dim() == 0
+    )
 
 
 def _libraries(partition: Partition) -> list[str]:

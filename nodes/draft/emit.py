@@ -199,7 +199,9 @@ class Emitter:
         names = dict(self.row_names)
         found: list[Index] = []
         for index in indices:
-            found += [a for a in sympy.postorder_traversal(index) if isinstance(a, (FloorDiv, Modulo)) and a not in found]
+            found += [
+                a for a in sympy.postorder_traversal(index) if isinstance(a, (FloorDiv, Modulo)) and a not in found
+            ]
         for atom in found:
             if atom in names:
                 continue
@@ -265,8 +267,10 @@ class Emitter:
                 top.line(f"{name} = warp_fold({name}, {join});")
             else:
                 start = f"{accumulator_type(self.device, definition)}({identity(self.device, definition)})"
-                start = start if not _is_struct(definition) else (
-                    f"{accumulator_type(self.device, definition)}{identity(self.device, definition)}"
+                start = (
+                    start
+                    if not _is_struct(definition)
+                    else (f"{accumulator_type(self.device, definition)}{identity(self.device, definition)}")
                 )
                 top.line(f"{name} = block_fold({name}, {start}, {join});")
         parts = PARTS.get(definition.kind)
@@ -361,7 +365,9 @@ class Emitter:
         self.registers[out] = "scanned" if wanted == type else f"static_cast<{wanted}>(scanned)"
         tail = Scope(inner.indent + across)
         names = self._name_indices(tail, top, _of_members(kernel.members))
-        statements = Statements(tail, [m.value for m in kernel.members if m.definition is not scan], names, self.name, self.read)
+        statements = Statements(
+            tail, [m.value for m in kernel.members if m.definition is not scan], names, self.name, self.read
+        )
         for member in kernel.members:
             if member.definition is scan:
                 if out in self.stored:
@@ -448,7 +454,11 @@ def accumulator_type(device: str, definition: Definition) -> str:
         return "bool"
     if kind in ("argmax", "argmin"):
         return f"Place<{type}>"
-    if kind in ("sum", "prod", "welford", "join_welford", "scan_sum", "scan_prod") and device == "cpu" and type == "float":
+    if (
+        kind in ("sum", "prod", "welford", "join_welford", "scan_sum", "scan_prod")
+        and device == "cpu"
+        and type == "float"
+    ):
         type = "double"
     if kind.endswith("welford"):
         return f"Moments<{type}>"

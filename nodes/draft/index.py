@@ -80,7 +80,9 @@ class Ranges:
             return None if top is None else divide(sympy.expand(top), expression.args[1], self)
         if expression.is_Add or expression.is_Mul:
             parts = [self.highest(part) for part in expression.args]
-            if any(part is None for part in parts) or (expression.is_Mul and any(_negative(p) for p in expression.args)):
+            if any(part is None for part in parts) or (
+                expression.is_Mul and any(_negative(p) for p in expression.args)
+            ):
                 return None
             return sympy.expand(expression.func(*parts))
         return None
@@ -260,8 +262,6 @@ def unflatten(element: Index, shape, ranges: Ranges) -> list[Index]:
 def estimate(size: int | Index, hints: dict[sympy.Symbol, int]) -> int:
     """The value of a size at the sizes that were shipped: for choices of speed, never for what is computed."""
     return int(number(size).subs(hints))
-
-
 
 
 def index_is_divided(indices) -> bool:

@@ -58,7 +58,9 @@ def _with_bias(low, product_: Value, bias: Value, axis: int) -> Value:
     axis %= len(product_.shape)
 
     def formula(position):
-        added = bias.at([position[axis]]) if len(bias.shape) == 1 else bias.at(position[len(position) - len(bias.shape) :])
+        added = (
+            bias.at([position[axis]]) if len(bias.shape) == 1 else bias.at(position[len(position) - len(bias.shape) :])
+        )
         return binary("add", cast(product_.at(position), type), cast(added, type))
 
     return low.formula(formula)
@@ -69,7 +71,9 @@ def _convolution(low, name: str, arguments: list) -> Value:
 
     rank = CONVOLUTIONS.get(name) or TRANSPOSED[name]
     ones, zeros = [1] * rank, [0] * rank
-    defaults = [None, None, None, ones, zeros, ones, 1] if name in CONVOLUTIONS else [None] * 3 + [ones, zeros, zeros, 1, ones]
+    defaults = (
+        [None, None, None, ones, zeros, ones, 1] if name in CONVOLUTIONS else [None] * 3 + [ones, zeros, zeros, 1, ones]
+    )
     arguments += defaults[len(arguments) :]
     a, weight, bias = arguments[:3]
     groups = arguments[6]
@@ -127,7 +131,7 @@ def _attention(low, arguments, keywords) -> Value:
     program = low.program
     plain_text = call_text(low, "aten.scaled_dot_product_attention.default", arguments, keywords)
     rank = len(low.shape)
-    turned = [axis for axis in range(rank - 3)] + [rank - 2, rank - 3, rank - 1]
+    turned = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
     follows = {str(user.target).split(".")[1] for user in low.node.users if user.op == "call_function"}
     if rank < 4 or not follows or not follows <= {"transpose", "permute"}:
         return _emitted(low, plain_text, _tensors((arguments, keywords)), low.meta)
@@ -234,5 +238,3 @@ def index_text(index) -> str:
         operator = "//" if isinstance(index, FloorDiv) else "%"
         return f"({index_text(index.args[0])}) {operator} ({index_text(index.args[1])})"
     raise NoDraft(f"the size {index} is no sum of products")
-
-

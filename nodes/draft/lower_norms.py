@@ -176,5 +176,3 @@ def batch_norm(low: Lowering, a, weight, bias, mean, var, training, momentum, ep
     part = Lowering(low.program, low.node, low.uses)
     part.meta = (low.meta,)
     return batch_norm_kept(part, a, weight, bias, mean, var, momentum, eps)[0]
-
-

@@ -364,5 +364,3 @@ def addcdiv(low: Lowering, a, b, c, *, value=1):
 @lowers("aten.copy.default")
 def copy(low: Lowering, a, b, *_):
     return _apply(low, lambda x: x, b)
-
-

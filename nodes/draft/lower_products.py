@@ -13,6 +13,7 @@ from .lower_reductions import shifted
 from .lowering import PRODUCTS, Lowering, broadcast, plain
 from .tensors import Value
 
+
 def _lowers(*names: str):
     def register(function):
         for name in names:
@@ -74,7 +75,14 @@ def einsum(low: Lowering, equation: str, operands):
     a, b = operands
     flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
     made = _product(
-        low, (), flat.shape[0], b.shape[1], b.shape[0], lambda p: flat.at(p), lambda p: b.at(p), (flat.shape[0], b.shape[1])
+        low,
+        (),
+        flat.shape[0],
+        b.shape[1],
+        b.shape[0],
+        lambda p: flat.at(p),
+        lambda p: b.at(p),
+        (flat.shape[0], b.shape[1]),
     )
     return low.program.reshape(made, low.shape)
 
@@ -125,7 +133,10 @@ def _source(o, w, s, p, d, size, transposed: bool, ranges):
         return place, [*conditions, compare("lt", index_value(place), index_value(size))]
     ahead = sympy.expand(o + p - w * d)
     if s == 1:
-        return ahead, [compare("ge", index_value(ahead), index_value(zero)), compare("lt", index_value(ahead), index_value(size))]
+        return ahead, [
+            compare("ge", index_value(ahead), index_value(zero)),
+            compare("lt", index_value(ahead), index_value(size)),
+        ]
     place = divide(ahead, s, ranges)
     return place, [
         compare("ge", index_value(ahead), index_value(zero)),
@@ -142,7 +153,9 @@ def _product(low: Lowering, batch, rows, columns, depth, left, right, shape) -> 
 
     def element(position) -> Expr:
         m, n, k = position[count:]
-        return binary("mul", cast(left([*position[:count], m, k]), "float"), cast(right([*position[:count], k, n]), "float"))
+        return binary(
+            "mul", cast(left([*position[:count], m, k]), "float"), cast(right([*position[:count], k, n]), "float")
+        )
 
     return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape)
 
@@ -182,5 +195,12 @@ def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, s
     shares = low.formula(share, scores.shape, torch.float32)
     low.program.realise(shares)
     return _product(
-        low, batch, rows, v.shape[-1], columns, lambda p: shares.at(p), lambda p: v.at(_of(v, p)), (*batch, rows, v.shape[-1])
+        low,
+        batch,
+        rows,
+        v.shape[-1],
+        columns,
+        lambda p: shares.at(p),
+        lambda p: v.at(_of(v, p)),
+        (*batch, rows, v.shape[-1]),
     )

@@ -5,7 +5,20 @@ from __future__ import annotations
 import sympy
 import torch
 
-from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, make, masked, unary, where
+from .expressions import (
+    COMPUTED,
+    Expr,
+    all_of,
+    binary,
+    cast,
+    compare,
+    constant,
+    index_value,
+    make,
+    masked,
+    unary,
+    where,
+)
 from .index import product
 from .lower_pointwise import power
 from .lower_views import cat, wrapped

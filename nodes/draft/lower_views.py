@@ -332,4 +332,3 @@ def upsample_nearest(low: Lowering, a: Value, *_, **__):
         return a.at([*position[:2], *near])
 
     return low.formula(formula)
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import sympy
 import torch
 
@@ -30,7 +29,9 @@ def _ready(low: Lowering, a: Value, overlap: bool) -> Value:
     return a
 
 
-def _windows(low: Lowering, a: Value, window, stride, padding, dilation, outside: Expr | None, dtype) -> tuple[Value, int]:
+def _windows(
+    low: Lowering, a: Value, window, stride, padding, dilation, outside: Expr | None, dtype
+) -> tuple[Value, int]:
     """a [..., places] -> [..., out places, window]; outside the input lies `outside`. Also the number of window axes.
 
     `outside` None: the window never leaves the input.
@@ -96,7 +97,8 @@ def avg_pool(low: Lowering, a, window, stride=(), padding=0, ceil=False, include
     if (ceil and any(padding)) or (not include and any(padding)) or not low.dtype.is_floating_point:
         return None
     if ceil and any(
-        _may_leave(o, s, w, t, 0, 1) for o, s, w, t in zip(low.shape[-rank:], a.shape[-rank:], window, stride, strict=True)
+        _may_leave(o, s, w, t, 0, 1)
+        for o, s, w, t in zip(low.shape[-rank:], a.shape[-rank:], window, stride, strict=True)
     ):
         return None
     _ready(low, a, any(s < w for s, w in zip(stride, window, strict=True)))
@@ -181,5 +183,3 @@ def depthwise(low: Lowering, a: Value, weight: Value, bias, stride, padding, dil
 
 def _plus(x: Expr, bias: Value | None, position) -> Expr:
     return x if bias is None else binary("add", x, cast(bias.at([position[1]]), x.type))
-
-

@@ -39,7 +39,9 @@ class Forward:
             else:
                 self._kernel(step)
             gone = [
-                b.name for b, at in last.items() if at == place and b.written_by and b not in kept and b not in self.in_place
+                b.name
+                for b, at in last.items()
+                if at == place and b.written_by and b not in kept and b not in self.in_place
             ]
             if gone and place < len(steps) - 1:
                 self.lines.append(f"del {', '.join(sorted(gone))}")
@@ -70,7 +72,9 @@ class Forward:
                 self.lines.append(f"{name} = {empty_text(made[name])}")
         texts = {b.name: self.in_place.get(b, b.text) for b in self.partition.program.buffers}
         numbers = set(native.scalars)
-        arguments = [f"ctypes.c_double({name})" if name in numbers else texts.get(name, name) for name in native.arguments]
+        arguments = [
+            f"ctypes.c_double({name})" if name in numbers else texts.get(name, name) for name in native.arguments
+        ]
         self.lines.append(f"native.{native.name}({', '.join(arguments)})")
 
 
@@ -196,5 +200,3 @@ def _binds(node: ast.stmt) -> set[str]:
 def shape_text(shape: tuple[Index, ...]) -> str:
     text = ", ".join(map(index_text, shape))
     return f"({text},)" if len(shape) == 1 else f"({text})"
-
-

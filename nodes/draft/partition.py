@@ -140,7 +140,12 @@ class Partition:
         loops = [
             variables.named(f"{word}_{number}", end) for word, end in zip(("batch", "m", "n", "k"), ends, strict=True)
         ]
-        kernel = Kernel(definition.ranges, definition.reduced, sympy.Integer(0), [*unflatten(loops[0], batch, variables), *loops[1:]])
+        kernel = Kernel(
+            definition.ranges,
+            definition.reduced,
+            sympy.Integer(0),
+            [*unflatten(loops[0], batch, variables), *loops[1:]],
+        )
         kernel.layout, kernel.inner, kernel.order = TILE, list(zip(loops, ends, strict=True)), definition.order
         place = joined(flatten(kernel.axes[:-1], definition.ranges[:-1]))
         kernel.members.append(Member(definition, definition.element(kernel.axes), 0, [place], False))
@@ -183,9 +188,7 @@ class Partition:
     def _join(self, kernel: Kernel, definition: Definition, position: int) -> bool:
         if definition.kind.startswith("scan") or definition.kind == "product" or kernel.layout == TILE:
             return False
-        if not definition.reduced:
-            member = self._member(kernel, definition, position)
-        elif kernel.scan is None and self._same_fold(kernel, definition):
+        if not definition.reduced or (kernel.scan is None and self._same_fold(kernel, definition)):
             member = self._member(kernel, definition, position)
         elif not kernel.reduced and kernel.scan is None:
             return self._widen(kernel, definition, position)
@@ -254,7 +257,12 @@ class Partition:
         if sympy.expand(elements - product(kernel.ranges)) == 0 and (kernel.length != 1 or not kernel.reduced):
             element = joined(flatten(kernel.axes, kernel.ranges))
             return unflatten(element, definition.ranges, variables), False
-        if kernel.reduced and not definition.reduced and kernel.scan is None and sympy.expand(elements - kernel.rows) == 0:
+        if (
+            kernel.reduced
+            and not definition.reduced
+            and kernel.scan is None
+            and sympy.expand(elements - kernel.rows) == 0
+        ):
             kept = [axis for axis in range(len(kernel.ranges)) if axis not in kernel.reduced]
             element = joined(flatten([kernel.axes[k] for k in kept], [kernel.ranges[k] for k in kept]))
             return unflatten(element, definition.ranges, variables), True

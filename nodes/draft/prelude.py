@@ -234,7 +234,9 @@ def prelude(device: str, body: str) -> str:
             found.append(text.format())
     for name, cast in _ROUND.items():
         if f"round_to_{name}(" in body:
-            found.append(f"template <typename T>\n{qualifier} int32_t round_to_{name}(T value) {{ return {cast}(value); }}\n")
+            found.append(
+                f"template <typename T>\n{qualifier} int32_t round_to_{name}(T value) {{ return {cast}(value); }}\n"
+            )
     pieces = [name for name in _PIECES if re.search(rf"\b{name}\b", body)]
     found += [_PIECES[name].format(device=qualifier, exp="exp" if device == "cuda" else "std::exp") for name in pieces]
     if device == "cuda" and re.search(r"\b(warp_fold|block_fold)\b", body):

@@ -178,7 +178,9 @@ class Statements:
             return number_text(args[0], expr.type)
         if op == "index":
             text = self.index(args[0])
-            return f"static_cast<{expr.type}>({text})" if not args[0].is_Integer else number_text(int(args[0]), expr.type)
+            return (
+                f"static_cast<{expr.type}>({text})" if not args[0].is_Integer else number_text(int(args[0]), expr.type)
+            )
         if op == "scalar":
             return args[0]
         if op == "load":
@@ -271,5 +273,3 @@ def _bare(text: str) -> str:
         if depth == 0 and place < len(text) - 1:
             return text
     return text[1:-1]
-
-

@@ -143,8 +143,12 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
         if not narrow:
             return [*lines, f"    {name}<<<blocks, threads, 0, stream>>>({names});"]
         largest = emitter.largest()
-        lines.append(f"    // Divisions of 32 bits are several times cheaper; {MOST_BLOCKS} * 256 is a thread's stride.")
-        lines.append(f"    if ({' && '.join(f'{index_text(size)} < INT32_MAX - {MOST_BLOCKS * 256}' for size in largest)}) {{")
+        lines.append(
+            f"    // Divisions of 32 bits are several times cheaper; {MOST_BLOCKS} * 256 is a thread's stride."
+        )
+        lines.append(
+            f"    if ({' && '.join(f'{index_text(size)} < INT32_MAX - {MOST_BLOCKS * 256}' for size in largest)}) {{"
+        )
         lines.append(f"        {name}<int><<<blocks, threads, 0, stream>>>({names});")
         lines.append("    } else {")
         lines.append(f"        {name}<int64_t><<<blocks, threads, 0, stream>>>({names});")

@@ -86,7 +86,7 @@ class Value:
     origin: str
     buffer: Buffer | None = None
     strides: tuple[Index, ...] = ()
-    offset: Index = sympy.Integer(0)
+    offset: Index = sympy.S.Zero
     _computed: dict[tuple, Expr] = field(default_factory=dict)
 
     def at(self, position: Position) -> Expr:
@@ -190,14 +190,21 @@ class Program:
                 value.shape, value.dtype, None, value.order, value.origin, value.buffer, value.strides, value.offset
             ).at
         buffer = self.allocate(value.shape, value.dtype, value.origin)
-        definition = Definition(value.order, "map", value.shape, frozenset(), source, [buffer], value.origin, value.type)
+        definition = Definition(
+            value.order, "map", value.shape, frozenset(), source, [buffer], value.origin, value.type
+        )
         buffer.written_by = definition
         self.definitions.append(definition)
         value.buffer, value.strides, value.offset = buffer, strides_of(value.shape), sympy.Integer(0)
         return buffer
 
     def fold(
-        self, kind: str, source: Value, axes, dtypes: list[torch.dtype], element: Callable[[Position], Expr] | None = None
+        self,
+        kind: str,
+        source: Value,
+        axes,
+        dtypes: list[torch.dtype],
+        element: Callable[[Position], Expr] | None = None,
     ) -> list[Value]:
         """Folds the axes of `source` away (see Definition); the results have the kept axes only.
 
@@ -281,7 +288,7 @@ def viewed_strides(old_shape, old_strides, new_shape) -> list[Index] | None:
                 return None
             left, step = chunks.pop()
         rest = sympy.cancel(left / size)
-        if rest.as_numer_denom()[1] != 1 or rest.is_number and not rest.is_Integer:
+        if rest.as_numer_denom()[1] != 1 or (rest.is_number and not rest.is_Integer):
             return None
         strides.append(step)
         left, step = rest, sympy.expand(step * size)

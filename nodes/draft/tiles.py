@@ -77,7 +77,7 @@ class TileEmitter(Emitter):
         batch, m, n, k = self.names
         batches, rows, columns, depth = self.ends
         left, right = self.sides
-        step_first = "const int step = at % {d}, place = at / {d};".format(d=DEPTH)
+        step_first = f"const int step = at % {DEPTH}, place = at / {DEPTH};"
         place_first = f"const int step = at / {TILE}, place = at % {TILE};"
         return [
             f"    __shared__ float left[{DEPTH}][{TILE} + 4], right[{DEPTH}][{TILE} + 4];",
