@@ -26,6 +26,23 @@ PLAIN_PRODUCTS = "the module is nothing but products that a library computes; th
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 
 
+RESERVED = frozenset(
+    "self device native torch ctypes nn row rows threads blocks wanted stream left right sums start step place value total carry "
+    "before scanned base at first end stop part down across maximum minimum joined with larger smaller warp_fold block_fold "
+    "block_scan store to_float Place Moments Shifted Index first_row first_column batches lane float double int bool char "
+    "short long signed unsigned const void auto if else for while do switch case return break continue struct union enum "
+    "class template typename namespace new delete this operator default register static extern inline volatile goto sizeof "
+    "exp log log1p expm1 tanh erf erfc sqrt sin cos atan log2 exp2 floor ceil trunc rint pow atan2 fmod abs j0 j1 y0 y1 jn yn "
+    "gamma signal index div remainder round max min and or not xor in is lambda pass del def from import None True False".split()
+)
+"""Names that mean something in C, in Python or in the text around a kernel."""
+
+
+def _in_c(name: str) -> str:
+    """An argument of forward as a kernel's parameter."""
+    return f"{name}_in" if name in RESERVED else name
+
+
 class NothingOwn(NoDraft):
     """Every operator stays with a library."""
 
@@ -77,9 +94,7 @@ class _Draft:
         self.signature, self.names = forward_arguments(problem)
         self.program = Program(_hints(exported))
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
-        self.program.reserve(
-            [*self.names, "self", "device", "native", "torch", "ctypes", "row", "rows", "threads", "blocks"]
-        )
+        self.program.reserve([*self.names, *RESERVED])
         self.values: dict[torch.fx.Node, Value] = {}
         self.head: list[str] = []
         self.tail: list[str] = []
@@ -158,7 +173,7 @@ class _Draft:
         name, value = self.names[place], node.meta.get("val")
         if place in self.exported.floats:
             self.values[node] = self.program.formula(
-                (), torch.float64, lambda position: make("scalar", name, type="double"), name
+                (), torch.float64, lambda position: make("scalar", _in_c(name), type="double"), name
             )
             return
         if place in self.exported.fixed:
@@ -166,7 +181,7 @@ class _Draft:
             self.head.append(f"if {name} != {constant!r}:")
             self.head.append(f'    raise ValueError("this draft is for {name} = {constant!r}")')
             return
-        buffer = Buffer(name, shape_of(value), value.dtype, name)
+        buffer = Buffer(_in_c(name), shape_of(value), value.dtype, name)
         self.program.buffers.append(buffer)
         if not any("device = " in line for line in self.head):
             self.head.insert(0, f"device = {name}.device")

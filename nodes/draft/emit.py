@@ -115,8 +115,11 @@ class Emitter:
     # ------------------------------------------------------------------------------------------ body
 
     def name(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
+        """A name that no tensor has."""
+        while True:
+            self._count += 1
+            if f"{prefix}{self._count}" not in self.partition.program.names:
+                return f"{prefix}{self._count}"
 
     def body(self, indent: int) -> list[str]:
         """What happens for one row, as lines."""

@@ -84,7 +84,6 @@ class Partition:
         self.steps: list[Kernel | Library] = []
         self._position: dict[Buffer, int] = {}
         self._touched: dict[Buffer, set[int]] = {}
-        self._spaces = 0
         everything = [*program.definitions, *program.libraries]
         for item in sorted(everything, key=lambda item: item.order):
             if isinstance(item, Library):
@@ -134,11 +133,10 @@ class Partition:
 
     def _begin_product(self, definition: Definition) -> Kernel:
         """Its loops are batch, row, column, depth."""
-        self._spaces += 1
-        number, variables, batch = self._spaces, self.program.ranges, definition.ranges[:-3]
+        variables, batch = self.program.ranges, definition.ranges[:-3]
         ends = [product(batch), *definition.ranges[-3:]]
         loops = [
-            variables.named(f"{word}_{number}", end) for word, end in zip(("batch", "m", "n", "k"), ends, strict=True)
+            variables.named(self.program.name(word), end) for word, end in zip(("batch", "m", "n", "k"), ends, strict=True)
         ]
         kernel = Kernel(
             definition.ranges,
@@ -152,21 +150,20 @@ class Partition:
         return kernel
 
     def _space(self, ranges, reduced, definition: Definition) -> Kernel:
-        self._spaces += 1
-        number, variables = self._spaces, self.program.ranges
+        name, variables = self.program.name, self.program.ranges
         kept = [size for axis, size in enumerate(ranges) if axis not in reduced]
         folded = [size for axis, size in enumerate(ranges) if axis in reduced]
         rows, length = product(kept), product(folded)
-        kernel = Kernel(tuple(ranges), frozenset(reduced), variables.variable(f"row_{number}", rows), [])
-        kernel.row_name = f"row_{number}"
+        kernel = Kernel(tuple(ranges), frozenset(reduced), variables.variable(name("row"), rows), [])
+        kernel.row_name = str(kernel.row) if kernel.row.is_Symbol else name("row")
         kernel.layout = self._layout(kernel, definition)
         outer = iter(unflatten(kernel.row, kept, variables))
         if kernel.layout == ROW:
-            along = variables.variable(f"column_{number}", length)
+            along = variables.variable(name("column"), length)
             kernel.inner = [(along, length)]
             inner = iter(unflatten(along, folded, variables))
         else:
-            loops = [variables.variable(f"step{axis}_{number}", size) for axis, size in enumerate(folded)]
+            loops = [variables.variable(name(f"step_{axis}"), size) for axis, size in enumerate(folded)]
             kernel.inner = [(loop, end) for loop, end in zip(loops, folded, strict=True) if end != 1]
             inner = iter(loops)
         kernel.axes = [next(inner) if axis in reduced else next(outer) for axis in range(len(ranges))]

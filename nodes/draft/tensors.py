@@ -132,7 +132,7 @@ class Program:
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0
-        self._names: set[str] = set()
+        self.names: set[str] = set()
 
     def next_order(self) -> int:
         self._order += 1
@@ -143,7 +143,7 @@ class Program:
 
     def reserve(self, names) -> None:
         """Names that mean something else already."""
-        self._names.update(names)
+        self.names.update(names)
 
     def name(self, wanted: str) -> str:
         """`wanted`, or it with a number where it is taken."""
@@ -151,10 +151,10 @@ class Program:
         if wanted[0].isdigit():
             wanted = "v" + wanted
         name, count = wanted, 1
-        while name in self._names:
+        while name in self.names:
             count += 1
             name = f"{wanted}_{count}"
-        self._names.add(name)
+        self.names.add(name)
         return name
 
     def allocate(self, shape, dtype: torch.dtype, wanted: str) -> Buffer:

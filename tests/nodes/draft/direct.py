@@ -131,7 +131,7 @@ class Pair:
             assert mine.shape == other.shape and mine.dtype == other.dtype
             _close(mine, other, right)
         for given, kept in zip(inputs, before, strict=True):
-            assert not isinstance(given, torch.Tensor) or torch.equal(given, kept), "an input was changed"
+            assert not isinstance(given, torch.Tensor) or torch.equal(given.nan_to_num(7.0), kept.nan_to_num(7.0)), "an input was changed"
         mine = dict(new.named_buffers())
         for name, value in eager.named_buffers():
             torch.testing.assert_close(mine[name], value, rtol=1e-3, atol=1e-4, check_dtype=True)

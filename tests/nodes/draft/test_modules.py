@@ -85,6 +85,10 @@ MODULES = {
         "return F.scaled_dot_product_attention(x, y, z, is_causal=True)",
         "[torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)]",
     ),
+    "names that C has": problem(
+        "return torch.maximum(x, y) * self.long.exp() + torch.minimum(x, y)", f"[{BATCH}, {BATCH}]",
+        "self.long = nn.Parameter(torch.rand(37))",
+    ),
     "a view comes out": problem("y = torch.relu(x)\nreturn y.view(-1), [y[:, :3], x]", f"[{BATCH}]"),
 }  # fmt: skip
 
@@ -98,7 +102,7 @@ def test_a_draft_agrees_with_eager(name, tmp_path):
         pair.check(2, pair.inputs(2, leading=4, scale=0.5))
 
 
-FIXED = ("transposed", "nothing but a product", "nothing but attention")
+FIXED = ("chain", "hinge", "a vector", "transposed", "nothing but a product", "nothing but attention")
 """Modules whose inputs' leading sizes depend on one another's."""
 
 
