@@ -112,6 +112,12 @@ def of_problems(parser: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
+def protocol(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--protocol", choices=("kernelbench",), help="of a PyTorch module: KernelBench's own numbers beside ours"
+    )
+
+
 def budget(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--rounds", type=number(int, 0), metavar="N", help="rounds of plan, code, check and time (5)")
     parser.add_argument("--width", type=number(int, 1), metavar="N", help="different plans a round (1)")
@@ -482,6 +488,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     on_device(parser)
     of_problems(parser)
+    protocol(parser)
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(
         "--json", action="store_true", help="the verdict as JSON on standard output, nothing else there"
@@ -505,17 +512,30 @@ def evaluate(asked: argparse.Namespace) -> int:
     )
     said = one_file.evaluate(
         kernel, on, source, (name, text), dtypes=tuple(asked.dtype), sandbox=asked.sandbox,
-        own_kernels=asked.own_kernels, compare=compared(asked.compare, kernel, on),
+        own_kernels=asked.own_kernels, compare=compared(asked.compare, kernel, on), protocol=bool(asked.protocol),
         say=lambda line: None if asked.json else print(line, file=sys.stderr),
     )  # fmt: skip
     verdict = said.verdict
     if asked.json:
         comparison = verdict.suite.comparison if verdict.suite else None
         record = {"file": asked.file, "baseline": name, "comparison": comparison, "notices": said.notices}
+        if said.kernelbench is not None:
+            record["kernelbench"] = said.kernelbench.model_dump(mode="json")
         print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
     else:
         print_verdict(verdict, name)
+        if said.kernelbench is not None:
+            print_kernelbench(said.kernelbench, verdict)
     return 0 if verdict.passed else EXIT_SAME
+
+
+def print_kernelbench(found, verdict) -> None:
+    from harness.protocol_kernelbench import disagreement
+
+    time = f", {found.runtime:g} ms (eager {found.ref_runtime:g} ms)" if found.runtime > 0 else ""
+    print(f"KernelBench: compiled {found.compiled}, correct {found.correctness}{time}")
+    if differs := disagreement(found, verdict.outcome, verdict.reason, verdict.degenerate):
+        print(f"the two verdicts differ: {differs}")
 
 
 def print_verdict(verdict, baseline: str) -> None:
@@ -611,6 +631,7 @@ def campaign_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="summary.json on standard output, nothing else there")
     options = parser.add_argument_group("for every problem, as in `run.py --kernel FILE.py`")
     of_problems(options)
+    protocol(options)
     budget(options)
     options.add_argument("--repairs", type=number(int, 0), metavar="N")
     options.add_argument("--tune-seconds", type=number(float, 0), metavar="S")
@@ -650,6 +671,7 @@ def campaign(asked: argparse.Namespace) -> int:
         raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
     problems = suites.problems(asked.suite, levels)
     words = [*campaign_words(asked), "--device", on]
+    theirs = campaigns.by_kernelbench(on) if asked.protocol else None
     name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
     found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems))
@@ -665,7 +687,7 @@ def campaign(asked: argparse.Namespace) -> int:
         board = Board(len(problems), found.entries(), out, live=not asked.no_live)
         with board.shown():
             whole = found.work(
-                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None), board
+                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None, theirs), board
             )
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)

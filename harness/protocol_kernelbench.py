@@ -142,7 +142,10 @@ def _compare(process: _Process, seeds: list[int], right: list[dict[str, Any]], t
 
 def _failed(fault: WorkerFailure, device: dict[str, str]) -> KernelBenchResult:
     if fault.outcome is Outcome.WRONG_SHAPE:
-        said = {"correctness_issue": f"Output shape mismatch: {fault.reason}", "correctness_issue_name": "correctness_issue"}
+        said = {
+            "correctness_issue": f"Output shape mismatch: {fault.reason}",
+            "correctness_issue_name": "correctness_issue",
+        }
         return KernelBenchResult(compiled=True, metadata={**device, **said})
     if fault.outcome is Outcome.MISSING_ENTRY:
         said = {f"{COMPILE}_name": "SyntaxError", COMPILE: fault.reason}
@@ -206,7 +209,9 @@ def disagreement(result: KernelBenchResult, outcome: Outcome, reason: str, degen
     if result.correctness:
         also = f"; {', '.join(degenerate)} would pass there too" if degenerate else ""
         return f"KernelBench's check passes, ours says {outcome}: {reason}{also}"
-    said = next((str(result.metadata[name]) for name in (COMPILE, RUNTIME, "correctness_issue") if name in result.metadata), "")
+    said = next(
+        (str(result.metadata[name]) for name in (COMPILE, RUNTIME, "correctness_issue") if name in result.metadata), ""
+    )
     worst = max((float(one) for one in result.metadata.get("max_difference", [])), default=None)
     apart = f" (off by {worst:g} at most, of inputs with its seeds)" if worst is not None else ""
     return f"ours passes, KernelBench's does not: {' '.join(said.split())[:200]}{apart}"

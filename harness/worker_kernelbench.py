@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 SEED = 42
 FLUSHED = (32, 1024, 1024)
@@ -28,7 +28,13 @@ class ProtocolForm:
     """The one input is the trial's seed; the outputs are Model's or ModelNew's answer and the timed calls' milliseconds."""
 
     def __init__(
-        self, python: Any, problem: dict[str, Any], namespace: types.ModuleType, candidate: Any, signature: Any, device: str
+        self,
+        python: Any,
+        problem: dict[str, Any],
+        namespace: types.ModuleType,
+        candidate: Any,
+        signature: Any,
+        device: str,
     ) -> None:
         import torch
 

@@ -162,7 +162,9 @@ def test_two_processes_do_not_share_a_campaign(tmp_path: Path):
     found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "1_A.py"]))
     code = "import sys; from pathlib import Path; from graph.campaign import Campaign\nwith Campaign(Path(sys.argv[1]), 'c').lock(): pass"
     with found.lock():
-        done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True
+        )
     assert done.returncode == 1 and "being worked on by another process" in done.stderr
 
 
@@ -180,7 +182,9 @@ def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):
     found = Campaign(tmp_path, "c")
     found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "level1" / "1_A.py", tmp_path / "level1" / "2_B.py"]))
     assert found.work(campaigns.Plan(choose, lambda runs: None, lambda *_: None), Quiet())
-    assert [(entry.state, "ZeroDivisionError: a defect" in entry.reason) for entry in found.entries()] == [("failed", True)] * 2
+    assert [(entry.state, "ZeroDivisionError: a defect" in entry.reason) for entry in found.entries()] == [
+        ("failed", True)
+    ] * 2
 
 
 def test_names_of_runs_are_those_of_files():

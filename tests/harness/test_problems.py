@@ -117,13 +117,18 @@ def test_problems_of_the_starter_suite_pass_as_they_are(tmp_path: Path):
 
 # --- hostile problem files ---------------------------------------------------------------------------------------------
 
-MODEL = HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n\n\ndef get_inputs():\n    {}\n"
+MODEL = (
+    HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n\n\ndef get_inputs():\n    {}\n"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import os\nos._exit(3)\n\nclass Model:\n    pass\n\ndef get_inputs():\n    return []\n", "exited with code 3"),
+        (
+            "import os\nos._exit(3)\n\nclass Model:\n    pass\n\ndef get_inputs():\n    return []\n",
+            "exited with code 3",
+        ),
         ("class Model:\n    pass\n\ndef get_inputs():\n    return []\n", "no torch.nn.Module"),
         ("Model = 3\nclass Model_:\n    pass\n", "is no problem"),
         ("class Model(\n\ndef get_inputs():\n    pass\n", "cannot be imported"),
@@ -153,7 +158,9 @@ def test_nothing_of_a_problem_runs_here(tmp_path: Path):
     """Not in this process, and not where it could write beside itself."""
     path = tmp_path / "problem.py"
     trace = tmp_path / "trace"
-    path.write_text(SMALL + f"\n\ntry:\n    open({str(trace)!r}, 'w')\nexcept OSError:\n    trace = 1\nimport sys\nsys.here = 1\n")
+    path.write_text(
+        SMALL + f"\n\ntry:\n    open({str(trace)!r}, 'w')\nexcept OSError:\n    trace = 1\nimport sys\nsys.here = 1\n"
+    )
     open_problem(path, "cpu").close()
     import sys
 
@@ -206,7 +213,9 @@ def test_what_holds_for_the_shipped_size_only_fails_on_held_out_sizes(opened, tm
 
 
 def test_own_kernels_all_takes_torch_away_and_some_leaves_it(opened, tmp_path: Path):
-    by_torch = HONEST.replace("        native.scaled", "        return torch.tanh(x * self.weight) * self.by\n        native.scaled")
+    by_torch = HONEST.replace(
+        "        native.scaled", "        return torch.tanh(x * self.weight) * self.by\n        native.scaled"
+    )
     assert judged(opened(SMALL), by_torch, tmp_path / "some").passed
     verdict = judged(opened(SMALL), by_torch, tmp_path / "all", own="all")
     assert verdict.outcome is Outcome.CHEATED and "torch did the work" in verdict.reason
