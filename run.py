@@ -126,6 +126,12 @@ def of_problems(parser: argparse._ActionsContainer, *, rule: str | None = "some"
     )  # fmt: skip
 
 
+def protocol(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--protocol", choices=("kernelbench",), help="of a PyTorch module: KernelBench's own numbers beside ours"
+    )
+
+
 def budget(parser: argparse._ActionsContainer, rounds: str = "as before", width: str = "as before") -> None:
     parser.add_argument(
         "--rounds",
@@ -595,6 +601,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     on_device(parser, required=False)
     of_problems(parser, rule=None)
+    protocol(parser)
     parser.add_argument("file", metavar="FILE", nargs="?", help="the source; without, --run's best")
     parser.add_argument("--run", metavar="RUN", help="kernel, device, baseline and best file of that run")
     parser.add_argument(
@@ -622,7 +629,8 @@ def evaluate(asked: argparse.Namespace) -> int:
         said = one_file.evaluate(
             swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
             dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=asked.sandbox,
-            own_kernels=what.own_kernels, compare=what.compare, say=lambda line: shown.say("harness", line),
+            own_kernels=what.own_kernels, compare=what.compare, protocol=bool(asked.protocol),
+            say=lambda line: shown.say("harness", line),
         )  # fmt: skip
     verdict, name = said.verdict, what.baseline[0]
     if asked.plot:
@@ -630,12 +638,25 @@ def evaluate(asked: argparse.Namespace) -> int:
     if asked.json:
         comparison = verdict.suite.comparison if verdict.suite else None
         record = {"file": what.name, "baseline": name, "comparison": comparison, "notices": said.notices}
+        if said.kernelbench is not None:
+            record["kernelbench"] = said.kernelbench.model_dump(mode="json")
         print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
     else:
         print_verdict(verdict, name, said.notices)
+        if said.kernelbench is not None:
+            print_kernelbench(said.kernelbench, verdict)
         if asked.plot:
             print(asked.plot)
     return 0 if verdict.passed else EXIT_SAME
+
+
+def print_kernelbench(found, verdict) -> None:
+    from harness.protocol_kernelbench import disagreement
+
+    time = f", {found.runtime:g} ms (eager {found.ref_runtime:g} ms)" if found.runtime > 0 else ""
+    print(f"KernelBench: compiled {found.compiled}, correct {found.correctness}{time}")
+    if differs := disagreement(found, verdict.outcome, verdict.reason, verdict.degenerate):
+        print(f"the two verdicts differ: {differs}")
 
 
 def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
@@ -742,6 +763,7 @@ def campaign_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="summary.json on standard output, nothing else there")
     options = parser.add_argument_group("for every problem, as in `run.py --kernel FILE.py`")
     of_problems(options)
+    protocol(options)
     budget(options)
     options.add_argument("--repairs", type=number(int, 0), metavar="N")
     options.add_argument("--tune-seconds", type=number(float, 0), metavar="S")
@@ -781,6 +803,7 @@ def campaign(asked: argparse.Namespace) -> int:
         raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
     problems = suites.problems(asked.suite, levels)
     words = [*campaign_words(asked), "--device", on]
+    theirs = campaigns.by_kernelbench(on) if asked.protocol else None
     name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
     found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems))
@@ -796,7 +819,7 @@ def campaign(asked: argparse.Namespace) -> int:
         board = Board(len(problems), found.entries(), out, live=not asked.no_live)
         with board.shown():
             whole = found.work(
-                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None), board
+                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None, theirs), board
             )
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)

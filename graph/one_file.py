@@ -13,10 +13,12 @@ from graph.choices import baseline_source, compared, read_source
 from graph.result import baseline_failed
 from graph.runs import Run, RunError
 from graph.session import Door
-from harness import device, load, problems
+from harness import device, load, problems, protocol_kernelbench
+from harness.engines.process import WorkerFailure
 from harness.evaluate import Evaluator
 from harness.of_problems import measure_against
 from harness.problems import Problem
+from harness.protocol_kernelbench import KernelBenchResult
 from harness.records import Verdict
 from harness.store import Store
 from kernels.catalog import Kernel
@@ -75,6 +77,8 @@ def of_run(door: Door, asked: argparse.Namespace) -> Asked:
 @dataclass(frozen=True)
 class Evaluation:
     verdict: Verdict
+    kernelbench: KernelBenchResult | None
+    """What KernelBench's own protocol says, where it was asked for."""
     notices: tuple[str, ...]
 
 
@@ -88,6 +92,7 @@ def evaluate(
     sandbox: str,
     own_kernels: str = "some",
     compare: tuple[str, ...] = (),
+    protocol: bool = False,
     say: Callable[[str], None],
 ) -> Evaluation:
     """Build, check and time `source` against the baseline (name, text), and close the kernel.
@@ -118,4 +123,17 @@ def evaluate(
                 verdict = evaluator.measure(verdict, baseline=base)
             for mode in compare:
                 verdict = measure_against(evaluator, kernel, verdict, mode)
-            return Evaluation(verdict, evaluator.notices)
+            theirs = None
+            if protocol and isinstance(kernel, Problem):
+                say("KernelBench's protocol: five trials, a hundred timed calls")
+                theirs = by_their_protocol(evaluator, kernel, source)
+            return Evaluation(verdict, theirs, evaluator.notices)
+
+
+def by_their_protocol(evaluator: Evaluator, problem: Problem, source: str) -> KernelBenchResult:
+    """What KernelBench says of the candidate; where Model itself fails under its protocol, nobody can pass."""
+    try:
+        return protocol_kernelbench.evaluate(evaluator, problem, source)
+    except WorkerFailure as fault:
+        said = {"runtime_error_name": str(fault.outcome), "runtime_error": f"Model itself fails: {fault.reason}"}
+        return KernelBenchResult(compiled=True, metadata=said)

@@ -465,21 +465,29 @@ def form(worker: Any, python: Any, message: dict[str, Any], signature: Any) -> A
             return Described({"unfit": str(refusal)})
     if problem["role"] == "inputs":
         return InputsForm(namespace, signature)
+    if problem["role"] == "protocol":
+        made = None if problem["eager"] else lambda: loaded(python, Path(message["path"]), device)
+        return python.protocol_side.ProtocolForm(python, problem, namespace, made, signature, device)
     initial = getattr(namespace, "get_init_inputs", list)
     if problem["role"] == "reference" or problem["eager"]:
         model = constructed(namespace, "Model", initial, problem["seed"])
         if problem["eager"] and problem["compile"]:
             model = compiled(model, problem["compile"])
         return ModelForm(python.Take(), signature, problem, model, device)
-    made = Path(message["path"])
+    module = loaded(python, Path(message["path"]), device)
+    model = constructed(module, "ModelNew", initial, problem["seed"])
+    return ModelForm(python.Take(), signature, problem, model, device)
+
+
+def loaded(python: Any, made: Path, device: str) -> types.ModuleType:
+    """The candidate's module, which defines ModelNew. Raises Refused."""
     extensions = made / "extensions"
     if extensions.is_dir():
         python.use_prebuilt(extensions)
     module = candidate(made, device)
     if not isinstance(getattr(module, "ModelNew", None), type):
         raise python.Refused("MISSING_ENTRY", "the module defines no class ModelNew")
-    model = constructed(module, "ModelNew", initial, problem["seed"])
-    return ModelForm(python.Take(), signature, problem, model, device)
+    return module
 
 
 def compiled(model: Any, mode: str) -> Any:

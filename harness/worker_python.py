@@ -51,6 +51,7 @@ def load_sibling(name: str) -> Any:
 native = load_sibling("worker")
 sandbox = load_sibling("sandbox")
 problem_side = load_sibling("worker_problem")
+protocol_side = load_sibling("worker_kernelbench")
 
 
 class Refused(Exception):
