@@ -918,7 +918,7 @@ def epoch_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rung",
-        choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph"),
+        choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
         help="how batches are made and trained",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")

@@ -56,14 +56,16 @@ def _small(
     return found
 
 
-def _again(bench: Bench, paths: list[Path]) -> int:
+def _again(bench: Bench, paths: list[Path], keep: Path | None) -> int:
     failed = 0
     for path in paths:
         case = Case.loaded(path)
         verdict = judged(bench, case)
         failed += verdict.failed
         print(f"{path}: {verdict.kind} {verdict.said}")
-        path.with_suffix(".after").write_text(verdict.text)
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / path.name).with_suffix(".after").write_text(verdict.text)
     return 1 if failed else 0
 
 
@@ -71,7 +73,7 @@ def main() -> int:
     wanted = _arguments()
     with Bench() as bench:
         if wanted.again:
-            return _again(bench, wanted.again)
+            return _again(bench, wanted.again, wanted.keep)
         languages = wanted.language or sorted(PROGRAMS)
         failed = 0
         known: dict[tuple[str, ...], Failure] = {}

@@ -28,7 +28,7 @@ from minibatch.graphs import Graph
 from minibatch.ops import Kernels
 from minibatch.resident import Sampler, padded_to
 
-ORDER = ("about", "gpu-graph", "gpu-fused", "gpu", "gpu-plain", "salient", "pyg")
+ORDER = ("about", "gpu-graph", "gpu-compiled", "gpu-fused", "gpu", "gpu-plain", "salient", "pyg")
 LIMIT_S = {"about": 150, "salient": 240, "pyg": 240}
 """Of one rung; 150 s otherwise."""
 SALIENT_BATCHES = 100
@@ -186,7 +186,7 @@ def resident(rung: str, graph: Graph, epochs: int) -> dict[str, Any]:
         "share_of_floor": floor / best.seconds,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
     }
-    if rung == "gpu-graph":
+    if trainer.captured:
         found["stages_us"] = trainer.stages_us()
     found["valid_accuracy"] = trainer.accuracy(graph.valid[: 20 * BATCH], FANOUTS, BATCH)
     start = time.perf_counter()

@@ -14,10 +14,15 @@ its own mapping, where no candidate can reach, and reads the outputs there.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import secrets
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.backends import cpu
 from harness.correctness import Layout, draw
 from harness.device import Arena
 from kernels.spec import DTYPE_BYTES, Spec, Tensor, Workload
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 SOURCE = Path(__file__).parent / "probes" / "company.cu"
+HOST_SOURCE = SOURCE.with_suffix(".cpp")
 PACK_BYTES, MAX_TENSORS = 16, 16
 STEPS = 4096
 """Offsets in `b` on a GPU are below so many packs; it is redrawn before each sample."""
@@ -55,6 +61,18 @@ def is_kept(tensor: Tensor) -> bool:
     """Whether a model keeps this input between calls, so that no kernel writes it before each one."""
     kind = tensor.values[0].partition(":")[0]
     return tensor.role == "input" and (tensor.constant or tensor.touched is not None or kind not in ELEMENTWISE)
+
+
+@functools.cache
+def _flusher() -> ctypes.CDLL:
+    """probes/company.cpp, in this process. Raises RuntimeError where it does not compile."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/company.so"
+        command = [cpu.compiler(), "-O2", "-march=native", "-shared", "-fPIC", "-o", library, str(HOST_SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"what empties the caches does not compile:\n{done.stderr}")
+        return ctypes.CDLL(library)
 
 
 def mixed(number: int) -> int:
@@ -142,7 +160,7 @@ class Mixture:
         else:
             if self.kind in ("ordinary", "large"):  # a few in 100,000: with them gone `x` need not be read
                 wide = values.float() if values.dtype.itemsize == 1 else values  # 8-bit floats cannot be compared
-                one = torch.ones(1).to(values.dtype).view(torch.uint8)
+                one = torch.ones(1, device=values.device).to(values.dtype).view(torch.uint8)
                 self.a.view(-1, values.dtype.itemsize)[wide.abs() < torch.finfo(values.dtype).smallest_normal] = one
             _, low, high = (*self.tensor.values[0].split(":"), "0", "1")[:3]
             free = _freedom(values, self.kind, float(low), float(high))
@@ -298,6 +316,18 @@ class Production:
             for tensor in self.spec.outputs:
                 if tensor.role == "output":
                     self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
+
+    def forget(self, slots: list[int]) -> None:
+        """On a CPU: take what was written for these argument sets out of all caches."""
+        for slot in slots:
+            for tensor in self.spec.tensors:
+                if not is_kept(tensor):
+                    raw = self.layout.bytes_view(self.arena, tensor)[slot]
+                    _flusher().forget(ctypes.c_void_p(raw.data_ptr()), ctypes.c_int64(len(raw)))
+
+    def last_digest(self) -> int:
+        """On a GPU: what lies there of the last argument set's call."""
+        return int(self._words("digests")[-1])
 
     def _offsets(self, slot: int) -> list[tuple[int, int]]:
         """Where each input of that call was read from."""

@@ -71,7 +71,7 @@ from harness.timing import PAIR, Contest, Result, Side, SideFailure
 from harness.tunables import bake, tunables
 from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import Device, Frozen, Workload
+from kernels.spec import Device, Frozen, Workload, expression
 
 VERSION = "10"
 """Part of every cache key: raised when a verdict would come out differently."""
@@ -862,6 +862,8 @@ class Evaluator:
                 comparison=Comparison.SAME if itself else comparison.compare(interval, comparison.MARGIN[self.device]),
                 against_incumbent=against,
                 light_us=light_us,
+                moved_bytes=self.moved(workload),
+                flops=expression(self.spec.flops, workload.axes) or None,
                 samples=result.samples,
                 company=on,
                 note="" if result.graph[mine] else "cannot be captured in a CUDA graph; timed with plain launches",

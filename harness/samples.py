@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Iterable
 
 from harness.records import Cache, Company
@@ -22,6 +23,14 @@ class Samples(Frozen):
     cache: Cache
     company: Company
     seconds: dict[str, tuple[float, ...]]
+
+    def net_us(self, side: str) -> float | None:
+        """Median of that side, its neighbours' own median taken off, in microseconds; None where nothing is left."""
+        if not self.seconds.get(side):
+            return None
+        pair = self.seconds.get("pair", ())
+        net = statistics.median(self.seconds[side]) - (statistics.median(pair) if pair else 0.0)
+        return net * 1e6 if net > 0 else None
 
 
 def _key(candidate: str, workload: Workload, cache: str, company: str) -> str:

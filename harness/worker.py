@@ -201,7 +201,8 @@ class Worker:
     def map(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.unmap(message, fds)
         if message["kind"] == "memfd":
-            view = mmap.mmap(fds[0], message["size"])
+            # Page tables and all: else a timed call has the faults of whoever first touches its argument set.
+            view = mmap.mmap(fds[0], message["size"], flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
             os.close(fds[0])
             self.arenas[message["id"]] = (ctypes.addressof(ctypes.c_char.from_buffer(view)), view)
         else:

@@ -35,6 +35,7 @@ RUNGS = {
     "gpu": "the same with the production kernels",
     "gpu-fused": "last hop gathered and averaged at once; padded sizes, no synchronisation with the host",
     "gpu-graph": "the same as a CUDA graph, the next batch sampled beside the computation on this one",
+    "gpu-compiled": "the same with ReLU and dropout compiled into one kernel by torch.compile",
 }
 
 
@@ -161,9 +162,12 @@ def trainer_of(
     """The resident trainer of a rung, not prepared yet."""
     device = graph.col.device.type
     kernels = Kernels(device, baseline="plain" if rung == "gpu-plain" else "production", sources=sources)
-    padded = rung in ("gpu-fused", "gpu-graph")
+    captured = rung in ("gpu-graph", "gpu-compiled")
+    padded = captured or rung == "gpu-fused"
+    if rung == "gpu-compiled" and isinstance(model, models.Sage):
+        model.activate = torch.compile(models.activate, dynamic=False)
     return Trainer(
-        graph, model, kernels, fanouts, batch, lr=lr, fused=padded, padded=padded, captured=rung == "gpu-graph",
+        graph, model, kernels, fanouts, batch, lr=lr, fused=padded, padded=padded, captured=captured,
         seed=seed, ranks=count,
     )  # fmt: skip
 
@@ -262,8 +266,8 @@ def _device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
         raise GraphError("--rung salient keeps features in host memory; take a gpu rung for --features hbm")
     if asked.features == "host" and rung != "salient":
         raise GraphError(f"--rung {rung} keeps features on the device; take --rung salient for --features host")
-    if rung == "gpu-graph" and device == "cpu":
-        raise GraphError("--rung gpu-graph needs a GPU; take gpu-fused to run the same steps on the CPU, or salient")
+    if rung in ("gpu-graph", "gpu-compiled") and device == "cpu":
+        raise GraphError(f"--rung {rung} needs a GPU; take gpu-fused to run the same steps on the CPU, or salient")
     if rung != "salient" and asked.model != "sage":
         raise GraphError(f"--model {asked.model} is trained by --rung salient only; our kernels are GraphSAGE's")
     return device, rung

@@ -38,6 +38,7 @@ class Sage(nn.Module):
         self.neighbours = nn.ParameterList(_weight(a, b) for a, b in itertools.pairwise(sizes))
         self.dropout = dropout
         self.aggregate: Aggregate = self_and_mean
+        self.activate = activate
 
     def forward(self, layers: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         h = x
@@ -50,7 +51,12 @@ class Sage(nn.Module):
         h = torch.addmm(own @ self.own[number].to(own.dtype), mean, self.neighbours[number].to(own.dtype))
         if number == len(self.own) - 1:
             return h
-        return F.dropout(F.relu(h), self.dropout, self.training)
+        return self.activate(h, self.dropout) if self.training else F.relu(h)
+
+
+def activate(h: torch.Tensor, dropout: float) -> torch.Tensor:
+    """ReLU and dropout, between layers in training."""
+    return F.dropout(F.relu(h), dropout)
 
 
 def _weight(rows: int, columns: int) -> nn.Parameter:

@@ -163,3 +163,96 @@ def _axes(panel: Panel, across: Scale, up: Scale, box: tuple[float, float, float
         x = left + across(tick) * (right - left)
         parts += [_rule(x, begin, x, end), _text(x, end + 15, number(tick), anchor="middle")]
     return parts
+
+
+BINS = 30
+
+
+def histogram(name: str, sides: Sequence[tuple[str, str, Sequence[float]]], width: int = 400, height: int = 190) -> str:
+    """How the samples of each side (its name, its kind, microseconds) lie, over one logarithmic axis.
+
+    A long tail is gathered in the last bin, at three times the largest median.
+    """
+    medians = [sorted(values)[len(values) // 2] for _, _, values in sides]
+    low, high = min(min(values) for _, _, values in sides), max(3 * max(medians), 1e-9)
+    across = scale([low, min(high, max(max(values) for _, _, values in sides))], log=True)
+    left, right, begin, end = 14.0, width - 14.0, 58.0, height - 26.0
+    parts = [_text(12, 20, name, fill=INK, weight=600)]
+    for tick in across.ticks:
+        x = left + across(tick) * (right - left)
+        parts += [_rule(x, begin, x, end), _text(x, end + 15, number(tick), anchor="middle")]
+    parts.append(_text(right, height - 2, "µs", anchor="end"))
+    for place, (side, kind, values) in enumerate(sides):
+        counts = [0] * BINS
+        for value in values:
+            counts[min(int(across(value) * BINS), BINS - 1)] += 1
+        step = (right - left) / BINS
+        heights = [count / len(values) * (end - begin) / max(max(counts) / len(values), 1e-9) for count in counts]
+        for at, tall in enumerate(heights):
+            if tall:
+                parts.append(
+                    Markup(
+                        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="{}" fill-opacity="0.55"/>'
+                    ).format(left + at * step, end - tall, step - 0.5, tall, COLOURS[kind])
+                )
+        said = f"{side}: {len(values)} samples"
+        parts.append(_text(12 + place * (width / 2 - 6), 40, said, fill=COLOURS[kind], weight=600))
+    return _whole(width, height, parts)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One timing of one file: bytes that a call must move, GB/s that it reached."""
+
+    moved_bytes: int
+    gbps: float
+    title: str
+
+
+def roof(
+    files: Sequence[tuple[str, str, Sequence[Point]]],
+    light: Sequence[Point],
+    peak_gbps: float,
+    title: str,
+    width: int = 860,
+) -> str:
+    """Achieved bandwidth over the bytes of a call: `files` are (name, kind, points), `light` the measured bound."""
+    left, right, top, bottom = 52.0, width - 20.0, 46.0, 290.0
+    every = [point for _, _, points in files for point in points] + list(light)
+    across = scale([float(point.moved_bytes) for point in every], log=True)
+    up = scale([*(point.gbps for point in every), *([peak_gbps] if peak_gbps else [])], log=True)
+
+    def at(point: Point) -> tuple[float, float]:
+        return left + across(float(point.moved_bytes)) * (right - left), bottom - up(point.gbps) * (bottom - top)
+
+    box = (left, right, top, bottom)
+    parts = [
+        _text(12, 20, one_line(title, int(width / 7)), fill=INK, weight=600),
+        *_axes(Panel("GB/s", ()), across, up, box),
+    ]
+    if peak_gbps:
+        y = bottom - up(peak_gbps) * (bottom - top)
+        parts += [_rule(left, y, right, y, LIGHT, "2 3"), _text(right, y - 4, "a large copy", anchor="end", fill=LIGHT)]
+    for point in light:
+        x, y = at(point)
+        parts.append(_rule(x - 9, y, x + 9, y, LIGHT))
+    for _, kind, points in files:
+        colour = COLOURS[kind]
+        for point in points:
+            x, y = at(point)
+            inside = colour if kind == "best" else "#ffffff"
+            parts.append(
+                Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}" stroke="{}"><title>{}</title></circle>').format(
+                    x, y, inside, colour, one_line(point.title, 160)
+                )
+            )
+    parts.append(_text((left + right) / 2, bottom + 34, "bytes that a call must move", anchor="middle"))
+    legend = [*((name, COLOURS[kind]) for name, kind, _ in files), ("– speed of light", LIGHT)]
+    x, y = left, bottom + 58
+    for name, colour in legend:
+        long = LETTER_PX * len(one_line(name, 40)) + 24
+        if x > left and x + long > right:
+            x, y = left, y + 18
+        parts.append(_text(x, y, one_line(name, 40), fill=colour, weight=600))
+        x += long
+    return _whole(width, y + 14, parts)

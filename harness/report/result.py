@@ -102,6 +102,10 @@ class WorkloadRow(Row):
     speedup: Interval
     comparison: Comparison
     light: Light | None = None
+    moved_bytes: int | None = None
+    """That one call must read and write."""
+    flops: int | None = None
+    """Floating-point operations of one call, as the spec says."""
     samples: int = 0
     note: str = ""
 
@@ -121,9 +125,21 @@ class WorkloadRow(Row):
             speedup=timing.speedup,
             comparison=timing.comparison,
             light=light,
+            moved_bytes=timing.moved_bytes,
+            flops=timing.flops,
             samples=timing.samples,
             note=timing.note,
         )
+
+    @property
+    def gbps(self) -> float | None:
+        """Bandwidth that the best candidate reached."""
+        return self.moved_bytes / self.best_us * 1e-3 if self.moved_bytes else None
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate of arithmetic, in 1e9 operations a second."""
+        return self.flops / self.best_us * 1e-3 if self.flops else None
 
     @property
     def label(self) -> str:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from nodes.policies.rules import first_steps
 from nodes.rewrites import catalog
 from tests.nodes.rewrites.fuzz import cpp_programs, cuda_programs
-from tests.nodes.rewrites.fuzz.trial import DEVICES, Bench, BrokenProgram, Program, Verdict, applied, of_text
+from tests.nodes.rewrites.fuzz.trial import DEVICES, Bench, Program, Verdict, applied, of_text
 
 DRAWN = 10
 """Programs a round; the first one is always the same."""
@@ -136,11 +136,7 @@ def with_fewer_steps(bench: Bench, failure: Failure) -> Failure:
 
 
 def judged(bench: Bench, case: Case) -> Verdict:
-    """A broken program counts as right: it says nothing of the steps."""
-    try:
-        return bench.judge([(case.program, case.steps)])[0]
-    except BrokenProgram:
-        return Verdict("right", case.program.text)
+    return bench.judge([(case.program, case.steps)])[0]
 
 
 def shrunk(bench: Bench, failure: Failure, seconds: float = SHRINKING_S) -> Failure:

@@ -46,7 +46,8 @@ MOST_SECONDS = 20
 GUARD = 64
 FILL = 77
 
-Kind = Literal["right", "raises", "does not end", "does not compile", "crashes", "wrong"]
+Kind = Literal["right", "raises", "does not end", "does not compile", "crashes", "wrong", "broken program"]
+"""A broken program fails before any step, or computes something else in another order of its threads: a fault of ours."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,6 @@ def applied(program: Program, steps: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-class BrokenProgram(Exception):
-    """The program itself does not compile, crashes, or computes something else each time: the generator is to blame."""
-
-
 @dataclass(eq=False)
 class Bench:
     """Judges texts. Use as a context: it keeps the compiled headers in a folder of its own."""
@@ -188,7 +185,7 @@ class Bench:
         self._scratch.cleanup()
 
     def judge(self, pairs: Sequence[tuple[Program, Sequence[str]]]) -> list[Verdict]:
-        """One verdict a pair of a program and the steps to apply. Raises BrokenProgram."""
+        """One verdict a pair of a program and the steps to apply."""
         verdicts = [rewritten(program, steps) for program, steps in pairs]
         texts: dict[tuple[str, str], int] = {}
         jobs: list[tuple[Program, str]] = []
@@ -202,10 +199,11 @@ class Bench:
             if (program.text, verdict.text) not in texts or verdict.kind != "right":
                 continue
             before, after = ends[texts[program.text, program.text]], ends[texts[program.text, verdict.text]]
-            if before.kind != "right":
-                raise BrokenProgram(f"{before.kind}: {before.said}\n{program.text}")
+            broken = (before.said or before.kind) if before.kind != "right" else _unsteady(before)
             kind, said = after.kind, after.said
-            if kind == "right":
+            if broken:
+                kind, said = "broken program", f"{before.kind}: {broken}"
+            elif kind == "right":
                 said = _differences(program, before, after)
                 kind = "wrong" if said else "right"
             verdicts[at] = Verdict(kind, verdict.text, said)
@@ -394,19 +392,25 @@ def _outputs(runs: list[_Run], memory: torch.Tensor) -> list[tuple[str, dict[str
     return found
 
 
+def _unsteady(end: _End) -> str:
+    """What a program writes where it must not, or differently in another order of its threads; "" where it is right."""
+    shapes: dict[str, dict[str, torch.Tensor]] = {}
+    for label, outputs, outside in end.outputs:
+        first = shapes.setdefault(label.partition(",")[0], outputs)
+        wrong = outside or "".join(_difference(outputs[name], first[name], True) for name in outputs)
+        if wrong:
+            return f"{label}: {wrong}"
+    return ""
+
+
 def _differences(program: Program, before: _End, after: _End) -> str:
     roles = {tensor.name: tensor.role for tensor in program.spec.tensors}
-    shapes: dict[str, dict[str, torch.Tensor]] = {}
-    for (label, old, broken), (_, new, outside) in zip(before.outputs, after.outputs, strict=True):
-        first = shapes.setdefault(label.partition(",")[0], old)
-        orders = broken or "".join(_difference(old[name], first[name], True) for name in old)
-        if orders:
-            raise BrokenProgram(f"{label}: {orders}\n{program.text}")
+    for (label, old, _), (_, new, outside) in zip(before.outputs, after.outputs, strict=True):
         for name, want in old.items():
             exact = program.exact or roles[name] == "input"
-            wrong = _difference(new[name], want, exact)
-            if wrong or outside:
-                return f"{label}: {outside or f'{name}: {wrong}'}"
+            wrong = outside or _difference(new[name], want, exact)
+            if wrong:
+                return f"{label}: {wrong if outside else f'{name}: {wrong}'}"
     return ""
 
 
