@@ -91,6 +91,8 @@ EXACT_DRAWS = 16
 DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
 """Workloads that move more are left to the checks."""
 COMPILE_S = 300.0
+CALL_S = 20.0
+"""A request to call a candidate takes so long at most."""
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 ALONE_TRIES = 3
@@ -167,6 +169,7 @@ class Evaluator:
         self.sandbox_mode = sandbox_mode
         self.own_kernels = own_kernels
         """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
+        self.call_s = CALL_S
         self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes)
         """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
@@ -576,7 +579,7 @@ class Evaluator:
         self._synchronize()
         calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
         message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes()}
-        worker.request(message, timeout_s=20.0)
+        worker.request(message, timeout_s=self.call_s)
         together = "" if len(cases) == 1 else ", two calls in flight"
         for slot, case in enumerate(cases):
             yield bench.check_outputs(slot, case.expected, case.name + together)

@@ -30,10 +30,10 @@ from kernels.spec import Workload
 
 Returned = TypeVar("Returned")
 MAX_SLOTS = 768
-CHAIN_US = {"hot": 800.0, "cold": 1600.0}
+CHAIN_US = {"hot": 600.0, "cold": 1400.0}
 """On a GPU a sample is one pass through a chain of about this length, of two to MAX_CHAIN calls. A chain's time varied by
 0.2 to 2.5 us on an H200 however long it was, the more the more memory it moves."""
-MAX_CHAIN = 96
+MAX_CHAIN = 64
 NEIGHBOURS_US, BYTES_A_US = 7.0, 1.3e6
 """What a call and its neighbours are foreseen to take: launches, and bytes moved (four passes)."""
 CHAIN_BYTES = 4 << 30
@@ -103,7 +103,7 @@ class SideFailure(WorkerFailure):
 
 
 PROTOCOLS = {
-    "cuda": Protocol(0.0, 0.01, (12, 36), 1.0, 0.01, 0.0, 6, 1, 0.15),
+    "cuda": Protocol(0.0, 0.01, (12, 24), 1.0, 0.015, 0.0, 6, 1, 0.15),
     "cpu": Protocol(2e-3, 0.02, (8, 24), 1.0, 0.04, 3.0, 1 << 30, 8, 0.25),
 }
 

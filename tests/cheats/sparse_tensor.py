@@ -4,9 +4,14 @@ import torch
 
 
 def _attempts(a, b):
-    yield lambda: torch.sparse_csr_tensor(
-        torch.arange(0, a.numel() + 1, a.shape[1]), torch.arange(a.shape[1]).repeat(a.shape[0]), a.reshape(-1)
-    ) @ b
+    yield (
+        lambda: (
+            torch.sparse_csr_tensor(
+                torch.arange(0, a.numel() + 1, a.shape[1]), torch.arange(a.shape[1]).repeat(a.shape[0]), a.reshape(-1)
+            )
+            @ b
+        )
+    )
     rows = torch.stack([torch.zeros(a.shape[1], dtype=torch.int64), torch.arange(a.shape[1])])
     yield lambda: torch.sparse.mm(torch.sparse_coo_tensor(rows, a[0], (1, a.shape[1]), check_invariants=False), b)
     yield lambda: torch.mul(torch.sparse_coo_tensor(rows, a[0], (1, a.shape[1]), check_invariants=False), a[0, 0])

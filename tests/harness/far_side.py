@@ -74,6 +74,11 @@ def negate(_far: FarSide, tensors: dict[str, torch.Tensor]) -> None:
 class Negation(Kernel):
     """out = -input, of any dtype and size; a second input `table` is read by nobody and kept between calls."""
 
+    has_reference, properties = True, None
+
+    def reference_axes(self) -> tuple[str, ...]:
+        return ()
+
     def reference(self, /, **arguments: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"out": -arguments["input"]}
 
