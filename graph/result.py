@@ -74,7 +74,7 @@ def result(
         policies=dict(settings.policy),
         baseline=settings.baseline,
         status=status,
-        stop_reason=_stop_reason(stop, status),
+        stop_reason=_stop_reason(stop, status, error),
         error=error,
         source=settings.source,
         best=settings.source if disqualified or incumbent is None else incumbent.candidate,
@@ -132,10 +132,11 @@ def geometric_mean(speedups: Iterable[Interval]) -> Interval | None:
     return Interval(median=math.exp(middle), low=math.exp(middle - below), high=math.exp(middle + above))
 
 
-def _stop_reason(stop: Stop | None, status: Status) -> str:
+def _stop_reason(stop: Stop | None, status: Status, error: str) -> str:
     if stop is not None:
         return stop.value
-    return {"stopped": "the person", "paused": "paused", "failed": "an error of ours"}.get(status, "")
+    person = "" if error else "the person"  # a process that is gone was not stopped by one
+    return {"stopped": person, "paused": "paused", "failed": "an error of ours"}.get(status, "")
 
 
 def _warnings(state: State, held_out: Sequence[Timing]) -> tuple[str, ...]:

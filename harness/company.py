@@ -14,10 +14,15 @@ its own mapping, where no candidate can reach, and reads the outputs there.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import secrets
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.backends import cpu
 from harness.correctness import Layout, draw
 from harness.device import Arena
 from kernels.spec import DTYPE_BYTES, Spec, Tensor, Workload
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 SOURCE = Path(__file__).parent / "probes" / "company.cu"
+HOST_SOURCE = SOURCE.with_suffix(".cpp")
 PACK_BYTES, MAX_TENSORS = 16, 16
 STEPS = 4096
 """Offsets in `b` on a GPU are below so many packs; it is redrawn before each sample."""
@@ -43,8 +49,20 @@ NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
 _MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3}
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 ELEMENTWISE = (
-    "ordinary", "normal", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "range", "index", "integers",
-)  # fmt: skip
+    "ordinary",
+    "normal",
+    "large",
+    "tiny",
+    "zeros",
+    "outliers",
+    "infinities",
+    "uniform",
+    "range",
+    "index",
+    "integers",
+    "padded",
+    "bits",
+)
 """Distributions whose elements are drawn one by one. Inputs of any other are redrawn whole, like constants."""
 _M32 = 0xFFFFFFFF
 _M64 = 0xFFFFFFFFFFFFFFFF
@@ -54,6 +72,18 @@ def is_kept(tensor: Tensor) -> bool:
     """Whether a model keeps this input between calls, so that no kernel writes it before each one."""
     kind = tensor.values[0].partition(":")[0]
     return tensor.role == "input" and (tensor.constant or tensor.touched is not None or kind not in ELEMENTWISE)
+
+
+@functools.cache
+def _flusher() -> ctypes.CDLL:
+    """probes/company.cpp, in this process. Raises RuntimeError where it does not compile."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/company.so"
+        command = [cpu.compiler(), "-O2", "-march=native", "-shared", "-fPIC", "-o", library, str(HOST_SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"what empties the caches does not compile:\n{done.stderr}")
+        return ctypes.CDLL(library)
 
 
 def mixed(number: int) -> int:
@@ -76,7 +106,9 @@ def digest(outputs: list[torch.Tensor]) -> int:
         for values, first in ((words, base), (rest, base + packed)):
             at = (torch.arange(len(values), device=raw.device) + first).bitwise_and_(_M32)
             at.mul_(0x9E3779B1).bitwise_and_(_M32)
-            total += int(at.bitwise_xor_(values).mul_(0x85EBCA77).bitwise_and_(_M32).sum())
+            at.bitwise_xor_(values).mul_(0x85EBCA77).bitwise_and_(_M32)
+            at.bitwise_xor_(at >> 15)
+            total += int(at.mul_(0xC2B2AE3D).bitwise_and_(_M32).sum())
         base += len(raw)
     return total & _M64
 
@@ -138,7 +170,9 @@ class Mixture:
             self.x.copy_(self.a ^ other.view(torch.uint8))
         else:
             if self.kind in ("ordinary", "large"):  # a few in 100,000: with them gone `x` need not be read
-                values[values.abs() < torch.finfo(values.dtype).smallest_normal] = 1.0
+                wide = values.float() if values.dtype.itemsize == 1 else values  # 8-bit floats cannot be compared
+                one = torch.ones(1, device=values.device).to(values.dtype).view(torch.uint8)
+                self.a.view(-1, values.dtype.itemsize)[wide.abs() < torch.finfo(values.dtype).smallest_normal] = one
             _, low, high = (*self.tensor.values[0].split(":"), "0", "1")[:3]
             free = _freedom(values, self.kind, float(low), float(high))
             self.x.copy_(free.view(torch.uint8))
@@ -231,7 +265,9 @@ class Production:
             view = self.layout.view(arena, tensor)
             for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
                 draw(view[copy], tensor.values[0], self.workload, rng)
-            self.constants[tensor.name] = self.layout.bytes_view(arena, tensor).clone()
+            raw = self.layout.bytes_view(arena, tensor)
+            whole = -(-self.layout.sizes[tensor.name] // PACK_BYTES) * PACK_BYTES  # each copy where eight bytes begin
+            self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
 
     def _words(self, name: str) -> torch.Tensor:
         import torch
@@ -291,6 +327,18 @@ class Production:
             for tensor in self.spec.outputs:
                 if tensor.role == "output":
                     self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
+
+    def forget(self, slots: list[int]) -> None:
+        """On a CPU: take what was written for these argument sets out of all caches."""
+        for slot in slots:
+            for tensor in self.spec.tensors:
+                if not is_kept(tensor):
+                    raw = self.layout.bytes_view(self.arena, tensor)[slot]
+                    _flusher().forget(ctypes.c_void_p(raw.data_ptr()), ctypes.c_int64(len(raw)))
+
+    def last_digest(self) -> int:
+        """On a GPU: what lies there of the last argument set's call."""
+        return int(self._words("digests")[-1])
 
     def _offsets(self, slot: int) -> list[tuple[int, int]]:
         """Where each input of that call was read from."""

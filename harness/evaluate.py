@@ -19,11 +19,36 @@ from typing import Any
 
 from pydantic import Field
 
-from harness import backends, company, comparison, device, light, of_problems, probes, sandbox, sanitizer, timing
+from harness import (
+    backends,
+    company,
+    comparison,
+    device,
+    light,
+    load,
+    of_problems,
+    probes,
+    properties,
+    samples,
+    sandbox,
+    sanitizer,
+    timing,
+)
 from harness.bands import Split
-from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure, make_case
+from harness.correctness import (
+    TOLERANCE,
+    Bench,
+    Case,
+    Cases,
+    Layout,
+    distributions,
+    failure,
+    judge_several,
+    make_case,
+)
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
+from harness.fitting import left_out, require_timed, too_large
 from harness.problems import Problem
 from harness.records import (
     Build,
@@ -46,7 +71,7 @@ from harness.timing import PAIR, Contest, Result, Side, SideFailure
 from harness.tunables import bake, tunables
 from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import Device, Frozen, Workload
+from kernels.spec import Device, Frozen, Workload, expression
 
 VERSION = "10"
 """Part of every cache key: raised when a verdict would come out differently."""
@@ -75,9 +100,6 @@ ALONE_BLOCKS = 5
 """Whether it is slowed by a tenth shows in as few."""
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
-JUDGING_FACTOR = 24
-"""A workload is left out where the device has not so many times the bytes that it moves: its reference in fp64, that
-one's intermediate results and the tolerance are up to twenty times as large."""
 MEMORY_SHARE = 0.5
 """Of the GPU memory that was free before its process started a candidate may take so much."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
@@ -104,7 +126,19 @@ def is_python_side(module: ModuleType) -> bool:
 
 
 class Evaluator:
-    """Not safe for several threads at once, `build` excepted. Use as a context manager: closing ends the workers."""
+    """Judges sources for one kernel on one device. Order of the calls, for a source of which `store.put` gave the hash:
+
+        build(candidate)                         -> Build     a failed one too: its log says why
+        verify(build)                            -> Verdict   PASSED with checks, or what is wrong
+        tune(candidate, seconds=...)             -> Tuned     optional: the best of its open integers, a new candidate
+        measure(verdict, baseline=, incumbent=)  -> Verdict   PASSED only: with timings and the suite's comparison
+        probes(build), sanitize(verdict)                      optional: what bounds it; compute-sanitizer on a GPU
+        verify and measure with held_out=True                 last, once, for the winner
+
+    `extend` adds workloads and values to check, before them. A source that fails is a verdict; what is raised is a fault of
+    ours, of the spec (KernelError) or of the machine (MissingTool). Not safe for several threads at once, `build` excepted.
+    Use as a context manager: closing ends the workers.
+    """
 
     def __init__(
         self,
@@ -133,7 +167,8 @@ class Evaluator:
         self.sandbox_mode = sandbox_mode
         self.own_kernels = own_kernels
         """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
-        self.notices: tuple[str, ...] = ()
+        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes)
+        """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
@@ -146,8 +181,7 @@ class Evaluator:
         self._zygote: Zygote | None = None
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
-        if not self.suite():
-            raise ValueError(f"{self.spec.name} has no workload for device {on} and dtype {', '.join(self.dtypes)}")
+        require_timed(self.spec, on, self.dtypes, self.device_bytes)
 
     # --- the suite -----------------------------------------------------------------------------------------------
 
@@ -155,7 +189,7 @@ class Evaluator:
         """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
         extra = () if held_out else self.extra_workloads
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
-        fitting = [w for w in found if self.moved(w) * JUDGING_FACTOR <= self.device_bytes]
+        fitting = [w for w in found if not too_large(self.spec, w, self.device_bytes)]
         return tuple(sorted(fitting, key=self.moved))
 
     def moved(self, workload: Workload) -> int:
@@ -170,10 +204,13 @@ class Evaluator:
                 raise ValueError(
                     f"values are proposed for {name!r}, which is no input (inputs: {', '.join(sorted(names))})"
                 )
-        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *workloads)})
-        type(self.spec).model_validate(proposed.model_dump())
         known = {w.label for w in self.spec.workloads}
-        added = tuple(w for w in workloads if w.label not in known)
+        added = tuple({w.label: w for w in workloads if w.label not in known}.values())
+        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
+        type(self.spec).model_validate(proposed.model_dump())
+        for workload in added:
+            if reason := too_large(self.spec, workload, self.device_bytes):
+                raise ValueError(reason)
         try:
             for workload in added:
                 self._cases.get(workload, distributions(self.spec, values)[0], values)
@@ -184,7 +221,7 @@ class Evaluator:
     def _key(self, *parts: str) -> str:
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
         values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
-        reference = self.kernel.identity()
+        reference = self.kernel.defines_right()
         spec = self.spec.model_dump_json(exclude={"workloads"})
         exact = [f"exact to {self.exact_to}"] if self.exact_to else []
         return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *exact, *parts)
@@ -354,10 +391,11 @@ class Evaluator:
         if self.layers:
             return
         self.layers = tuple(worker.active)
-        self.notices = tuple(sandbox.missing(worker.active))
-        if self.notices and self.sandbox_mode == "require":
+        missing = tuple(sandbox.missing(worker.active))
+        self.notices = (*self.notices, *missing)
+        if missing and self.sandbox_mode == "require":
             self.close()
-            raise MissingTool(f"--sandbox require: {'; '.join(self.notices)}")
+            raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
 
     def _drop(self, candidate: str) -> None:
         worker = self._workers.pop(candidate, None)
@@ -505,6 +543,23 @@ class Evaluator:
             yield from self._call(worker, bench, [case])
         if len(cases) > 1 and small:
             yield from self._call(worker, bench, cases[:2])
+        if everything and small:
+            yield from self._several(worker, bench, cases[0])
+
+    def _several(self, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:
+        """The check of several calls together, where the kernel's properties.py asks for one."""
+        calls = properties.several(self.kernel, case.workload, case.inputs)
+        outputs: list[dict] = []
+        for inputs in calls:
+            bench.write(0, inputs)
+            self._synchronize()
+            message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+            worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
+            outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
+        if calls:
+            violated = judge_several(self.kernel, case.workload, calls, outputs)
+            name = f"{len(calls)} calls together"
+            yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
 
     def _bench(self, worker: Worker, workload: Workload, slots: int) -> Bench:
         """Argument sets of the workload in the arena, which the worker has mapped."""
@@ -555,7 +610,7 @@ class Evaluator:
         key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
-        start = time.perf_counter()
+        start, others = time.perf_counter(), load.Watch()
         rivals = {"baseline": baseline}
         if incumbent and incumbent != baseline:
             rivals["incumbent"] = incumbent
@@ -578,7 +633,7 @@ class Evaluator:
                     if timed.note:
                         warnings.append(f"{workload.label}, {cache}: {timed.note}")
             suite = self._suite(ratios["baseline"], timings)
-            warnings += self._look_at_clocks()
+            warnings += self._look_at_clocks() + others.said()
             if suite is not None and suite.comparison is Comparison.FASTER and not itself:
                 self._compare_alone(verdict, baseline, random.choice([t for t in timings if t.cache == "cold"]))
         except SideFailure as fault:
@@ -777,6 +832,10 @@ class Evaluator:
             assert verdict.build is not None
             sides.append(self._side("candidate", verdict.build))
         result = self.run(contest, sides, check=(mine,))
+        raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
+        samples.keep(
+            self.store, verdict.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
+        )
         speedups = result.ratios[mine]
         ratios["baseline"].append(speedups)
         against = None
@@ -803,6 +862,8 @@ class Evaluator:
                 comparison=Comparison.SAME if itself else comparison.compare(interval, comparison.MARGIN[self.device]),
                 against_incumbent=against,
                 light_us=light_us,
+                moved_bytes=self.moved(workload),
+                flops=expression(self.spec.flops, workload.axes) or None,
                 samples=result.samples,
                 company=on,
                 note="" if result.graph[mine] else "cannot be captured in a CUDA graph; timed with plain launches",

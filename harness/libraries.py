@@ -47,23 +47,30 @@ def allowed(*, gpu: bool) -> tuple[str, ...]:
     return tuple(sorted({str(name) for path in found for name in (path, path.resolve())}))
 
 
-def mapped(pid: int) -> frozenset[str]:
-    """The files that the process has mapped to run; none where nobody may look: then the box alone decides."""
+def mapped(pid: int, *, gpu: bool) -> frozenset[str]:
+    """The files that the process has mapped to run; none where nobody may look: then the box alone decides.
+
+    On a CPU also memory that holds code and is no file's, by its address: a library can be read into it.
+    """
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
         return frozenset()
     fields = [(*line.split(maxsplit=5), "")[:6] for line in lines]
-    ours = ("/dev/nvidia", "/memfd:", "/anon_hugepage")
-    return frozenset(f[5] for f in fields if "x" in f[1] and f[5].startswith("/") and not f[5].startswith(ours))
+    runs = [(f[5], f[0]) for f in fields if "x" in f[1]]
+    if gpu:  # where the driver has such memory
+        driver = ("/dev/nvidia", "/memfd:", "/anon_hugepage")
+        return frozenset(name for name, _ in runs if name.startswith("/") and not name.startswith(driver))
+    known = ("[vdso]", "[vsyscall]", "[stack]")
+    return frozenset(name if name.startswith("/") else f"memory at {at}" for name, at in runs if name not in known)
 
 
 def foreign(pid: int, before: frozenset[str], own: Path, *, gpu: bool) -> str:
     """A file that the process has come to run since `before`, and that is neither allowed nor its candidate's, or "".
 
-    `own`: the folder of its candidate.
+    `own`: the folder of its candidate, where it cannot write.
     """
     if not (known := allowed(gpu=gpu)):
         return ""
-    new = mapped(pid) - before - set(known) - {str(own / name) for name in ("candidate.so", "company.so")}
+    new = mapped(pid, gpu=gpu) - before - set(known) - {str(own / name) for name in ("candidate.so", "company.so")}
     return min(new, default="")

@@ -92,6 +92,10 @@ class Timing(Frozen):
     """incumbent time / candidate time, where an incumbent other than the baseline was measured beside it."""
     light_us: float | None = None
     """Speed of light: what this device needs to move the bytes at this size and mix; never less than an empty launch."""
+    moved_bytes: int | None = None
+    """That one call must read and write."""
+    flops: int | None = None
+    """Floating-point operations of one call, as the spec says; None where it does not."""
     samples: int = Field(gt=0)
     note: str = ""
 

@@ -49,7 +49,8 @@ TABLES_FACTOR = 2.0
 HOT_SHARE = 0.5
 """Hot on a CPU: the sets of a pass take so much of the last-level cache at most."""
 CHECKED_BYTES = {"cuda": 8 << 20, "cpu": 1 << 20}
-"""A call is looked at after each sample where its tensors take less than this, else after CHECKS of them."""
+"""A call is looked at after each sample where its tensors take less than this, or the side seems to be faster than the
+first one, else after CHECKS of the fewest samples that there may be, and of as many that follow."""
 CHECKS = 3
 SCANNED_BYTES = 64 << 20
 """On a CPU outputs are searched for poison in so many bytes a sample: all calls, or some of them at random and the last."""
@@ -203,6 +204,8 @@ class Contest:
         """The argument sets of the last request, in the order of its calls."""
         self.idle = list(range(slots))
         """On a CPU: all sets, those that were not called for longest first."""
+        self.finished = 0
+        """On a GPU: the digest of the last call as it was when its side had answered."""
 
     def open(self, arena: Arena) -> None:
         """Fill the arena."""
@@ -214,7 +217,7 @@ class Contest:
             if tensor.role == "output":
                 self.layout.bytes_view(arena, tensor).fill_(0xFF)
         if self.device == "cpu":
-            self.production.produce(list(range(self.layout.slots)))
+            self.production.produce([0])  # who plans may call once; all others are written just before they are called
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -264,6 +267,10 @@ class Contest:
             message |= {"company": self.production.message(self.company), "alone": side.name == PAIR}
         side.graph = bool(side.worker.request(message).get("graph", True))
 
+    def plan_again(self, side: Side) -> None:
+        """Another graph of the same calls."""
+        side.worker.request({"op": "plan", "again": True})
+
     def settle(self, side: Side, first: Side) -> None:
         """A sample's calls once all paces are known: sides of about one speed make the same number of them.
 
@@ -276,16 +283,25 @@ class Contest:
     def _request(self, side: Side, calls: int, passes: int = 1) -> tuple[float, float]:
         """One request on argument sets that were not called since they were written: (seconds by its clock, by ours).
 
-        The side's process is stopped as soon as it has answered: what it had left to do it has not done.
+        Its process is stopped until they are there, or a thread of it could begin before the clock does, and as soon as it
+        has answered: what it had left to do it has not done.
         """
+        side.worker.pause()
         self.production.renew(passes=passes)
         if self.device == "cpu":
             self._draw_order(calls)
-        if self.device == "cpu" and self.cache == "hot":
             self.production.produce(self.called)
+            if self.cache == "cold":
+                self.production.forget(self.called)
         self.synchronize()
         side.worker.proceed()
         answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
+        if (
+            self.device == "cuda"
+        ):  # an answer is no end: this waits for the device, and shows whether the last call was done
+            start = time.perf_counter()
+            self.finished = self.production.last_digest()
+            outside += time.perf_counter() - start
         side.worker.pause()
         if library := side.worker.foreign_code():
             raise WorkerFailure(Outcome.CHEATED, f"a library did the work: it runs code of {library}")
@@ -314,13 +330,14 @@ class Contest:
         side.lacking.append((outside - inside) / side.rounds)
 
     def _examine(self, side: Side, *, look: bool) -> None:
-        """What the calls of the last request have left. Raises WorkerFailure; then makes their sets ready again."""
-        if side.name != PAIR and self.company != "alone":
-            self.require_written()
-            if look:
-                self.look(side, random.choice(self.called))
-        if self.device == "cpu" and self.cache == "cold":
-            self.production.produce(self.called)
+        """What the calls of the last request have left. Raises WorkerFailure."""
+        if side.name == PAIR or self.company == "alone":
+            return
+        self.require_written()
+        if self.device == "cuda" and self.production.last_digest() != self.finished:
+            raise WorkerFailure(Outcome.CHEATED, "worked on after it had answered")
+        if look:
+            self.look(side, random.choice(self.called))
 
     def unwritten(self) -> str:
         """Where poison is left, or "". Of integers it may be right, -1; a float is not a NaN of all ones by chance."""
@@ -450,7 +467,7 @@ def run(
             raise SideFailure(side.name, failure.outcome, failure.reason) from None
 
     small = contest.kernel.spec.read_bytes(contest.workload) <= CHECKED_BYTES[contest.device]
-    looks = {side.name: set(rng.sample(range(least), min(CHECKS, least))) for side in sides if side.name in check}
+    looks = {name: _spread(least, most) for name in check}
     try:
         for side in everyone:
             alone(side, contest.prepare)
@@ -460,15 +477,16 @@ def run(
         for block in range(most):
             if block and block % protocol.replan == 0:
                 for side in everyone:
-                    alone(side, contest.plan)
+                    alone(side, contest.plan_again)
+            ahead = [side.name for side in sides[1:] if block and _seems_ahead(contest, sides[0], side, pair)]
             for side in rng.sample(everyone, len(everyone)):
-                look = side.name in check and (small or block in looks[side.name])
+                look = side.name in check and (small or block in looks[side.name] or side.name in ahead)
                 alone(side, lambda side, look=look: contest.sample(side, look=look))
             late = time.monotonic() - began > protocol.patience_s
             if block + 1 >= least and (late or _narrow(sides, pair, protocol.width)):
                 break
         for side in sides[1:]:
-            if statistics.median(_ratios(sides[0], side, pair)) > 1 + MARGIN[contest.device] / 2:
+            if _seems_ahead(contest, sides[0], side, pair):
                 _confirm(contest, sides[0], side, alone)
         for side in sides[1:]:
             _doubt(contest, sides[0], side, alone)
@@ -485,6 +503,16 @@ def run(
         {side.name: side.graph for side in sides},
         {side.name: list(side.seconds) for side in everyone},
     )
+
+
+def _spread(least: int, most: int) -> set[int]:
+    """The blocks in which a large call is looked at: CHECKS of each `least`, up to the last that there may be."""
+    return {first + at for first in range(0, most, least) for at in random.sample(range(least), min(CHECKS, least))}
+
+
+def _seems_ahead(contest: Contest, first: Side, side: Side, pair: Side | None) -> bool:
+    """Whether a side is faster than the first by more than noise: then it has to show more."""
+    return statistics.median(_ratios(first, side, pair)) > 1 + MARGIN[contest.device] / 2
 
 
 def _net(side: Side, pair: Side | None) -> list[float]:

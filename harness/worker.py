@@ -170,6 +170,8 @@ class Worker:
         """The library of the neighbours, on a GPU."""
         self.planned: tuple[list[Any], Any, Any] | None = None
         """The launches, or on a CPU calls, in order, and on a GPU their graph and the one that is run before it, untimed."""
+        self.whole: tuple[Any, Any] | None = None
+        """Whoever captured it, and what the graph is made from."""
 
     # Requests. Each takes the message and returns the answer; an exception becomes {"error": ...}.
 
@@ -199,7 +201,8 @@ class Worker:
     def map(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.unmap(message, fds)
         if message["kind"] == "memfd":
-            view = mmap.mmap(fds[0], message["size"])
+            # Page tables and all: else a timed call has the faults of whoever first touches its argument set.
+            view = mmap.mmap(fds[0], message["size"], flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
             os.close(fds[0])
             self.arenas[message["id"]] = (ctypes.addressof(ctypes.c_char.from_buffer(view)), view)
         else:
@@ -232,8 +235,10 @@ class Worker:
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Prepare a sequence of calls to be timed, in place of the one before: on a GPU a graph of them in their company.
 
-        `alone`: only the neighbours, without the calls.
+        `alone`: only the neighbours, without the calls. `again`: the same calls as before in a graph of their own.
         """
+        if message.get("again") and self.planned is not None:
+            return self.replan()
         self.forget()
         function = self.symbols[message["dtype"]]
         calls = [self.arguments(arguments) for arguments in message["calls"]]
@@ -243,8 +248,16 @@ class Worker:
         company = Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
         self.programmatic.value = int(message["company"]["programmatic"])
         own = [lambda stream, prepared=prepared: function(*prepared, stream) for prepared in calls]
-        self.planned, graph = plan_in_company(self.cuda, company, own, self.cuda, neighbours_only=message["alone"])
-        return {"graph": graph}
+        self.planned, self.whole = plan_in_company(self.cuda, company, own, self.cuda, neighbours_only=message["alone"])
+        return {"graph": self.whole is not None}
+
+    def replan(self) -> dict[str, Any]:
+        if self.whole is not None:
+            assert self.planned is not None and self.cuda is not None
+            launches, graph, ahead = self.planned
+            self.cuda.rt.cudaGraphExecDestroy(graph)
+            self.planned = launches, self.cuda.executable(self.whole[1]), ahead
+        return {"graph": self.whole is not None}
 
     def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Seconds that the host takes for each of `repeat` calls, which are only enqueued."""
@@ -291,6 +304,9 @@ class Worker:
         for graph in planned[1:] if planned is not None else ():
             if graph is not None and self.cuda:
                 self.cuda.rt.cudaGraphExecDestroy(graph)
+        if self.whole is not None:
+            self.whole[0].release(self.whole[1])
+            self.whole = None
 
     def arguments(self, encoded: list[list[Any]]) -> list[Any]:
         """["p", arena, offset] | ["i", integer] | ["f", float] | ["d", float] -> ctypes values."""
@@ -317,8 +333,10 @@ class Worker:
 
 def plan_in_company(
     cuda: Cuda, company: Company, calls: list[Any], capturing: Any, *, neighbours_only: bool
-) -> tuple[tuple[list[Any], Any, Any], bool]:
-    """((launches in order, their executable graph, that of what is run before it), whether they could be captured).
+) -> tuple[tuple[list[Any], Any, Any], tuple[Any, Any] | None]:
+    """((launches in order, their executable graph, that of what is run before it), (who frees it, what it is made from)).
+
+    The last is None where they cannot be captured.
 
     `calls` take a stream; `capturing.capture` makes a graph of some, or None, and `capturing.release` frees it. Each call
     is a graph of its own between its neighbours', so that it can neither run beside another nor change what they do.
@@ -355,16 +373,15 @@ def plan_in_company(
             parts.append(captured(cuda, after[slot]))
             if None in parts:
                 break
-        whole = None if None in parts else cuda.chained(parts)
-        if whole is not None:
-            made.append((cuda, whole))
+        whole = None if None in parts else (cuda, cuda.chained(parts))
     else:
-        whole = captured(capturing, lambda stream: [launch(stream) for launch in sequence])
-    graph = None if whole is None else cuda.executable(whole)
+        all_of_it = capturing.capture(lambda stream: [launch(stream) for launch in sequence])
+        whole = None if all_of_it is None else (capturing, all_of_it)
+    graph = None if whole is None else cuda.executable(whole[1])
     for by, one in made:
         by.release(one)
     cuda.settle("the captured kernel")
-    return (sequence, graph, ahead), graph is not None
+    return (sequence, graph, ahead), whole if graph is not None else None
 
 
 def time_in_company(cuda: Cuda, launches: list[Any], graph: Any, ahead: Any, repeat: int) -> float:

@@ -380,6 +380,8 @@ class PythonWorker(native.Worker):
         self.last = [weakref.ref(value) for value in now]
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        if message.get("again") and self.planned is not None:
+            return self.replan()
         self.forget()
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
         if not self.gpu:
@@ -389,10 +391,10 @@ class PythonWorker(native.Worker):
         company = native.Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
         own = [lambda _stream, prepared=prepared: self.form.launch(prepared) for prepared in calls]
         with self.stream(0):
-            self.planned, graph = native.plan_in_company(
+            self.planned, self.whole = native.plan_in_company(
                 self.cuda, company, own, self, neighbours_only=message["alone"]
             )
-        return {"graph": graph}
+        return {"graph": self.whole is not None}
 
     def capture(self, launch: Launch) -> Any:
         """A graph by torch's own capture, which keeps its allocator right; None where it is refused."""

@@ -91,6 +91,8 @@ class Worker:
         """`company`: on a GPU the library of the kernels around a timed call (harness/company.py)."""
         self.device, self.limits = device, limits
         self.scratch = Path(tempfile.mkdtemp(prefix="astrolabe-worker-"))
+        self.code = Path(tempfile.mkdtemp(prefix="astrolabe-code-"))
+        """What it loads lies here, where it cannot write: a file by a name that is expected is the one that we put there."""
         self.mapped: set[int] = set()
         self.warnings: list[str] = []
         ours, theirs = socket.socketpair()
@@ -117,11 +119,12 @@ class Worker:
                 "allow_exec": False,
                 "parent": self._parent(),
             }
+            box["readable"] = [*box["readable"], str(self.code)]
             self.active: list[str] = self.request({"op": "enter", "box": box, **common}, timeout_s=START_S)["active"]
-            self.own_code = libraries.mapped(self.process.pid)
+            self.own_code = libraries.mapped(self.process.pid, gpu=gpu)
             load = {"op": "load", "path": str(self._own(artefact)), **common, **self._entry()}
             if company is not None:
-                load["company"] = str(shutil.copyfile(company, self.scratch / "company.so"))
+                load["company"] = str(shutil.copyfile(company, self.code / "company.so"))
             load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
             self.found: dict[str, str] = self.request(load, timeout_s=START_S)["found"]
         except BaseException:
@@ -146,8 +149,8 @@ class Worker:
         ).result()
 
     def _own(self, artefact: Path) -> Path:
-        """The candidate copied into its scratch folder: it need not see the store at all."""
-        return Path(shutil.copyfile(artefact, self.scratch / "candidate.so"))
+        """The candidate copied beside its scratch folder: it need not see the store at all."""
+        return Path(shutil.copyfile(artefact, self.code / "candidate.so"))
 
     def _visible(self) -> dict[str, Any]:
         """What of the machine's files it may read: a native candidate the libraries that it is linked to, no folder."""
@@ -158,7 +161,7 @@ class Worker:
 
     def foreign_code(self) -> str:
         """A library that the candidate's process has brought in, or ""."""
-        return libraries.foreign(self.process.pid, self.own_code, self.scratch, gpu=self.device == "cuda")
+        return libraries.foreign(self.process.pid, self.own_code, self.code, gpu=self.device == "cuda")
 
     def _parent(self) -> int:
         return os.getpid()
@@ -295,7 +298,8 @@ class Worker:
     def _let_go(self) -> None:
         self.channel.close()
         self.log.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        for folder in (self.scratch, self.code):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:

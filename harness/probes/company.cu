@@ -94,7 +94,9 @@ __global__ void __launch_bounds__(THREADS) evict_kernel(const int4* from, int64_
 }
 
 __device__ __forceinline__ uint64_t term(uint32_t word, uint32_t index) {
-  return uint64_t((word ^ (index * 0x9E3779B1u)) * 0x85EBCA77u);
+  uint32_t h = (word ^ (index * 0x9E3779B1u)) * 0x85EBCA77u;
+  h ^= h >> 15;  // without it the sum of two words that differ in a bit is as often as not the same when they are swapped
+  return uint64_t(h * 0xC2B2AE3Du);
 }
 
 __global__ void __launch_bounds__(THREADS) consume_kernel(const __grid_constant__ Pieces out, uint64_t* digest, int neighbour) {

@@ -44,6 +44,10 @@ inline unsigned cluster_blocks(int64_t rows, int64_t steps) {
   return blocks;
 }
 
+extern "C" {
+extern int enable_pdl;
+}
+
 // Launches a kernel whose neighbouring `cluster` blocks take one row together; `overlapping`: see launch_dependent.
 template <typename... Parameters, typename... Arguments>
 inline void launch_cluster(void (*kernel)(Parameters...), unsigned cluster, bool overlapping, dim3 grid, dim3 block,
