@@ -734,6 +734,8 @@ def export(asked: argparse.Namespace) -> int:
         outputs.write_samples(run, result, asked.samples)
         print(asked.samples)
         return 0
+    if result.problem:
+        return _said(f"{run.id} is about a PyTorch module, and its best is one already: {run.folder / 'best.py'}")
     to = asked.to or run.folder / "export"
     source = run.source(result.best)
     kernel = catalog.load(run.record.settings.kernel)

@@ -29,6 +29,7 @@ from graph.result import commit
 from graph.runs import RunError, now, valid_id
 from graph.session import Ask, Door, Ending, Front, new_record
 from harness import problems
+from harness.alone import standalone
 from harness.device import DeviceError
 from harness.evaluate import Evaluator, MissingTool
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
@@ -202,8 +203,11 @@ class Campaign:
         candidate = result.answer.candidate if result.answer else _last_candidate(result)
         if not candidate or plan.protocol is None or not title.number:
             return entry
-        found = plan.protocol(path, ending.run.store.get(candidate), ending.run.store)
+        source = ending.run.store.get(candidate)
+        found = plan.protocol(path, source, ending.run.store)
         folder = self.folder / "kernelbench" / f"level{title.level}"
+        sample = f"level_{title.level}_problem_{title.number}_sample_0_kernel.py"  # as its scripts look for it
+        write_atomically(folder / sample, standalone(source))
         add_to_results(folder / "eval_results.json", title.number, found)
         add_to_baseline(folder / "baseline_time_torch.json", title.level, path.name, found)
         outcome = result.answer.outcome if result.answer else Outcome(_last_outcome(result))

@@ -49,9 +49,20 @@ NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
 _MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3}
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 ELEMENTWISE = (
-    "ordinary", "normal", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "range", "index", "integers",
-    "padded", "bits",
-)  # fmt: skip
+    "ordinary",
+    "normal",
+    "large",
+    "tiny",
+    "zeros",
+    "outliers",
+    "infinities",
+    "uniform",
+    "range",
+    "index",
+    "integers",
+    "padded",
+    "bits",
+)
 """Distributions whose elements are drawn one by one. Inputs of any other are redrawn whole, like constants."""
 _M32 = 0xFFFFFFFF
 _M64 = 0xFFFFFFFFFFFFFFFF

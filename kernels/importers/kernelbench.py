@@ -151,17 +151,9 @@ def _main_dtype(description: Description) -> Dtype:
     return next((dtype for dtype in used if "float" in dtype), used[0])
 
 
-def _held_bytes(spec: Spec, workload: Workload) -> int:
-    """Of all tensors, whole: as the harness counts what judging them takes."""
-    return sum(
-        math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
-        for tensor in spec.tensors
-    )
-
-
 def _fitting(spec: Spec, whole: Workload, variable: bool, most_bytes: int) -> Workload:
     workload = whole
-    while (needed := _held_bytes(spec, workload)) > most_bytes:
+    while (needed := _held(spec, workload)) > most_bytes:
         if not variable or workload.axes["lead"] < 2:
             raise KernelError(
                 f"{spec.name} needs more memory than there is: its tensors take {needed / 2**30:.1f} GiB, and judging them "
@@ -169,3 +161,8 @@ def _fitting(spec: Spec, whole: Workload, variable: bool, most_bytes: int) -> Wo
             )
         workload = workload.model_copy(update={"axes": {"lead": workload.axes["lead"] // 2}})
     return workload
+
+
+def _held(spec: Spec, workload: Workload) -> int:
+    """Bytes of all tensors, whole: as the harness counts what judging them takes."""
+    return sum(math.prod(spec.shape(t, workload.axes)) * DTYPE_BYTES[spec.dtype(t, workload)] for t in spec.tensors)
