@@ -15,10 +15,15 @@ import argparse
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+EVERY_S = 4.0
+"""pip's own words are hundreds of lines, and without them the longest step is silent for minutes."""
+DOING = re.compile(r"\s*(Collecting|Downloading|Building|Preparing|Installing)")
 
 
 def main() -> int:
@@ -60,9 +65,23 @@ def install_torch(python: Path) -> bool:
 
 
 def pip(python: Path, *arguments: str, quiet: bool = False, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", HERE / "constraints.txt"]
-    silent = subprocess.DEVNULL if quiet else None
-    return subprocess.run([*command, *arguments], cwd=cwd, stdout=silent, stderr=silent)
+    """Runs pip install, saying every few seconds what pip is at; its own words where it fails, unless `quiet`."""
+    options = ["install", "--disable-pip-version-check", "--progress-bar", "off", "-c", HERE / "constraints.txt"]
+    command = [python, "-m", "pip", *options, *arguments]
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    words: list[str] = []
+    reader = threading.Thread(target=lambda: [words.append(line) for line in process.stdout], daemon=True)
+    reader.start()
+    began = time.monotonic()
+    while reader.is_alive():
+        reader.join(EVERY_S)
+        if reader.is_alive():
+            at = next((line.strip() for line in reversed(words) if DOING.match(line)), "")
+            say(f"{time.monotonic() - began:4.0f} s  {at[:100]}")
+    process.wait()
+    if process.returncode and not quiet:
+        sys.stderr.writelines(words[-40:])
+    return subprocess.CompletedProcess(command, process.returncode)
 
 
 def display(path: Path) -> str:

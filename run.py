@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import difflib
 import errno
+import fnmatch
+import io
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,19 +27,25 @@ commands (python run.py COMMAND --help):
   resume RUN            go on with a run after Ctrl-C, a kill, a reboot, a pause
   runs                  list the runs
   show RUN              a run's attempts
+  compare RUN RUN       two runs, or two files of results, side by side
   history RUN           a run's checkpoints
   fork RUN              a new run from a checkpoint of another
   graph [RUN]           draw the graph, and the path that a run took
   campaign              every problem of a suite, one run each, one report
   evaluate FILE         the verdict on one file, without any agent
   export RUN            the best source as a package with a torch operator
+  model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
+  infer                 its accuracy from sampled and from all neighbours
 
 exit codes:
   0   improved, or already at the limit      3    finished without improvement
   1   our own failure                        75   paused: an answer or an approval is missing; resume goes on
   2   bad usage, bad input, a full disk      130  interrupted; resume goes on
 """
+STARTING_S = 4.0
+"""What is not shown by then says that it is still starting."""
 EXIT_FAILURE, EXIT_USAGE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 2, 3, 75, 130
 
 # By name, so that none of their modules is imported for `--help`. Each has one sentence for the user.
@@ -44,6 +56,9 @@ USER_ERRORS = {
     "harness.dropin.ExportError",
     "harness.evaluate.MissingTool",
     "kernels.catalog.KernelError",
+    "nodes.spans.SpansMissing",
+    "minibatch.graphs.GraphError",
+    "minibatch.native.NativeError",
 }
 
 
@@ -83,11 +98,13 @@ def common(parser: argparse.ArgumentParser, *, json_too: bool = True) -> None:
         )
 
 
-def on_device(parser: argparse.ArgumentParser) -> None:
+def on_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
-        "--kernel", required=True, metavar="NAME|FOLDER|FILE.py",
+        "--kernel",
+        required=required,
+        metavar="NAME|FOLDER|FILE.py",
         help="a kernel of the catalog, a folder, or a PyTorch module in KernelBench's form",
-    )  # fmt: skip
+    )
     parser.add_argument("--baseline", metavar="NAME", help="the kernel's baseline that 1.0x is")
     parser.add_argument(
         "--device", choices=("auto", "cuda", "cpu"), default="auto", help="(auto: cuda where it is there)"
@@ -111,9 +128,20 @@ def of_problems(parser: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
-def budget(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--rounds", type=number(int, 0), metavar="N", help="rounds of plan, code, check and time (5)")
-    parser.add_argument("--width", type=number(int, 1), metavar="N", help="different plans a round (1)")
+def protocol(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--protocol", choices=("kernelbench",), help="of a PyTorch module: KernelBench's own numbers beside ours"
+    )
+
+
+def budget(parser: argparse._ActionsContainer, rounds: str = "as before", width: str = "as before") -> None:
+    parser.add_argument(
+        "--rounds",
+        type=number(int, 0),
+        metavar="N",
+        help=f"at most so many rounds of plan, code, check, time ({rounds})",
+    )
+    parser.add_argument("--width", type=number(int, 1), metavar="N", help=f"different plans a round ({width})")
     parser.add_argument("--seconds", type=number(float, 0, above=True), metavar="S", help="stop after so much work")
     parser.add_argument("--tokens", type=number(int, 0), metavar="N", help="tokens that models may use")
     parser.add_argument("--money", type=number(float, 0), metavar="USD", help="money that models may cost")
@@ -140,7 +168,7 @@ def run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--draft", metavar="FILE", help="of a PyTorch module: your own first candidate (ModelNew)")
     of_problems(parser)
     parser.add_argument("--run-id", metavar="NAME", help="name the run")
-    budget(parser)
+    budget(parser, "5", "1")
     parser.set_defaults(rounds=5, width=1)
     parser.add_argument(
         "--repairs", type=number(int, 0), default=2, metavar="N", help="tries to repair a candidate (2)"
@@ -153,6 +181,9 @@ def run_parser() -> argparse.ArgumentParser:
         "--light", type=number(float, 0, above=True), default=0.97, metavar="SHARE",
         help="stop at this share of the speed of light (0.97)",
     )  # fmt: skip
+    parser.add_argument(
+        "--exact", action="store_true", help="only candidates whose outputs are the baseline's in every bit"
+    )
     parser.add_argument(
         "--tune-seconds", type=number(float, 0), metavar="S", help="search of open integers, each (cuda 8, cpu 4)"
     )
@@ -182,9 +213,33 @@ def run_parser() -> argparse.ArgumentParser:
         f"--policy, --model, --tokens and --money also for one role: --model-coder ... ({', '.join(ROLES)})"
     )
     common(parser)
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    on_end(parser)
     parser.set_defaults(go=run)
     return parser
+
+
+def on_end(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    parser.add_argument(
+        "--on-end", metavar="COMMAND|URL", default=os.environ.get("ASTROLABE_ON_END", ""),
+        help="tell this once the run has ended, paused or failed: a command gets the record as JSON on its standard input, "
+        "a URL by POST; also ASTROLABE_ON_END",
+    )  # fmt: skip
+
+
+@contextmanager
+def told(asked: argparse.Namespace, run: Run) -> Iterator[None]:
+    """Tells --on-end of a failure, too."""
+    from graph import hooks
+
+    if asked.on_end:
+        hooks.checked(asked.on_end)
+    try:
+        yield
+    except Exception as error:
+        if asked.on_end and (failed := hooks.tell(asked.on_end, run, "failed", " ".join(str(error).split()))):
+            print(failed, file=sys.stderr)
+        raise
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -203,8 +258,9 @@ def run(asked: argparse.Namespace) -> int:
         folder=choice.kernel.folder,
         checkpointer=asked.checkpointer,
     )
-    Run(asked.runs_dir, record.run_id).reserve()
-    with front(asked, choice.settings.why) as shown:
+    made = Run(asked.runs_dir, record.run_id)
+    made.reserve()
+    with told(asked, made), front(asked, choice.settings.why) as shown:
         ending = door(asked).start(record, choice.source, shown, asker(), choice.draft)
     return close(ending, asked)
 
@@ -220,7 +276,7 @@ def resume_parser() -> argparse.ArgumentParser:
     changes.add_argument("--policy", choices=("rules", "chat", "replay"), help="who answers for all roles from here on")
     changes.add_argument("--model", metavar="NAME", help="language model for all roles from here on")
     common(parser)
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    on_end(parser)
     parser.set_defaults(go=resume)
     return parser
 
@@ -229,7 +285,7 @@ def resume(asked: argparse.Namespace) -> int:
     from graph.asking import from_option
     from graph.runs import Run
 
-    Run.find(asked.runs_dir, asked.run)
+    begun = Run.find(asked.runs_dir, asked.run)
     answer = from_option(asked.answer) if asked.answer is not None else None
     changes = limits(asked)
     if asked.policy:
@@ -237,7 +293,7 @@ def resume(asked: argparse.Namespace) -> int:
     if asked.model:
         changes["models"] = dict.fromkeys(ROLES, asked.model)
     change = (lambda settings: settings.model_copy(update=changes)) if changes else None
-    with front(asked, ()) as shown:
+    with told(asked, begun), front(asked, ()) as shown:
         ending = door(asked).resume(asked.run, shown, asker(), answer, change)
     return close(ending, asked)
 
@@ -251,34 +307,43 @@ def fork_parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-id", metavar="NAME", help="name the new run")
     budget(parser)
     common(parser)
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
+    on_end(parser)
     parser.set_defaults(go=fork)
     return parser
 
 
 def fork(asked: argparse.Namespace) -> int:
+    from graph.choices import command
     from graph.runs import Run, new_id, now, valid_id
 
     origin = Run.find(asked.runs_dir, asked.run).record
+    checkpoint = door(asked).checkpoint_id(asked.run, asked.checkpoint)
     name = valid_id(asked.run_id) if asked.run_id else new_id(origin.kernel)
-    settings = origin.settings.model_copy(update={"run_id": name, **limits(asked)})
+    why = f"forked from {asked.run} at checkpoint {checkpoint}"
+    changes = limits(asked) | {
+        "run_id": name,
+        "why": (*origin.settings.why, why),
+        "command": command([checkpoint if word == asked.checkpoint else word for word in asked.words]),
+    }
     new = origin.model_copy(
         update={
             "run_id": name,
             "created": now(),
-            "settings": settings,
-            "forked_from": f"{asked.run}@{asked.checkpoint}",
+            "settings": origin.settings.model_copy(update=changes),
+            "forked_from": f"{asked.run}@{checkpoint}",
         }
     )
-    Run(asked.runs_dir, name).reserve()
-    with front(asked, (f"forked from {asked.run} at {asked.checkpoint}",)) as shown:
-        ending = door(asked).fork(asked.run, asked.checkpoint, new, shown, asker())
+    made = Run(asked.runs_dir, name)
+    made.reserve()
+    with told(asked, made), front(asked, (why,)) as shown:
+        ending = door(asked).fork(asked.run, checkpoint, new, shown, asker())
     return close(ending, asked)
 
 
 def front(asked: argparse.Namespace, why: tuple[str, ...]):
     from graph import live
 
+    asked.starting.cancel()
     if asked.no_live:
         return live.PlainDisplay(sys.stderr if asked.json else sys.stdout, why)
     return live.display(json=asked.json, why=why)
@@ -301,11 +366,15 @@ def close(ending: Ending, asked: argparse.Namespace) -> int:
     """Print how the run was left; the exit code."""
     result, run = ending.result, ending.run
     out = sys.stderr if asked.json else sys.stdout
-    again = f"python run.py resume {run.id}"
-    if asked.runs_dir != Path("runs"):
-        again += f" --runs-dir {asked.runs_dir}"
+    again = run.command("resume")
+    if asked.on_end:
+        from graph import hooks
+
+        record = result.model_dump(mode="json")
+        if failed := hooks.tell(asked.on_end, run, ending.state, ending.message, record):
+            print(failed, file=sys.stderr)
     if asked.json:
-        print(result.model_dump_json(indent=1))
+        print(result.model_dump_json(indent=1, ensure_ascii=True))
     if ending.state == "finished" and result.status == "failed":
         print(result.error, file=sys.stderr)
         return EXIT_USAGE
@@ -330,6 +399,12 @@ def close(ending: Ending, asked: argparse.Namespace) -> int:
 
 def runs_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="run.py runs", allow_abbrev=False, description="List the runs, oldest first.")
+    parser.add_argument(
+        "--sort", choices=("started", "kernel", "status", "speedup"), default="started", help="(started)"
+    )
+    parser.add_argument("--reverse", action="store_true", help="the last first")
+    for name, what in (("kernel", "a kernel"), ("device", "a device"), ("status", "a status"), ("policy", "a policy")):
+        parser.add_argument(f"--{name}", metavar=name.upper(), help=f"only those of {what}; * and ? stand for letters")
     common(parser)
     parser.set_defaults(go=runs)
     return parser
@@ -360,10 +435,18 @@ def runs(asked: argparse.Namespace) -> int:
                 started=f"{record.created:%Y-%m-%d %H:%M}",
             )
         )
+    every_one = len(lines)
+    for field in ("kernel", "device", "status", "policy"):
+        if pattern := getattr(asked, field):
+            lines = [line for line in lines if fnmatch.fnmatchcase(getattr(line, field), pattern)]
+    if asked.sort != "started":  # as `every` has them; a run without a speedup comes before those with one
+        lines.sort(key=lambda line: getattr(line, asked.sort) or (0.0 if asked.sort == "speedup" else ""))
+    if asked.reverse:
+        lines.reverse()
     if asked.json:
         print(json.dumps([vars(line) for line in lines], indent=1))
     elif not lines:
-        print(f"{asked.runs_dir} holds no run")
+        print(f"none of the {every_one} runs in {asked.runs_dir}" if every_one else f"{asked.runs_dir} holds no run")
     else:
         from rich.console import Console
 
@@ -380,15 +463,57 @@ def show_parser() -> argparse.ArgumentParser:
 
 
 def show(asked: argparse.Namespace) -> int:
-    result = door(asked).result(found(asked))
+    run = found(asked)
+    result = door(asked).result(run)
     if asked.json:
-        print(result.model_dump_json(indent=1))
+        print(result.model_dump_json(indent=1, ensure_ascii=True))
         return 0
     from rich.console import Console
 
     from harness.report.table import print_attempts
 
     print_attempts(result, Console(highlight=False))
+    if result.status not in ("finished", "running"):
+        print(f"go on with: {run.command('resume')}")
+    return 0
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py compare", allow_abbrev=False,
+        description="Two runs, or two files of results (result.json, or what `evaluate --json` printed), side by side.",
+    )  # fmt: skip
+    parser.add_argument("first", metavar="RUN|FILE")
+    parser.add_argument("second", metavar="RUN|FILE")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="a picture as well: .svg or .png")
+    common(parser)
+    parser.set_defaults(go=compare)
+    return parser
+
+
+def compare(asked: argparse.Namespace) -> int:
+    from graph import compare, draw
+    from graph.runs import Run
+    from harness.report import plot, table
+
+    def of_run(name: str):
+        return door(asked).result(Run.find(asked.runs_dir, name))
+
+    both = compare.compare(*(compare.find(name, of_run) for name in (asked.first, asked.second)))
+    first, second = both.first.name, both.second.name
+    if asked.output:
+        rows = [(f"{pair.first.label} {pair.first.dtype} {pair.first.cache}", pair.ratio) for pair in both.pairs]
+        title = f"{both.first.kernel}: {second} over {first}"
+        draw.save(plot.forest(rows, title, f"{first} is faster", f"{second} is faster"), asked.output)
+    if asked.json:
+        print(json.dumps(both.as_json(), indent=1))
+        return 0
+    from rich.console import Console
+
+    shown = [(pair.first, pair.second, pair.ratio) for pair in both.pairs]
+    table.print_pairs(shown, first, second, both.overall, both.notes, Console(highlight=False))
+    if asked.output:
+        print(asked.output)
     return 0
 
 
@@ -476,45 +601,69 @@ def evaluate_parser() -> argparse.ArgumentParser:
         prog="run.py evaluate", allow_abbrev=False,
         description="The verdict on one file, without any agent. Exit code 0 where it PASSED, 3 where it did not.",
     )  # fmt: skip
-    on_device(parser)
+    on_device(parser, required=False)
     of_problems(parser)
-    parser.add_argument("file", metavar="FILE")
+    protocol(parser)
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the source; without, --run's best")
+    parser.add_argument("--run", metavar="RUN", help="kernel, device, baseline and best file of that run")
     parser.add_argument(
-        "--json", action="store_true", help="the verdict as JSON on standard output, nothing else there"
-    )
+        "--axis", action="append", default=[], metavar="NAME=SIZES",
+        help="sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=0:512:64 or tokens=1,7,33; repeatable "
+        "for the sizes of others",
+    )  # fmt: skip
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="with --axis: time, bandwidth, speedup; .svg or .png")
+    common(parser)
     parser.set_defaults(go=evaluate)
     return parser
 
 
 def evaluate(asked: argparse.Namespace) -> int:
-    from graph import one_file
-    from graph.choices import baseline_source, compared, read_source
-    from harness import device, problems
+    from graph import draw, one_file, sweep
+    from graph.choices import compared
+    from graph.live import Display, PlainDisplay
 
-    on, _why = device.choose(asked.device)
-    source = read_source(asked.file, on)
-    kernel = problems.load(asked.kernel, on)
-    known = kernel.baselines(on)  # type: ignore[arg-type]
-    as_file = asked.baseline is not None and asked.baseline not in known and Path(asked.baseline).is_file()
-    name, text = baseline_source(
-        kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
-    )
-    said = one_file.evaluate(
-        kernel, on, source, (name, text), dtypes=tuple(asked.dtype), sandbox=asked.sandbox,
-        own_kernels=asked.own_kernels, compare=compared(asked.compare, kernel, on),
-        say=lambda line: None if asked.json else print(line, file=sys.stderr),
-    )  # fmt: skip
-    verdict = said.verdict
+    if asked.plot and not asked.axis:
+        return _said("--plot draws a sweep: give --axis too")
+    what = one_file.of_run(door(asked), asked) if asked.run else one_file.of_file(asked)
+    swept = sweep.sweep(what.kernel, what.device, asked.axis, asked.dtype) if asked.axis else None
+    asked.starting.cancel()
+    silent = asked.json and not sys.stderr.isatty()
+    with Display() if silent else PlainDisplay(sys.stderr) as shown:
+        said = one_file.evaluate(
+            swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
+            dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=asked.sandbox,
+            own_kernels=asked.own_kernels, compare=compared(asked.compare, what.kernel, what.device),
+            protocol=bool(asked.protocol),
+            say=lambda line: shown.say("harness", line),
+        )  # fmt: skip
+    verdict, name = said.verdict, what.baseline[0]
+    if asked.plot:
+        draw.save(sweep.picture(swept, verdict, name, what.name), asked.plot)
     if asked.json:
         comparison = verdict.suite.comparison if verdict.suite else None
-        record = {"file": asked.file, "baseline": name, "comparison": comparison, "notices": said.notices}
+        record = {"file": what.name, "baseline": name, "comparison": comparison, "notices": said.notices}
+        if said.kernelbench is not None:
+            record["kernelbench"] = said.kernelbench.model_dump(mode="json")
         print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
     else:
-        print_verdict(verdict, name)
+        print_verdict(verdict, name, said.notices)
+        if said.kernelbench is not None:
+            print_kernelbench(said.kernelbench, verdict)
+        if asked.plot:
+            print(asked.plot)
     return 0 if verdict.passed else EXIT_SAME
 
 
-def print_verdict(verdict, baseline: str) -> None:
+def print_kernelbench(found, verdict) -> None:
+    from harness.protocol_kernelbench import disagreement
+
+    time = f", {found.runtime:g} ms (eager {found.ref_runtime:g} ms)" if found.runtime > 0 else ""
+    print(f"KernelBench: compiled {found.compiled}, correct {found.correctness}{time}")
+    if differs := disagreement(found, verdict.outcome, verdict.reason, verdict.degenerate):
+        print(f"the two verdicts differ: {differs}")
+
+
+def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from harness.report.result import WorkloadRow
@@ -534,6 +683,8 @@ def print_verdict(verdict, baseline: str) -> None:
         console.print(f"degenerate problem: {', '.join(verdict.degenerate)} passes KernelBench's check", markup=False)
     for note in verdict.notes:
         console.print(f"note: {note}", markup=False)
+    for notice in notices:
+        console.print(f"notice: {notice}", markup=False)
     for warning in verdict.warnings:
         console.print(f"warning: {warning}", markup=False)
 
@@ -567,6 +718,9 @@ def export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--to", type=Path, metavar="DIR", help="a new or empty folder (default: export in the run's own)"
     )
+    parser.add_argument(
+        "--samples", type=Path, metavar="FILE", help="only this: every sample of the best file's timings, as CSV"
+    )
     common(parser, json_too=False)
     parser.set_defaults(go=export)
     return parser
@@ -578,8 +732,16 @@ def export(asked: argparse.Namespace) -> int:
 
     run = found(asked)
     result = door(asked).result(run)
+    if asked.samples:
+        from graph import outputs
+
+        outputs.write_samples(run, result, asked.samples)
+        print(asked.samples)
+        return 0
+    if result.problem:
+        return _said(f"{run.id} is about a PyTorch module, and its best is one already: {run.folder / 'best.py'}")
     to = asked.to or run.folder / "export"
-    source = run.store.get(result.best)
+    source = run.source(result.best)
     kernel = catalog.load(run.record.settings.kernel)
     for path in dropin.export(kernel, source, result.model_dump(mode="json"), to, result.device):
         print(path)
@@ -607,6 +769,7 @@ def campaign_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="summary.json on standard output, nothing else there")
     options = parser.add_argument_group("for every problem, as in `run.py --kernel FILE.py`")
     of_problems(options)
+    protocol(options)
     budget(options)
     options.add_argument("--repairs", type=number(int, 0), metavar="N")
     options.add_argument("--tune-seconds", type=number(float, 0), metavar="S")
@@ -646,6 +809,7 @@ def campaign(asked: argparse.Namespace) -> int:
         raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
     problems = suites.problems(asked.suite, levels)
     words = [*campaign_words(asked), "--device", on]
+    theirs = campaigns.by_kernelbench(on) if asked.protocol else None
     name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
     found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems))
@@ -661,7 +825,7 @@ def campaign(asked: argparse.Namespace) -> int:
         board = Board(len(problems), found.entries(), out, live=not asked.no_live)
         with board.shown():
             whole = found.work(
-                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None), board
+                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None, theirs), board
             )
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)
@@ -673,17 +837,151 @@ def campaign(asked: argparse.Namespace) -> int:
     return 0
 
 
+def model_parser() -> argparse.ArgumentParser:
+    from harness.model import Shape
+
+    parser = Parser(
+        prog="run.py model", allow_abbrev=False,
+        description="A decode and a prefill step of a transformer, with the baselines' kernels and with the best of these "
+        "runs in their places: the gain that a model sees, and the share of the step that the kernels had.",
+    )  # fmt: skip
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="one of each kernel")
+    sizes = {
+        "layers": "layers", "hidden": "width of the residual stream", "ffn": "width of the MLP", "heads": "attention heads",
+        "head_dim": "width of a head", "batch": "sequences of the decode step", "context": "tokens in each one's cache",
+        "prefill": "new tokens of the prefill step, 0 for none",
+    }  # fmt: skip
+    for name, what in sizes.items():
+        least = 0 if name == "prefill" else 2 if name == "context" else 1
+        usual = Shape.model_fields[name].default
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=number(int, least), default=usual, metavar="N", help=f"{what} ({usual})"
+        )
+    parser.add_argument("--dtype", default="", help="(the first that the kernels have)")
+    parser.add_argument("--samples", type=number(int, 8), default=30, metavar="N", help="pairs of each variant (30)")
+    common(parser)
+    parser.set_defaults(go=in_model)
+    return parser
+
+
+def in_model(asked: argparse.Namespace) -> int:
+    from graph import in_model
+    from graph.runs import Run
+    from harness.model import Shape
+    from harness.report.words import model_step
+
+    opened = door(asked)
+    runs = [Run.find(asked.runs_dir, name) for name in asked.runs]
+    shape = Shape(**{name: getattr(asked, name) for name in Shape.model_fields})
+    gain = in_model.measure(
+        [(run, opened.result(run)) for run in runs], shape, dtype=asked.dtype, samples=asked.samples
+    )
+    if asked.json:
+        print(gain.model_dump_json(indent=1))
+        return 0
+    how = "captured" if gain.captured else "run eagerly"
+    print(f"{', '.join(gain.kernels)} in {shape.layers} layers of {shape.hidden}, {gain.dtype}, {how}")
+    for step in gain.steps:
+        print(f"{step.name}: {step.comparison} {model_step(step)}")
+    return 0
+
+
+def on_graph(parser: argparse.ArgumentParser, fanout: list[int]) -> None:
+    parser.add_argument(
+        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, or a graph's folder (small)"
+    )
+    parser.add_argument(
+        "--fanout", type=int, nargs="+", default=fanout, metavar="N",
+        help=f"neighbours of each hop, the seeds' first ({' '.join(map(str, fanout))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch", type=number(int, 1), default=1024, metavar="N", help="seeds a batch and process (1024)"
+    )
+    parser.add_argument("--model", choices=("sage", "gat", "gin", "sage-ri"), default="sage")
+    parser.add_argument("--hidden", type=number(int, 8), metavar="N", help="hidden width (256; 64 on a CPU)")
+    parser.add_argument("--seed", type=number(int, 0), default=0)
+    parser.add_argument(
+        "--threads", type=number(int, 0), default=0, metavar="N", help="that prepare batches (all cores)"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="(minibatch/<graph>-<model>.pt in the runs' folder)"
+    )
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="the record as JSON on standard output, nothing else there")
+
+
+def epoch_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py epoch", allow_abbrev=False, description="Train a graph neural network on sampled mini-batches."
+    )
+    on_graph(parser, [15, 10, 5])
+    parser.add_argument("--epochs", type=number(int, 1), default=5, metavar="N", help="(5)")
+    parser.add_argument("--lr", type=number(float, 0, above=True), default=0.003, help="Adam's learning rate (0.003)")
+    parser.add_argument("--gpus", type=number(int, 0), default=0, metavar="N", help="train on so many GPUs")
+    parser.add_argument("--ranks", type=number(int, 1), default=1, metavar="N", help="processes on the CPU, over gloo")
+    parser.add_argument(
+        "--features", choices=("hbm", "host"), help="where features are kept (hbm where there is a GPU)"
+    )
+    parser.add_argument(
+        "--rung",
+        choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
+        help="how batches are made and trained",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument(
+        "--with", dest="swapped", action="append", default=[], metavar="RUN",
+        help="say whether epochs become faster with the best of this run in its kernel's place; repeatable, trains nothing",
+    )  # fmt: skip
+    parser.set_defaults(go=epoch)
+    return parser
+
+
+def epoch(asked: argparse.Namespace) -> int:
+    from minibatch import commands
+
+    if not asked.swapped:
+        return commands.epoch(asked)
+    from graph.runs import Run
+
+    asked.checkpointer, sources = "", {}
+    for name in asked.swapped:
+        of = Run.find(asked.runs_dir, name)
+        result = door(asked).result(of)
+        sources[of.record.kernel] = (result.device, of.store.get(result.best))
+    return commands.with_sources(asked, sources)
+
+
+def infer_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py infer", allow_abbrev=False,
+        description="Test accuracy of a model that `epoch` trained, from sampled and from all neighbours.",
+    )  # fmt: skip
+    on_graph(parser, [20, 20, 20])
+    parser.set_defaults(go=infer)
+    return parser
+
+
+def infer(asked: argparse.Namespace) -> int:
+    from minibatch import commands
+
+    return commands.infer(asked)
+
+
 COMMANDS = {
     "campaign": campaign_parser,
     "resume": resume_parser,
     "runs": runs_parser,
     "show": show_parser,
+    "compare": compare_parser,
     "history": history_parser,
     "fork": fork_parser,
     "graph": graph_parser,
     "evaluate": evaluate_parser,
     "export": export_parser,
     "kernels": kernels_parser,
+    "model": model_parser,
+    "epoch": epoch_parser,
+    "infer": infer_parser,
 }
 
 
@@ -700,22 +998,40 @@ def parse(words: list[str]) -> argparse.Namespace:
     return asked
 
 
+_PLAIN = {"×": "x", "–": "-", "—": "-", "µ": "u", "·": "-", "…": "...", "─": "-", "²": "2"}
+
+
+def _readable(error: UnicodeError) -> tuple[str, int]:
+    """What an output's encoding lacks, in plain letters."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
 def _said(sentence: str) -> int:
     print(f"run.py: {sentence}", file=sys.stderr)
     return EXIT_USAGE
 
 
 def main(words: list[str] | None = None) -> int:
+    codecs.register_error("readable", _readable)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="readable")
     asked = parse(sys.argv[1:] if words is None else words)
+    asked.starting = threading.Timer(STARTING_S, _say_starting)
+    asked.starting.daemon = True
+    asked.starting.start()
     try:
         return asked.go(asked)
     except KeyboardInterrupt:
+        print("run.py: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("graph", "nodes", "harness", "kernels"):
+        if (error.name or "").split(".")[0] in ("graph", "nodes", "minibatch", "harness", "kernels"):
             raise
         return _said(
             f"{error.name} is not installed for {sys.executable}: `python3 bootstrap.py` sets up .venv, "
@@ -728,6 +1044,12 @@ def main(words: list[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _said(f"the disk is full ({error.filename or 'no file named'}): free some space and try again")
         raise
+    finally:
+        asked.starting.cancel()
+
+
+def _say_starting() -> None:
+    print("run.py: still starting: loading takes a while on a cold or a busy machine", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Does the comparison tell the truth? The baseline against itself, and against itself made slower on purpose.
 
-    python -m benchmarks.comparison [--device auto|cuda|cpu] [--trials 100] [--slower 3]
+    python -m benchmarks.comparison [--device auto|cuda|cpu] [--company plain|pdl|alone] [--trials 100] [--slower 3]
 
-Each trial starts two fresh workers and measures one workload as the measure gate does. A/A should hardly ever say
+Each trial starts two fresh workers and measures one workload as the measure gate does, between neighbours of that kind. A/A should hardly ever say
 FASTER or SLOWER; a kernel that is made slower should never be called FASTER.
 """
 
@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from harness import comparison, device, timing
+from harness import comparison, device
 from harness.evaluate import Evaluator
-from harness.records import Build, Cache, Comparison, Interval
+from harness.records import Build, Cache, Company, Comparison, Interval
 from harness.store import Store
-from harness.timing import Contest, Side
+from harness.timing import Side
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -59,8 +59,11 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--slower", type=float, default=3.0, help="percent (default 3)")
     parser.add_argument("--cache", choices=("cold", "hot"), default="cold")
+    parser.add_argument("--company", choices=("plain", "pdl", "alone"), default="plain")
     options = parser.parse_args()
     on, _ = device.choose(options.device)
+    if on == "cpu" and options.company != "plain":
+        parser.error("--company needs a GPU: on a CPU nothing is launched around a call")
     console = Console()
     workload = Workload(axes=AXES[on], dtype="float32", devices=(on,))
     kernel = catalog.load("silu_and_mul")
@@ -76,13 +79,13 @@ def main() -> None:
         if not slowed.ok:
             raise SystemExit(f"the slowed kernel does not compile:\n{slowed.log}")
         table = Table(
-            title=f"{evaluator.facts.name}: {workload.label}, {options.cache}, {us:.1f} us, {options.trials} trials"
+            title=f"{evaluator.facts.name}: {workload.label}, {options.cache}, {options.company}, {us:.1f} us, {options.trials} trials"
         )
         for column in ("contest", "median ratio", *Comparison):
             table.add_column(str(column), justify="right")
         for name, candidate in (("against itself", plain), (f"{options.slower:g} % slower", slowed)):
             found = [
-                trial(evaluator, plain, candidate, workload, options.cache)
+                trial(evaluator, plain, candidate, workload, options.cache, options.company)
                 for _ in track(range(options.trials), name, console=Console(stderr=True))
             ]
             said = Counter(comparison.compare(interval, comparison.MARGIN[on]) for interval in found)
@@ -91,13 +94,12 @@ def main() -> None:
         console.print(table)
 
 
-def trial(evaluator: Evaluator, one: Build, other: Build, workload: Workload, cache: Cache) -> Interval:
-    """The speedup of `other` over `one`, each in a fresh worker."""
+def trial(evaluator: Evaluator, one: Build, other: Build, workload: Workload, cache: Cache, on: Company) -> Interval:
+    """The speedup of `other` over `one`, each in a fresh worker, in that company."""
     sides = [Side("one", evaluator.start(one)), Side("other", evaluator.start(other))]
     try:
-        contest = Contest(evaluator.kernel, workload, cache, evaluator.device, evaluator.facts.last_level_cache_bytes)
-        contest.open(evaluator.memory(contest.layout.size))
-        return timing.run(contest, sides, check=("other",)).speedup("other")
+        contest = evaluator.contest(workload, cache, on)
+        return evaluator.run(contest, sides, check=("other",)).speedup("other")
     finally:
         for side in sides:
             side.worker.close()

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from harness import correctness, device, timing
+from harness import company, correctness, device, timing
 from harness.engines.process import Worker
 from harness.evaluate import Evaluator
 from harness.store import Store
@@ -29,14 +29,18 @@ from kernels import catalog
 
 PARTS: dict[Any, tuple[str, ...]] = {
     timing.Contest: (
-        "open", "prepare", "settle", "restore", "disturb", "require_written", "changed_share", "sample", "long_sample",
-        "require_equal_calls", "check", "_snapshot", "_disturb_while_running",
+        "__init__", "open", "prepare", "plan", "settle", "sample", "long_sample", "_request", "_examine", "unwritten", "look",
+        "finish",
     ),
-    timing: ("run", "expected", "_confirm", "_doubt"),
+    timing: ("run", "timed_request", "expected", "_confirm", "_doubt"),
+    company.Production: ("open", "renew", "produce", "inputs", "digests_agree", "constants_intact", "_redraw_constants"),
+    company.Mixture: ("fill", "renew", "mix"),
     correctness: ("expected",),
     correctness.Bench: ("__init__", "write", "check_outputs", "check_inputs", "check_guards"),
-    Worker: ("__init__", "close", "map", "request", "pause", "proceed", "pin"),
-    Evaluator: ("verify", "measure", "_compare_alone", "_refuse_library_kernels", "_look_at_clocks", "light_us"),
+    Worker: ("__init__", "close", "map", "request", "pause", "proceed", "pin", "foreign_code"),
+    Evaluator: (
+        "verify", "measure", "_stress", "_compare_alone", "_refuse_library_kernels", "_look_at_clocks", "light_us",
+    ),
 }  # fmt: skip
 
 

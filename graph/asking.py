@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from graph.runs import RunError
-from harness.report.inert import inert
+from harness.report.inert import inert, one_line
+from harness.report.words import times
 from harness.store import Store
 from nodes.approve import Answer, edited_plan
 from nodes.roles import Plan
@@ -24,9 +25,12 @@ def on_terminal(question: dict[str, Any], store: Store) -> Answer | None:
     if not sys.stdin.isatty():
         return None
     out = sys.stderr
-    print(
-        f"\nRound {question['round']}, {question['kind']} {question['plan']}:\n\n{inert(question['text'])}\n", file=out
-    )
+    said = [f"Round {question['round']}, {question['kind']} {question['plan']}:", inert(question["text"])]
+    if question.get("why"):
+        said.append(f"why: {one_line(question['why'], 600)}")
+    gain = question.get("expected_speedup")
+    said.append(f"expected: {times(gain)} over what it starts from" if gain else "expected: nothing in numbers")
+    print("", *said, "", sep="\n\n", file=out)
     while True:
         print("yes, no, `no: why`, or edit? ", end="", file=out, flush=True)
         said = sys.stdin.readline()

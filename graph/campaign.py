@@ -24,20 +24,24 @@ from typing import Literal, Protocol
 from pydantic import Field, ValidationError
 
 from graph.choices import Choice
+from graph.one_file import by_their_protocol
 from graph.result import commit
 from graph.runs import RunError, now, valid_id
 from graph.session import Ask, Door, Ending, Front, new_record
+from harness import problems
+from harness.alone import standalone
 from harness.device import DeviceError
-from harness.evaluate import MissingTool
+from harness.evaluate import Evaluator, MissingTool
+from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
 from harness.records import Outcome
 from harness.report import campaign_page
 from harness.report.campaign_page import EAGER, Line, Page
 from harness.report.fast_p import Solved
 from harness.report.result import Result
-from harness.store import write_atomically
+from harness.store import Store, write_atomically
 from kernels import importers
 from kernels.catalog import KernelError
-from kernels.spec import Frozen
+from kernels.spec import Device, Frozen
 
 State = Literal["done", "unfit", "failed"]
 
@@ -68,6 +72,10 @@ class Entry(Frozen):
     stop_reason: str = ""
     outcome: str = ""
     seconds: float = 0.0
+    kernelbench: str = ""
+    """What KernelBench's own protocol says, where it was asked."""
+    disagreement: str = ""
+    """Why that differs from our verdict."""
     solved: Solved
 
 
@@ -86,6 +94,8 @@ class Plan:
     """(path, run id) -> the run's settings. Raises what graph.choices.choose raises."""
     door: Callable[[Path], Door]
     ask: Ask
+    protocol: Callable[[Path, str, Store], KernelBenchResult] | None = None
+    """Asks KernelBench's own protocol about a candidate (problem's path, its text, the run's store)."""
 
 
 class Campaign:
@@ -184,7 +194,25 @@ class Campaign:
             return None
         if ending.state == "paused":
             return self._lost(path, name, "failed", f"paused: {ending.message}")
-        return self._done(path, name, ending)
+        entry = self._done(path, name, ending)
+        return self._by_protocol(entry, path, ending, plan) if plan.protocol else entry
+
+    def _by_protocol(self, entry: Entry, path: Path, ending: Ending, plan: Plan) -> Entry:
+        """The entry with KernelBench's verdict on the same candidate, and that in its own files, one folder a level."""
+        result, title = ending.result, importers.get("kernelbench").title(path)
+        candidate = result.answer.candidate if result.answer else _last_candidate(result)
+        if not candidate or plan.protocol is None or not title.number:
+            return entry
+        source = ending.run.store.get(candidate)
+        found = plan.protocol(path, source, ending.run.store)
+        folder = self.folder / "kernelbench" / f"level{title.level}"
+        sample = f"level_{title.level}_problem_{title.number}_sample_0_kernel.py"  # as its scripts look for it
+        write_atomically(folder / sample, standalone(source))
+        add_to_results(folder / "eval_results.json", title.number, found)
+        add_to_baseline(folder / "baseline_time_torch.json", title.level, path.name, found)
+        outcome = result.answer.outcome if result.answer else Outcome(_last_outcome(result))
+        differs = disagreement(found, outcome, entry.reason, result.degenerate)
+        return entry.model_copy(update={"kernelbench": _in_words(found), "disagreement": differs})
 
     def _lost(self, path: Path, name: str, state: State, reason: str) -> Entry:
         run = f"runs/{name}" if (self.folder / "runs" / name / "run.json").exists() else ""
@@ -218,6 +246,7 @@ class Campaign:
                 id=entry.id, state=entry.state, outcome=entry.outcome, reason=entry.reason,
                 link=f"{entry.run}/report.html" if (self.folder / entry.run / "report.html").is_file() and entry.run else "",
                 seconds=entry.seconds, stop_reason=entry.stop_reason, solved=entry.solved,
+                kernelbench=entry.kernelbench, disagreement=entry.disagreement,
             )
             for entry in entries
         ]  # fmt: skip
@@ -267,9 +296,31 @@ def _solved(path: Path, result: Result, samples: int) -> Solved:
     )
 
 
+def by_kernelbench(on: Device) -> Callable[[Path, str, Store], KernelBenchResult]:
+    """What asks KernelBench's protocol: the problem is opened once more, in processes of its own."""
+
+    def ask(path: Path, source: str, store: Store) -> KernelBenchResult:
+        problem = problems.open_problem(path, on)
+        with Evaluator(problem, on, store) as evaluator:
+            return by_their_protocol(evaluator, problem, source)
+
+    return ask
+
+
+def _in_words(found: KernelBenchResult) -> str:
+    if not found.correctness:
+        return "not compiled" if not found.compiled else "not correct"
+    return f"{found.runtime:g} ms, eager {found.ref_runtime:g} ms"
+
+
+def _last_candidate(result: Result) -> str:
+    return next((row.candidate for row in reversed(result.attempts) if row.candidate), "")
+
+
 def _last_reason(result: Result) -> str:
     return next((row.reason for row in reversed(result.attempts) if row.reason), "") if not result.answer else ""
 
 
 def _last_outcome(result: Result) -> str:
-    return str(result.attempts[-1].outcome) if result.attempts else ""
+    """Of the last attempt that came to a candidate."""
+    return next((str(row.outcome) for row in reversed(result.attempts) if row.candidate), "NO_CANDIDATE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,8 @@ def postgres(url: str, run_id: str, *, exclusive: bool) -> Iterator[BaseCheckpoi
         from langgraph.checkpoint.postgres import PostgresSaver
     except ImportError:
         raise RunError(
-            "--checkpointer postgresql://... needs the postgres extra: pip install astrolabe[postgres]"
+            "--checkpointer postgresql://... needs the postgres extra; in the checkout: "
+            f"{sys.executable} -m pip install -e '.[postgres]' -c constraints.txt"
         ) from None
     try:
         with PostgresSaver.from_conn_string(url) as saver:

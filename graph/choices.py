@@ -13,6 +13,7 @@ from pathlib import Path
 
 from graph.runs import RunError, new_id, valid_id
 from harness import backends, device, problems
+from harness.fitting import require_timed
 from harness.store import digest
 from kernels import catalog
 from kernels.catalog import Kernel
@@ -47,10 +48,7 @@ def choose(asked: argparse.Namespace) -> Choice:
     for dtype in asked.dtype:
         if dtype not in kernel.spec.dtypes:
             raise RunError(f"{kernel.spec.name} has no dtype {dtype} (it has {', '.join(kernel.spec.dtypes)})")
-    if not any(not asked.dtype or w.dtype in asked.dtype for w in kernel.spec.suite(on)):
-        raise RunError(
-            f"{kernel.spec.name} has no workload for device {on}" + (" and these dtypes" if asked.dtype else "")
-        )
+    require_timed(kernel.spec, on, tuple(asked.dtype) or kernel.spec.dtypes, device.memory_bytes(on))
     policy, why_policy = policies(asked)
     known = asked.kernel in catalog.names()
     settings = Settings(
@@ -72,6 +70,7 @@ def choose(asked: argparse.Namespace) -> Choice:
         fallback="none" if asked.when_spent == "pause" else "rules",
         tune_seconds=TUNE_S[on] if asked.tune_seconds is None else asked.tune_seconds,
         sandbox=asked.sandbox,
+        exact=asked.exact,
         approve=asked.approve or "none",
         agents=asked.agents,
         models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},

@@ -489,3 +489,11 @@ def write(compiled: Any, path: Path, counts: Counts | None = None, taken: Taken 
         return
     svg = draw(*parts(compiled), counts, taken)
     write_atomically(path, svg if suffix == ".svg" else png(svg))
+
+
+def save(svg: str, path: Path) -> None:
+    """A picture to `path`, by its suffix: .svg or .png. Raises DrawError, and OSError."""
+    suffix = path.suffix.lower()
+    if suffix not in (".svg", ".png"):
+        raise DrawError(f"cannot draw to {one_line(path, 120)}: the file must end in .svg or .png")
+    write_atomically(path, svg if suffix == ".svg" else png(svg))

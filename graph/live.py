@@ -32,6 +32,7 @@ from nodes.state import Incumbent, Settings, Spent, State
 
 NODES = {
     "tester": "testing: looking for workloads to add",
+    "drafter": "drafting the module as kernels",
     "baseline": "checking and timing the baseline",
     "profiler": "profiling the incumbent",
     "planner": "planning",
@@ -51,6 +52,8 @@ PROGRESS = "harness"
 """The kind of `say` that comes many times a second; the last one is enough."""
 PROGRESS_EVERY_S = 2.0
 REFRESH_HZ = 4
+QUIET_S, QUIET_AT_MOST_S = 5.0, 30.0
+"""Plain lines: after so long without one a line says what is still at work; then after twice that, and so on."""
 SHOWN_FROM_S = 0.05
 """Plain lines: a node that ended sooner had nothing to do, such as an approval that nobody asked for."""
 
@@ -163,19 +166,52 @@ def budget_left(settings: Settings, spent: Spent, since: float = 0.0) -> str:
 class PlainDisplay(Display):
     """One line an event, for pipes, files and logs: `  12.4 s  verify     INCORRECT: ...`."""
 
-    def __init__(self, file: TextIO, why: tuple[str, ...] = ()) -> None:
+    def __init__(self, file: TextIO, why: tuple[str, ...] = (), quiet_s: float = QUIET_S) -> None:
         super().__init__()
         self.file = file
-        self.began = time.monotonic()
+        self.began = self.line_at = time.monotonic()
         self.node_began: dict[str, float] = {}
         self.progress_at = float("-inf")
+        self.progress = ""
         self.seen: State = {}
+        self.asking = False
+        self.quiet_s, self.patience_s = quiet_s, quiet_s
+        self.ended = threading.Event()
         for line in why:
             self.say("start", line)
+        threading.Thread(target=self._watch, name="display", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self.broken and not self.ended.wait(min(0.5, self.quiet_s)):
+            self._still()
+
+    @harmless
+    def _still(self) -> None:
+        """A line where there was none for a while: silence looks like a hang."""
+        clock = time.monotonic()
+        if self.asking or self.ended.is_set() or clock - self.line_at < self.patience_s:
+            return
+        patience_s = min(2 * self.patience_s, max(QUIET_AT_MOST_S, self.quiet_s))
+        at_work = [f"{node} for {duration(clock - began)}" for node, began in self.node_began.items()]
+        said = self.progress or NODES.get(next(iter(self.node_began), ""), "")
+        self._line("still at work", ": ".join(filter(None, [", ".join(at_work) or "starting", said])))
+        self.patience_s = patience_s
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self.asking = True
+        try:
+            yield
+        finally:
+            self.asking, self.line_at = False, time.monotonic()
+
+    def close(self) -> None:
+        self.ended.set()
 
     @harmless
     def node_started(self, node: str) -> None:
         self.node_began[node] = time.monotonic()
+        self.progress = ""
 
     @harmless
     def node_finished(self, node: str, update: dict[str, Any] | None = None) -> None:
@@ -185,6 +221,8 @@ class PlainDisplay(Display):
 
     @harmless
     def say(self, kind: str, text: str) -> None:
+        if self.node_began:
+            self.progress = text
         if kind == PROGRESS:
             clock = time.monotonic()
             if clock - self.progress_at < PROGRESS_EVERY_S:
@@ -204,6 +242,7 @@ class PlainDisplay(Display):
         encoding = getattr(self.file, "encoding", None) or "utf-8"
         self.file.write(words.encode(encoding, "replace").decode(encoding))
         self.file.flush()
+        self.line_at, self.patience_s = time.monotonic(), self.quiet_s
 
 
 def changes(before: State, after: State) -> list[tuple[str, str]]:
@@ -222,8 +261,8 @@ def changes(before: State, after: State) -> list[tuple[str, str]]:
             (
                 "run",
                 f"{settings.run_id}: {settings.kernel} on {settings.device}, policy {policy_text(settings.policy)}, "
-                f"against {the_baseline(settings.baseline)}, {count(settings.rounds, 'round')}"
-                f"{', at most ' + limits if limits else ''}",
+                f"against {the_baseline(settings.baseline)}, at most {count(settings.rounds, 'round')}"
+                f"{', ' + limits if limits else ''}",
             )
         )
     if "device" in after and "device" not in before:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from graph.choices import baseline_source, read_source
 from graph.result import baseline_failed
-from graph.runs import RunError
+from graph.runs import Run, RunError
+from graph.session import Door
+from harness import device, load, problems, protocol_kernelbench
+from harness.engines.process import WorkerFailure
 from harness.evaluate import Evaluator
 from harness.of_problems import measure_against
 from harness.problems import Problem
+from harness.protocol_kernelbench import KernelBenchResult
 from harness.records import Verdict
 from harness.store import Store
 from kernels.catalog import Kernel
@@ -19,8 +25,53 @@ from kernels.spec import Device
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What is to be judged, and against what."""
+
+    kernel: Kernel
+    device: Device
+    name: str
+    source: str
+    baseline: tuple[str, str]
+    """Its name and its text."""
+    dtypes: tuple[str, ...]
+
+
+def of_file(asked: argparse.Namespace) -> Asked:
+    """From `evaluate`'s options. Raises KernelError, DeviceError or RunError."""
+    if not asked.kernel or not asked.file:
+        missing = [name for name, value in (("--kernel", asked.kernel), ("FILE", asked.file)) if not value]
+        raise RunError(f"the following arguments are required: {', '.join(missing)} (or --run RUN)")
+    on, _why = device.choose(asked.device)
+    source = read_source(asked.file, on)
+    kernel = problems.load(asked.kernel, on)
+    known = kernel.baselines(on)  # type: ignore[arg-type]
+    as_file = asked.baseline is not None and asked.baseline not in known and Path(asked.baseline).is_file()
+    baseline = baseline_source(
+        kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
+    )
+    return Asked(kernel, on, asked.file, source, baseline, tuple(asked.dtype))  # type: ignore[arg-type]
+
+
+def of_run(door: Door, asked: argparse.Namespace) -> Asked:
+    """A run's best file, or `asked.file`, against that run's baseline. Raises KernelError, DeviceError or RunError."""
+    if asked.kernel or asked.baseline:
+        raise RunError("--run brings its kernel and baseline: leave --kernel and --baseline away")
+    run = Run.find(asked.runs_dir, asked.run)
+    settings = run.record.settings
+    on, _why = device.choose(settings.device)
+    name = asked.file or f"best of {run.id}"
+    source = read_source(asked.file, on) if asked.file else run.source(door.result(run).best)
+    baseline = (settings.baseline, run.source(settings.source))
+    kernel = problems.load(settings.kernel, settings.device)
+    return Asked(kernel, settings.device, name, source, baseline, tuple(asked.dtype) or settings.dtypes)
+
+
+@dataclass(frozen=True)
 class Evaluation:
     verdict: Verdict
+    kernelbench: KernelBenchResult | None
+    """What KernelBench's own protocol says, where it was asked for."""
     notices: tuple[str, ...]
 
 
@@ -34,6 +85,7 @@ def evaluate(
     sandbox: str,
     own_kernels: str = "some",
     compare: tuple[str, ...] = (),
+    protocol: bool = False,
     say: Callable[[str], None],
 ) -> Evaluation:
     """Build, check and time `source` against the baseline (name, text). Raises RunError where the baseline fails."""
@@ -41,9 +93,13 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         store = Store(Path(folder))
         candidate, base = store.put(source), store.put(text)
-        with Evaluator(
-            kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, own_kernels=own_kernels, say=say
-        ) as evaluator:
+        with (
+            load.announced() as others,
+            Evaluator(
+                kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, own_kernels=own_kernels, say=say
+            ) as evaluator,
+        ):
+            evaluator.notices = (*evaluator.notices, *others)
             verdict = evaluator.verify(evaluator.build(candidate))
             if verdict.passed and isinstance(kernel, Problem) and evaluator.suite(held_out=True):
                 unseen = evaluator.verify(evaluator.build(candidate), held_out=True)
@@ -56,4 +112,17 @@ def evaluate(
                 verdict = evaluator.measure(verdict, baseline=base)
             for mode in compare:
                 verdict = measure_against(evaluator, kernel, verdict, mode)
-            return Evaluation(verdict, evaluator.notices)
+            theirs = None
+            if protocol and isinstance(kernel, Problem):
+                say("KernelBench's protocol: five trials, a hundred timed calls")
+                theirs = by_their_protocol(evaluator, kernel, source)
+            return Evaluation(verdict, theirs, evaluator.notices)
+
+
+def by_their_protocol(evaluator: Evaluator, problem: Problem, source: str) -> KernelBenchResult:
+    """What KernelBench says of the candidate; where Model itself fails under its protocol, nobody can pass."""
+    try:
+        return protocol_kernelbench.evaluate(evaluator, problem, source)
+    except WorkerFailure as fault:
+        said = {"runtime_error_name": str(fault.outcome), "runtime_error": f"Model itself fails: {fault.reason}"}
+        return KernelBenchResult(compiled=True, metadata=said)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from graph.runs import Run, RunError, RunRecord
 from graph.session import kernel_digest
-from harness import problems
+from harness import load, problems
 from harness.evaluate import Evaluator
+from harness.store import Store
 from kernels import catalog
+from kernels.catalog import Kernel
 from nodes.context import Context
 from nodes.roles import ROLES, Policy, Role, Usage
 from nodes.state import Settings, Spent, State, is_problem
@@ -29,21 +31,35 @@ def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterato
             f"the spec or the reference of {folder} has changed since run {run.id} began, so its verdicts do "
             "not hold any more; start a new run"
         )
-    policies, usage_before = answering(settings, run.folder / "transcript.jsonl", state, say)
     kernel = problems.load(settings.kernel, settings.device)
-    with Evaluator(
-        kernel,
-        settings.device,
-        run.store,
-        dtypes=settings.dtypes,
-        sandbox_mode=settings.sandbox,
-        own_kernels=settings.own_kernels,
-        say=lambda text: say("harness", text),
-    ) as evaluator:
+    with opened(settings, kernel, run.store, run.folder / "transcript.jsonl", state, say) as context:
+        yield context
+
+
+@contextmanager
+def opened(
+    settings: Settings, kernel: Kernel, store: Store, transcript: Path, state: State, say: Say
+) -> Iterator[Context]:
+    """The live objects that these settings and that state call for; `transcript` keeps what models answer."""
+    policies, usage_before = answering(settings, transcript, state, say)
+    with (
+        load.announced() as others,
+        Evaluator(
+            kernel,
+            settings.device,
+            store,
+            dtypes=settings.dtypes,
+            sandbox_mode=settings.sandbox,
+            own_kernels=settings.own_kernels,
+            exact_to=settings.source if settings.exact else "",
+            say=lambda text: say("harness", text),
+        ) as evaluator,
+    ):
+        evaluator.notices = (*evaluator.notices, *others)
         if "tests" in state:
             evaluator.extend(state["tests"].workloads, state["tests"].values)
         yield Context(
-            kernel=kernel, evaluator=evaluator, store=run.store, policies=policies, say=say, usage_before=usage_before
+            kernel=kernel, evaluator=evaluator, store=store, policies=policies, say=say, usage_before=usage_before
         )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from graph.conversation import exchanges
-from graph.runs import Run
-from harness.report import html
-from harness.report.result import Result
+from graph.runs import Run, RunError
+from harness import samples
+from harness.alone import needs_loader, standalone
+from harness.report import html, plot
+from harness.report.result import Result, WorkloadRow
 from harness.report.source import diff_text
+from harness.report.words import micros, the_baseline
 from harness.store import write_atomically
+from kernels.spec import Workload
 
 SUFFIX = {"cuda": "cu", "cpu": "cpp"}
 
@@ -25,16 +30,93 @@ def write(run: Run, result: Result) -> None:
     before, after = run.store.get(result.source), run.store.get(result.best)
     best = best_file(run, result)
     write_atomically(best, after)
+    if result.problem and needs_loader(after):
+        write_atomically(run.folder / "best_standalone.py", standalone(after))
     write_atomically(run.folder / "best.diff", diff_text(before, after, f"{result.baseline} (baseline)", best.name))
     # Last, because whoever finds it may expect the others.
     write_atomically(run.folder / "result.json", result.model_dump_json(indent=1) + "\n")
+
+
+def _samples(run: Run, candidate: str, row: WorkloadRow) -> samples.Samples | None:
+    workload = Workload(axes=row.axes, dtype=row.dtype, held_out=row.held_out)
+    return samples.kept(run.store, candidate, workload, row.cache, row.company)
+
+
+def _histograms(run: Run, result: Result) -> list[str]:
+    """Of the best file and its baseline, one a workload and cache state."""
+    pictures = []
+    for row in result.workloads:
+        found = _samples(run, result.best, row)
+        if found is None:
+            continue
+        kinds = {"baseline": "base", "candidate": "best"}
+        sides = [
+            (name, kinds[name], [value * 1e6 for value in values])
+            for name, values in found.seconds.items()
+            if name in kinds and values
+        ]
+        if sides:
+            name = f"{row.label} {row.dtype}, {row.cache}{', held out' if row.held_out else ''}"
+            pictures.append(plot.histogram(name, sides))
+    return pictures
+
+
+def _roofs(run: Run, result: Result) -> tuple[str, str]:
+    """Achieved bandwidth of the baseline, of incumbents on the way and of the best, with a cold cache: wide and narrow.
+
+    "" where nothing is known of the bytes.
+    """
+    rows = [row for row in result.rows(held_out=False) if row.cache == "cold" and row.moved_bytes]
+    if not rows:
+        return "", ""
+
+    def points(time_us: Callable[[WorkloadRow], float | None]) -> list[plot.Point]:
+        timed = [(row, us) for row in rows if (us := time_us(row))]
+        return [
+            plot.Point(
+                row.moved_bytes or 0, (row.moved_bytes or 0) / us * 1e-3, f"{row.label} {row.dtype}: {micros(us)} µs"
+            )
+            for row, us in timed
+        ]
+
+    def of(candidate: str) -> Callable[[WorkloadRow], float | None]:
+        def time_us(row: WorkloadRow) -> float | None:
+            found = _samples(run, candidate, row)
+            return found.net_us("candidate") if found else None
+
+        return time_us
+
+    way = [one for one in result.attempts if one.accepted and one.candidate != result.best]
+    files = [(the_baseline(result.baseline)[4:], "base", points(lambda row: row.baseline_us))]
+    files += [(f"round {one.round}", "ink", points(of(one.candidate))) for one in way]
+    if result.improved:
+        files.append((f"best, round {result.best_round}", "best", points(lambda row: row.best_us)))
+    light = points(lambda row: row.light.us if row.light else None)
+    peak = result.facts.bandwidth_gbps if result.facts and result.facts.bandwidth_gbps else 0.0
+    shown, title = [one for one in files if one[2]], f"{result.kernel} on {result.device_name}, cold cache"
+    return plot.roof(shown, light, peak, title), plot.roof(shown, light, peak, title, width=380)
 
 
 def write_report(run: Run, result: Result, graph_svg: str) -> None:
     names = {result.source, result.best, *(row.candidate for row in result.attempts)} - {""}
     sources = {name: run.store.get(name) for name in sorted(names)}
     said = exchanges(run.folder / "transcript.jsonl")
-    write_atomically(run.folder / "report.html", html.render(result, sources, graph_svg=graph_svg, transcript=said))
+    page = html.render(
+        result, sources, graph_svg=graph_svg, transcript=said, roof_svgs=_roofs(run, result),
+        histograms=_histograms(run, result),
+    )  # fmt: skip
+    write_atomically(run.folder / "report.html", page)
+
+
+def write_samples(run: Run, result: Result, path: Path) -> None:
+    """Every sample of the best file's timings as CSV. Raises RunError where the run has kept none."""
+    found = []
+    for row in result.workloads:
+        one = _samples(run, result.best, row)
+        found += [one] if one is not None else []
+    if not found:
+        raise RunError(f"run {run.id} has kept no samples: nothing of it was timed, or by a version that kept none")
+    write_atomically(path, samples.as_csv(found))
 
 
 def read(run: Run) -> Result | None:

@@ -74,7 +74,7 @@ def result(
         policies=dict(settings.policy),
         baseline=settings.baseline,
         status=status,
-        stop_reason=_stop_reason(stop, status),
+        stop_reason=_stop_reason(stop, status, error),
         error=error,
         source=settings.source,
         best=settings.source if disqualified or incumbent is None else incumbent.candidate,
@@ -90,6 +90,10 @@ def result(
         rounds=settings.rounds,
         attempts=tuple(_attempt(attempt) for attempt in state.get("attempts", ())),
         workloads=tuple(WorkloadRow.of(timing) for timing in (*timings, *held_out_timings)),
+        elsewhere=tuple(WorkloadRow.of(timing) for timing in best.elsewhere) if best else (),
+        suites_elsewhere=best.suites_elsewhere if best else {},
+        draws=best.draws if best else None,
+        launch=best.launch if best else None,
         finding=FindingRow(bound=found.bound, summary=found.summary, probes=found.probes) if found else None,
         spent=SpentRow(
             seconds=state["spent"].seconds,
@@ -128,10 +132,11 @@ def geometric_mean(speedups: Iterable[Interval]) -> Interval | None:
     return Interval(median=math.exp(middle), low=math.exp(middle - below), high=math.exp(middle + above))
 
 
-def _stop_reason(stop: Stop | None, status: Status) -> str:
+def _stop_reason(stop: Stop | None, status: Status, error: str) -> str:
     if stop is not None:
         return stop.value
-    return {"stopped": "the person", "paused": "paused", "failed": "an error of ours"}.get(status, "")
+    person = "" if error else "the person"  # a process that is gone was not stopped by one
+    return {"stopped": person, "paused": "paused", "failed": "an error of ours"}.get(status, "")
 
 
 def _warnings(state: State, held_out: Sequence[Timing]) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ import fcntl
 import os
 import re
 import secrets
+import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -99,6 +101,18 @@ class Run:
                 raise
             raise RunError(f"no run can be kept in {self.folder}: {error.strerror}") from None
 
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """The folder, reserved and locked. Where the block ends before `begin`, what was made here is removed again."""
+        self.reserve()
+        mine = not any(self.folder.iterdir())
+        try:
+            with self.lock():
+                yield
+        finally:
+            if mine and not (self.folder / "run.json").exists():
+                shutil.rmtree(self.folder)
+
     def begin(self, record: RunRecord, source: str) -> None:
         """Write the record, which makes the folder a run. The caller holds the lock."""
         self.reserve()
@@ -118,6 +132,19 @@ class Run:
             hint = f"did you mean {' or '.join(near)}?" if near else f"{runs_dir} holds {len(there)} runs"
             raise RunError(f"there is no run {run_id!r}; {hint}")
         return run
+
+    def command(self, name: str) -> str:
+        """`python run.py NAME RUN`, as it is to be typed for this run."""
+        runs_dir = self.folder.parent
+        more = "" if runs_dir == Path("runs") else f" --runs-dir {shlex.quote(str(runs_dir))}"
+        return f"python run.py {name} {self.id}{more}"
+
+    def source(self, name: str) -> str:
+        """A source of this run by its hash. Raises RunError where the store has lost it."""
+        try:
+            return self.store.get(name)
+        except KeyError:
+            raise RunError(f"the sources are lost of run {self.id}: {self.store.folder} has no {name[:12]}") from None
 
     @property
     def record(self) -> RunRecord:

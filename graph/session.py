@@ -7,11 +7,8 @@ in flight and nothing else. What such a node had done is found again in the stor
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.errors import GraphDrained
 from langgraph.graph.state import CompiledStateGraph
@@ -29,6 +26,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command, StateSnapshot
 
 from graph import asking, checkpoints, draw, outputs
+from graph.reading import checkpoint_of, config_of, disk_is_full, finished, no_checkpoint, readable, snapshot_of
 from graph.result import result
 from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
@@ -37,6 +35,7 @@ from harness.store import Store, digest
 from nodes.approve import Answer
 from nodes.context import Context
 from nodes.roles import PolicyPaused
+from nodes.spans import exporting, span
 from nodes.state import STATE_VERSION, Settings, Spent, State
 
 GRACE_S = 2.0
@@ -92,15 +91,13 @@ class Door:
     def start(self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "") -> Ending:
         """Begin a run; `draft` is a problem's first candidate. Raises RunError where its name is taken."""
         run = Run(self.runs_dir, record.run_id)
-        run.reserve()
-        with run.lock():
+        with run.made(), self.saver(run, record) as saver:
+            if saver.get_tuple(config_of(run)) is not None:
+                raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
             run.begin(record, source)
             if draft:
                 run.store.put(draft)
-            with self.saver(run, record) as saver:
-                if saver.get_tuple(_config(run)) is not None:
-                    raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
-                return Session(run, record, front, ask, self.open_context).work(saver)
+            return Session(run, record, front, ask, self.open_context).work(saver)
 
     def resume(
         self, run_id: str, front: Front, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
@@ -117,25 +114,32 @@ class Door:
                 record = _changed(saver, run, record, changes(record.settings))
             return Session(run, record, front, ask, self.open_context).work(saver, answer)
 
+    def checkpoint_id(self, run_id: str, wanted: str) -> str:
+        """The whole id of the checkpoint that a fork may begin at. Raises RunError where there is none."""
+        origin = Run.find(self.runs_dir, run_id)
+        return self._origin(origin, wanted).checkpoint["id"]
+
+    def _origin(self, origin: Run, checkpoint_id: str) -> CheckpointTuple:
+        refuse_other_graph(origin.record)
+        origin.source(origin.record.settings.source)
+        with self.saver(origin, origin.record, exclusive=False) as saver:
+            # The graph's own saver, not ours: only that one may rebuild the types that the State names.
+            return checkpoint_of(cast(BaseCheckpointSaver, build(saver).checkpointer), origin, checkpoint_id)
+
     def fork(self, run_id: str, checkpoint_id: str, new: RunRecord, front: Front, ask: Ask) -> Ending:
         """A new run that goes on from a checkpoint of another one, with what `new` changes in its settings."""
         origin = Run.find(self.runs_dir, run_id)
-        record = origin.record
-        refuse_other_graph(record)
-        with self.saver(origin, record, exclusive=False) as saver:
-            # The graph's own saver, not ours: only that one may rebuild the types that the State names.
-            found = _checkpoint(cast(BaseCheckpointSaver, build(saver).checkpointer), origin, checkpoint_id)
+        found = self._origin(origin, checkpoint_id)
+        source = origin.source(new.settings.source)
         run = Run(self.runs_dir, new.run_id)
-        run.reserve()
-        with run.lock():
-            run.begin(new, origin.store.get(new.settings.source))
-            _link_store(origin.store.folder, run.store.folder)
-            with self.saver(run, new) as saver:
-                values = dict(found.checkpoint["channel_values"]) | {"settings": new.settings, "spent": Spent()}
-                checkpoint = cast(Checkpoint, {**found.checkpoint, "channel_values": values})
-                place: RunnableConfig = {"configurable": {"thread_id": run.id, "checkpoint_ns": ""}}
-                saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
-                return Session(run, new, front, ask, self.open_context).work(saver)
+        with run.made(), self.saver(run, new) as saver:
+            values = dict(found.checkpoint["channel_values"]) | {"settings": new.settings, "spent": Spent()}
+            checkpoint = cast(Checkpoint, {**found.checkpoint, "channel_values": values})
+            place: RunnableConfig = {"configurable": {"thread_id": run.id, "checkpoint_ns": ""}}
+            origin.store.link_to(run.store.folder)
+            saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
+            run.begin(new, source)  # last: from here on it is a run, and a resume would begin one without a checkpoint
+            return Session(run, new, front, ask, self.open_context).work(saver)
 
     @contextmanager
     def saver(self, run: Run, record: RunRecord, *, exclusive: bool = True) -> Iterator[BaseCheckpointSaver]:
@@ -151,22 +155,46 @@ class Door:
         with checkpoints.postgres(self.checkpointer, run.id, exclusive=exclusive) as saver:
             yield saver
 
-    def snapshot(self, run: Run) -> StateSnapshot:
-        """The last checkpoint, without working on the run."""
+    @contextmanager
+    def _reading(self, run: Run) -> Iterator[CompiledStateGraph]:
+        """Raises RunError where there is no checkpoint; opening SQLite would make an empty database."""
         record = run.record
+        if record.checkpointer == "sqlite" and not run.checkpoints.exists():
+            raise no_checkpoint(run)
         with self.saver(run, record, exclusive=False) as saver:
-            return _snapshot(build(saver), run)
+            yield build(saver)
+
+    def snapshot(self, run: Run) -> StateSnapshot:
+        """The last checkpoint, without working on the run. Raises RunError where there is none."""
+        with self._reading(run) as graph:
+            found = snapshot_of(graph, run)
+        if found.created_at is None:
+            raise no_checkpoint(run)
+        return found
 
     def result(self, run: Run) -> Result:
-        """The run as its last checkpoint has it."""
-        state = cast(State, self.snapshot(run).values)
-        return result(state, run.record, status=STATUS[run.status.state])
+        """The run as its last checkpoint has it, or where the checkpoints are lost, as it was last written down.
+
+        Raises RunError where neither is there.
+        """
+        status = run.status
+        try:
+            state = cast(State, self.snapshot(run).values)
+        except RunError:
+            if not status.checkpoints or (kept := outputs.read(run)) is None:
+                raise
+            lost = "the checkpoints of this run are lost: this is its record as it was last written"
+            return kept.model_copy(update={"warnings": (*kept.warnings, lost)})
+        said = "" if status.state == "finished" else status.message
+        return result(state, run.record, status=STATUS[status.state], error=said)
 
     def history(self, run: Run) -> list[StateSnapshot]:
-        """Every checkpoint, newest first."""
-        record = run.record
-        with self.saver(run, record, exclusive=False) as saver, _readable(run):
-            return list(build(saver).get_state_history(_config(run)))
+        """Every checkpoint, newest first. Raises RunError where there is none."""
+        with self._reading(run) as graph, readable(run):
+            found = list(graph.get_state_history(config_of(run)))
+        if not found:
+            raise no_checkpoint(run)
+        return found
 
 
 class Session:
@@ -186,27 +214,32 @@ class Session:
 
     def work(self, saver: BaseCheckpointSaver, answer: Answer | None = None) -> Ending:
         graph = self.graph = build(saver)
-        snapshot = _snapshot(graph, self.run)
+        snapshot = snapshot_of(graph, self.run)
         self.state = cast(State, snapshot.values)
         if "settings" in self.state:  # a kill between the two places leaves the checkpoint's, which nodes go by
             self.record = self.record.model_copy(update={"settings": self.state["settings"]})
         if snapshot.created_at is None and self.run.status.checkpoints:
-            raise RunError(
-                f"{self.run.checkpoints} holds no checkpoint of {self.run.id} any more: it was lost or emptied"
-            )
+            raise no_checkpoint(self.run)
         if answer is not None and not snapshot.interrupts:
             raise RunError(f"run {self.run.id} is not waiting for an answer")
         if answer is not None:
             asking.fits(answer, snapshot.interrupts[0].value)
         if finished(snapshot):
             return self.ending("finished")
+        self.run.source(self.record.settings.source)
         self._note("running")
         return interruptible(lambda: self._body(graph, snapshot, answer), self)
 
     def _body(self, graph: CompiledStateGraph, snapshot: StateSnapshot, answer: Answer | None) -> Ending:
         """Runs in one thread from beginning to end: a worker that dies with its parent dies with its parent thread."""
         try:
-            with self.open_context(self.run, self.record, self.state, self.front.say) as self.context:
+            settings = self.record.settings
+            facts = {"astrolabe__run": self.run.id, "astrolabe__kernel": self.record.kernel}
+            with (
+                exporting(),
+                span("run", **facts, astrolabe__device=settings.device),
+                self.open_context(self.run, self.record, self.state, self.front.say) as self.context,
+            ):
                 self._same_device()
                 return self._rounds(graph, snapshot, answer)
         except PolicyPaused as pause:
@@ -219,7 +252,7 @@ class Session:
                     self._note("interrupted", "the disk is full")
                 raise RunError(
                     f"the disk that holds {self.run.folder} is full; free some space and go on with "
-                    f"`python run.py resume {self.run.id}` (what was finished is kept)"
+                    f"`{self.run.command('resume')}` (what was finished is kept)"
                 ) from error
             if isinstance(error, RunError):
                 self._note("interrupted", str(error))
@@ -243,7 +276,7 @@ class Session:
                     return self.ending("paused", f"waiting for approval of the {question['kind']} {question['plan']!r}")
                 first, answer = Command(resume=answer), None
             self._stream(graph, first)
-            snapshot = _snapshot(graph, self.run)
+            snapshot = snapshot_of(graph, self.run)
             if not snapshot.interrupts:
                 break
         if not finished(snapshot):
@@ -252,7 +285,7 @@ class Session:
         return self.ending("finished")
 
     def _stream(self, graph: CompiledStateGraph, first: Any) -> None:
-        config = _config(self.run) | {"recursion_limit": recursion_limit(self.record.settings)}
+        config = config_of(self.run) | {"recursion_limit": recursion_limit(self.record.settings)}
         parts = graph.stream(
             first,
             config,
@@ -329,7 +362,7 @@ class Session:
         if self.graph is None:
             return ""
         visits = self.state["spent"].nodes
-        path = draw.path_of(self.graph.get_state_history(_config(self.run)))
+        path = draw.path_of(self.graph.get_state_history(config_of(self.run)))
         counts = {name: (visit.count, visit.seconds) for name, visit in visits.items()}
         return draw.draw(*draw.parts(self.graph), counts, draw.taken_edges(path))
 
@@ -354,7 +387,7 @@ def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
         nonlocal asked
         asked += 1
         if asked > 1:
-            _end_now()
+            _end_now(session.run)
 
     main = threading.current_thread() is threading.main_thread()
     before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -378,15 +411,12 @@ def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
     return outcome[0]
 
 
-def _end_now() -> None:
+def _end_now(run: Run) -> None:
     if os.isatty(1):
         os.write(1, b"\x1b[?25h\n")  # a live display hides the cursor
+    said = f"interrupted; what was finished is kept. Go on with: {run.command('resume')}\n"
+    os.write(2, said.encode(errors="replace"))
     os._exit(130)
-
-
-def finished(snapshot: StateSnapshot) -> bool:
-    """`next` alone does not say so: after Ctrl-C tasks may hold results that were not applied yet."""
-    return snapshot.created_at is not None and not snapshot.next and not snapshot.tasks
 
 
 def refuse_other_graph(record: RunRecord) -> None:
@@ -398,21 +428,12 @@ def refuse_other_graph(record: RunRecord) -> None:
         )
 
 
-def disk_is_full(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def kernel_digest(folder: Path) -> str:
     """Of what defines right: a run is not resumed under another spec or reference."""
     if folder.is_file():  # a problem is its own reference
         return digest(folder.read_bytes())
-    return digest((folder / "spec.py").read_bytes(), (folder / "reference.py").read_bytes())
+    judges = (folder / name for name in ("spec.py", "reference.py", "properties.py"))
+    return digest(*(path.read_bytes() for path in judges if path.exists()))
 
 
 def new_record(
@@ -431,60 +452,15 @@ def new_record(
     )
 
 
-def _config(run: Run) -> RunnableConfig:
-    return {"configurable": {"thread_id": run.id}}
-
-
-@contextmanager
-def _readable(run: Run) -> Iterator[None]:
-    """Errors of a damaged database as one sentence."""
-    try:
-        yield
-    except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
-        if disk_is_full(error):
-            raise
-        raise RunError(
-            f"the checkpoint database {run.checkpoints} is damaged ({error}); it was left as it is"
-        ) from None
-
-
-def _snapshot(graph: CompiledStateGraph, run: Run) -> StateSnapshot:
-    with _readable(run):
-        snapshot = graph.get_state(_config(run))
-        # The serialiser falls back to an unvalidated record where one does not fit; a resume must not go on with that.
-        for name, value in snapshot.values.items():
-            for record in value if isinstance(value, list) else [value]:
-                if hasattr(record, "model_dump"):
-                    type(record).model_validate(record.model_dump())
-                elif isinstance(record, dict):
-                    raise ValueError(f"{name} is not a record of this version")
-        return snapshot
-
-
-def _checkpoint(saver: BaseCheckpointSaver, run: Run, wanted: str) -> Any:
-    """The checkpoint whose id has `wanted` in it, and no other one's."""
-    with _readable(run):
-        everything = list(saver.list(_config(run)))
-    found = [one for one in everything if wanted and wanted in one.checkpoint["id"]]
-    if len(found) != 1:
-        how = "no checkpoint" if not found else f"{len(found)} checkpoints"
-        raise RunError(f"run {run.id} has {how} {wanted!r}; `python run.py history {run.id}` lists them")
-    if not any(name.startswith("branch:to:") for name in found[0].checkpoint["channel_values"]):
-        if found[0].metadata.get("step", -1) >= 0:
-            raise RunError(f"checkpoint {wanted!r} is the end of run {run.id}; take an earlier one")
-        raise RunError(f"checkpoint {wanted!r} is before the first node of run {run.id}; start a new run instead")
-    return found[0]
-
-
 def _changed(saver: BaseCheckpointSaver, run: Run, record: RunRecord, settings: Settings) -> RunRecord:
     """The run under other settings: a checkpoint after the last one that differs from it in nothing else."""
     graph = build(saver)
-    snapshot = _snapshot(graph, run)
+    snapshot = snapshot_of(graph, run)
     if finished(snapshot):
         raise RunError(f"run {run.id} is finished; to go on with other limits, fork it from one of its checkpoints")
     if "settings" in snapshot.values:
         saver = cast(BaseCheckpointSaver, graph.checkpointer)
-        last = saver.get_tuple(_config(run))
+        last = saver.get_tuple(config_of(run))
         if last is None:
             raise RunError(f"run {run.id} has no checkpoint")
         versions = dict(last.checkpoint["channel_versions"])
@@ -499,18 +475,3 @@ def _changed(saver: BaseCheckpointSaver, run: Run, record: RunRecord, settings: 
     record = record.model_copy(update={"settings": settings})
     run.keep(record)
     return record
-
-
-def _link_store(origin: Path, copy: Path) -> None:
-    """Nothing in a store is ever changed in place, so hard links are as good as copies."""
-    if origin.is_dir():
-        shutil.copytree(origin, copy, copy_function=_link, dirs_exist_ok=True)
-
-
-def _link(source: str, target: str) -> None:
-    if Path(target).exists():
-        return
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

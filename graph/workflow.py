@@ -31,6 +31,7 @@ from nodes.measure import measure
 from nodes.planner import planner
 from nodes.profiler import profiler
 from nodes.select import select
+from nodes.spans import span
 from nodes.state import STATE_VERSION, Settings, Spent, State
 from nodes.tester import tester
 from nodes.tune import tune
@@ -43,34 +44,41 @@ NODES: tuple[Node, ...] = (
 )  # fmt: skip
 
 
-def build(checkpointer: BaseCheckpointSaver | None = None) -> CompiledStateGraph:
-    graph = StateGraph(State, context_schema=Context)
-    for node in NODES:
-        graph.add_node(node.__name__, accounted(node))
+def same(piece: Any) -> Any:
+    return piece
+
+
+def build(
+    checkpointer: BaseCheckpointSaver | None = None,
+    *,
+    context_schema: type = Context,
+    input_schema: type = State,
+    node: Callable[[Node], Callable[..., dict[str, Any]]] = same,
+    route: Callable[[Callable[[State], str]], Callable[[State], str]] = same,
+) -> CompiledStateGraph:
+    """`node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
+    graph = StateGraph(State, context_schema=context_schema, input_schema=input_schema)
+    for one in NODES:
+        graph.add_node(one.__name__, node(accounted(one)), input_schema=State)
 
     graph.add_edge(START, "tester")
-    graph.add_conditional_edges("tester", routes.after_tester)
+    graph.add_conditional_edges("tester", route(routes.after_tester))
     graph.add_edge("drafter", "baseline")
-    graph.add_conditional_edges("baseline", routes.after_baseline)
+    graph.add_conditional_edges("baseline", route(routes.after_baseline))
 
     graph.add_edge("profiler", "planner")
-    graph.add_conditional_edges("planner", routes.after_planner)
+    graph.add_conditional_edges("planner", route(routes.after_planner))
     graph.add_edge("approve_plans", "coder")
     graph.add_edge("coder", "approve_candidates")
     graph.add_edge("approve_candidates", "compile")
-    graph.add_conditional_edges("compile", routes.after_compile)
-    graph.add_conditional_edges("verify", routes.after_verify)
+    graph.add_conditional_edges("compile", route(routes.after_compile))
+    graph.add_conditional_edges("verify", route(routes.after_verify))
     graph.add_edge("tune", "measure")
     graph.add_edge("measure", "select")
-    graph.add_conditional_edges("select", routes.after_select)
+    graph.add_conditional_edges("select", route(routes.after_select))
 
     graph.add_edge("held_out", END)
     return graph.compile(checkpointer=checkpointer)
-
-
-def studio() -> CompiledStateGraph:
-    """For LangGraph's own Studio (langgraph.json), which brings its checkpointer and takes no arguments here."""
-    return build()
 
 
 def accounted(node: Node) -> Node:
@@ -79,7 +87,8 @@ def accounted(node: Node) -> Node:
     @functools.wraps(node)
     def run(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
         began = time.monotonic()
-        update = node(state, runtime)
+        with span(node.__name__, astrolabe__round=state.get("round", 0)):
+            update = node(state, runtime)
         spent = state.get("spent", Spent()).after(node.__name__, time.monotonic() - began, runtime.context.usage())
         return {**update, "spent": spent}
 

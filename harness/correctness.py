@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness import properties
 from harness.device import Arena, generator
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel, KernelError
@@ -162,6 +163,9 @@ def draw(view: torch.Tensor, values: str, workload: Workload, rng: torch.Generat
         low, high = (int(bound) for bound in rest.split(":"))
         view.random_(low, high, generator=rng)
         return
+    if kind in ("bits", "padded", "offsets"):
+        properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
+        return
     if not view.dtype.is_floating_point or kind == "index":
         limit = workload.axes[rest] if kind == "index" else 127
         if view.dtype.is_floating_point:
@@ -209,6 +213,13 @@ class Expected:
     says: str
 
 
+class Right(dict[str, Expected]):
+    """What is right for one set of inputs: by name the outputs that a reference gives, and what else must hold of all."""
+
+    law: Callable[[dict[str, torch.Tensor]], str] | None = None
+    """Outputs by name -> "" or which property they violate; None where the kernel has no properties.py."""
+
+
 @dataclass
 class Case:
     """One workload with one set of input values: private copies, and the expected outputs."""
@@ -216,7 +227,7 @@ class Case:
     workload: Workload
     name: str
     inputs: dict[str, torch.Tensor]
-    expected: dict[str, Expected]
+    expected: Right
     size: int = field(default=0)
 
 
@@ -231,8 +242,11 @@ def _run_reference(
 
     try:
         with torch.no_grad():
-            return kernel.reference_in(dtype, **inputs, **kernel.spec.scalars)
-    except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError) as error:  # the user's own code
+            sizes = {axis: workload.axes[axis] for axis in kernel.reference_axes()}
+            return kernel.reference_in(dtype, **inputs, **kernel.spec.scalars, **sizes)
+    except (KernelError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # the user's own code may raise anything, SystemExit too
         first = str(error).strip().partition("\n")[0]
         where = f"{kernel.spec.name}: reference.py fails at {workload.label}"
         raise KernelError(f"{where}: {type(error).__name__}: {first}") from error
@@ -248,6 +262,8 @@ def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     import torch
 
     spec, wanted = kernel.spec, 3
+    if not kernel.has_reference:
+        return {}
     sizes = sorted(spec.workloads, key=spec.read_bytes)
     large_enough = (w for w in sizes if all(n >= wanted for t in spec.inputs for n in spec.shape(t, w.axes)))
     workload = next(large_enough, sizes[0])
@@ -284,8 +300,8 @@ def terms(kernel: Kernel, workload: Workload) -> int:
     return max((math.prod(shapes[name][dim] for dim in dims) for name, dims in summed(kernel).items()), default=1)
 
 
-def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> dict[str, Expected]:
-    """Reference outputs for these inputs (name -> tensor in its own dtype), with tolerances.
+def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> Right:
+    """Reference outputs for these inputs (name -> tensor in its own dtype), with tolerances, and the kernel's properties.
 
     tolerance = ulps * unit roundoff of the output's dtype * |value|
               + NOISE_FACTOR * noise, noise being the row's largest |reference in fp64 - reference in fp32|, or the median of
@@ -297,14 +313,18 @@ def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
     """
     import torch
 
-    spec = kernel.spec
+    spec, result = kernel.spec, Right()
+    result.law = properties.law(kernel, workload, inputs)
+    if not kernel.has_reference:
+        return result
     exact, rough = (
         _run_reference(kernel, workload, _upcast(inputs, getattr(torch, dtype)), dtype)
         for dtype in ("float64", "float32")
     )
-    result = {}
     for tensor in spec.outputs:
         if tensor.name not in exact:
+            if result.law is not None:  # left to properties.py
+                continue
             raise ValueError(f"{spec.name}: reference.py returns no {tensor.name!r}, which the spec lists as an output")
         value = exact[tensor.name]
         shape = spec.shape(tensor, workload.axes)
@@ -446,19 +466,46 @@ class Bench:
                     return Check(workload=label, name=name, passed=False, message=f"changed its input {tensor.name}")
         return Check(workload=label, name=name, passed=True)
 
-    def check_outputs(self, slot: int, right: dict[str, Expected], name: str) -> Check:
-        """Every element of every output against the reference."""
+    def outputs(self, slot: int) -> dict[str, torch.Tensor]:
+        """Views of what a call has left in its outputs, by name."""
+        return {tensor.name: self.read(slot, tensor) for tensor in self.spec.outputs}
+
+    def check_outputs(self, slot: int, right: Right, name: str) -> Check:
+        """Every element of every output against the reference, and the properties that a call's outputs must have."""
         label = self.layout.workload.label
-        worst, says = 0.0, "; ".join(e.says for e in right.values())
-        for tensor in self.spec.outputs:
-            error, message = judge(
-                self.read(slot, tensor), right[tensor.name], self.spec.dtype(tensor, self.layout.workload)
-            )
-            worst = max(worst, error)
-            if message:
-                text = f"{tensor.name}{message}"
-                return Check(workload=label, name=name, passed=False, error=error, tolerance=says, message=text)
-        return Check(workload=label, name=name, passed=True, error=worst, tolerance=says)
+        says = "; ".join([*(e.says for e in right.values()), *(["properties"] if right.law else [])])
+        error, message = judge_call(self.spec, self.layout.workload, self.outputs(slot), right)
+        return Check(workload=label, name=name, passed=not message, error=error, tolerance=says, message=message)
+
+
+def judge_call(spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right) -> tuple[float, str]:
+    """(largest error in tolerances, "" or what is wrong) of the outputs of one call, by name, each in its own dtype."""
+    worst = 0.0
+    # A length that is wrong is found with the output that states it, before what it cuts is read.
+    used = properties.used_only(spec, outputs)
+    for tensor in sorted(spec.outputs, key=lambda tensor: tensor.used is not None):
+        one, got = right.get(tensor.name), used[tensor.name]
+        if one is None or not got.numel():
+            continue
+        if tensor.used is not None:
+            one = Expected(one.value[: len(got)], one.tolerance[: len(got)], one.says)
+        error, message = judge(got, one, spec.dtype(tensor, workload))
+        worst = max(worst, error)
+        if message:
+            return error, f"{tensor.name}{message}"
+    violated = right.law(used) if right.law is not None else ""
+    return (BEYOND, violated) if violated else (worst, "")
+
+
+def judge_several(
+    kernel: Kernel, workload: Workload, calls: list[dict[str, torch.Tensor]], outputs: list[dict[str, torch.Tensor]]
+) -> str:
+    """ "" or what is wrong with the outputs of the calls that properties.py asked for: first each alone, then together."""
+    for inputs, left in zip(calls, outputs, strict=True):
+        _, message = judge_call(kernel.spec, workload, left, expected(kernel, workload, inputs))
+        if message:
+            return message
+    return properties.violated_together(kernel, workload, calls, outputs) if calls else ""
 
 
 BEYOND = 1e9

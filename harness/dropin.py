@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from harness import backends
 from harness.backends import cpu, cuda
 from harness.correctness import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST, UNIT_ROUNDOFF
+from harness.search import PROGRAMMATIC
 from harness.store import write_atomically
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload, expression
@@ -43,15 +44,25 @@ def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, devi
     """
     if backends.is_python(source) or backends.uses_torch(source):
         raise ExportError("only a source with plain C entry points is exported; this one binds itself to torch already")
+    if kernel.properties is not None:
+        raise ExportError(
+            f"{kernel.spec.name} has many right answers (properties.py), and an exported package compares with one; take "
+            "the run's best file as it is"
+        )
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ExportError(f"{to} is there already and not empty; name another folder")
     context = describe(kernel.spec, device)
     package = context["package"]
+    context["programmatic"] = device == "cuda" and PROGRAMMATIC in source
     context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
     floats = sorted({*kernel.spec.dtypes, *(t.dtype for t in kernel.spec.outputs)} & set(UNIT_ROUNDOFF))
     for name, table in {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST}.items():
         context[name] = {dtype: table[dtype] for dtype in floats}
     context["noise"] = NOISE_FACTOR
+    late = infer(kernel.spec, kernel.spec.tensors)
+    context["reference_axes"] = {
+        axis: re.sub(r"(\w+)\.shape", r'tensors["\1"].shape', late[axis]) for axis in sorted(kernel.reference_axes())
+    }
     context |= {
         "library": kernel.spec.library or "",
         "cases": cases(kernel.spec, device),
@@ -210,10 +221,11 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
         low, _, high = rest.partition(":")
         draw = {
             "index": f"torch.randint(0, axes[{rest!r}], shape, generator=generator)",
+            "padded": f"torch.randint(-1, axes[{rest!r}], shape, generator=generator)",
             "range": f"torch.empty(shape).uniform_({low}, {high}, generator=generator)",
             "uniform": "torch.rand(shape, generator=generator)",
         }.get(kind, "torch.randn(shape, generator=generator)")
-        if tensor.dtype.startswith(("int", "uint")) and kind != "index":
+        if tensor.dtype.startswith(("int", "uint")) and kind not in ("index", "padded"):
             draw = "torch.randint(0, 127, shape, generator=generator)"
         found.append(
             {"name": tensor.name, "draw": draw, "dtype": "None" if tensor.dtype == "T" else f"torch.{tensor.dtype}"}

@@ -15,22 +15,51 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from pydantic import Field
 
-from harness import backends, comparison, device, light, of_problems, probes, sandbox, sanitizer, timing
+from harness import (
+    backends,
+    company,
+    comparison,
+    device,
+    light,
+    load,
+    of_problems,
+    probes,
+    properties,
+    samples,
+    sandbox,
+    sanitizer,
+    timing,
+)
 from harness.bands import Split
-from harness.correctness import TOLERANCE, Bench, Case, Cases, Layout, distributions, failure
+from harness.correctness import (
+    TOLERANCE,
+    Bench,
+    Case,
+    Cases,
+    Layout,
+    distributions,
+    failure,
+    judge_several,
+    make_case,
+)
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
+from harness.fitting import left_out, require_timed, too_large
 from harness.problems import Problem
 from harness.records import (
     Build,
     Cache,
     Check,
+    Company,
     Comparison,
     DeviceFacts,
+    Draws,
     Interval,
+    Launch,
     Outcome,
     Suite,
     Timing,
@@ -38,17 +67,29 @@ from harness.records import (
 )
 from harness.search import search
 from harness.store import Store, digest
-from harness.timing import Contest, Side, SideFailure
+from harness.timing import PAIR, Contest, Result, Side, SideFailure
 from harness.tunables import bake, tunables
 from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import Device, Frozen, Workload
+from kernels.spec import Device, Frozen, Workload, expression
 
-VERSION = "9"
+VERSION = "10"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
+OURS = (PAIR, "light")
+"""Workers that load libraries of ours."""
 WARM_WORKERS = 4
 """Workers kept beside the baseline's; a worker on a GPU holds a context of some 500 MB."""
+ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
+"""Companies beside the plain one, which decides."""
+STRESSED = 2
+"""Of the smallest timed workloads of each dtype so many are run behind a producer that triggers at once and stores late."""
+STRESS_LOOKS = 4
+DRAWS = 200
+"""Inputs that a winner meets beyond those of the checks: none wrong of so many excludes a failure rate of 1.5 %."""
+EXACT_DRAWS = 16
+DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
+"""Workloads that move more are left to the checks."""
 COMPILE_S = 300.0
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
@@ -59,9 +100,6 @@ ALONE_BLOCKS = 5
 """Whether it is slowed by a tenth shows in as few."""
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
-JUDGING_FACTOR = 24
-"""A workload is left out where the device has not so many times the bytes that it moves: its reference in fp64, that
-one's intermediate results and the tolerance are up to twenty times as large."""
 MEMORY_SHARE = 0.5
 """Of the GPU memory that was free before its process started a candidate may take so much."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
@@ -88,7 +126,19 @@ def is_python_side(module: ModuleType) -> bool:
 
 
 class Evaluator:
-    """Not safe for several threads at once, `build` excepted. Use as a context manager: closing ends the workers."""
+    """Judges sources for one kernel on one device. Order of the calls, for a source of which `store.put` gave the hash:
+
+        build(candidate)                         -> Build     a failed one too: its log says why
+        verify(build)                            -> Verdict   PASSED with checks, or what is wrong
+        tune(candidate, seconds=...)             -> Tuned     optional: the best of its open integers, a new candidate
+        measure(verdict, baseline=, incumbent=)  -> Verdict   PASSED only: with timings and the suite's comparison
+        probes(build), sanitize(verdict)                      optional: what bounds it; compute-sanitizer on a GPU
+        verify and measure with held_out=True                 last, once, for the winner
+
+    `extend` adds workloads and values to check, before them. A source that fails is a verdict; what is raised is a fault of
+    ours, of the spec (KernelError) or of the machine (MissingTool). Not safe for several threads at once, `build` excepted.
+    Use as a context manager: closing ends the workers.
+    """
 
     def __init__(
         self,
@@ -99,9 +149,12 @@ class Evaluator:
         dtypes: tuple[str, ...] = (),
         sandbox_mode: str = "auto",
         own_kernels: str = "some",
+        exact_to: str = "",
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.kernel, self.device, self.store, self.say = kernel, on, store, say
+        self.exact_to = exact_to
+        """Hash of the source whose outputs a candidate must have in every bit, or ""."""
         self.spec = kernel.spec
         unknown = [dtype for dtype in dtypes if dtype not in self.spec.dtypes]
         if unknown:
@@ -114,7 +167,8 @@ class Evaluator:
         self.sandbox_mode = sandbox_mode
         self.own_kernels = own_kernels
         """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
-        self.notices: tuple[str, ...] = ()
+        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes)
+        """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
@@ -127,8 +181,7 @@ class Evaluator:
         self._zygote: Zygote | None = None
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
-        if not self.suite():
-            raise ValueError(f"{self.spec.name} has no workload for device {on} and dtype {', '.join(self.dtypes)}")
+        require_timed(self.spec, on, self.dtypes, self.device_bytes)
 
     # --- the suite -----------------------------------------------------------------------------------------------
 
@@ -136,7 +189,7 @@ class Evaluator:
         """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
         extra = () if held_out else self.extra_workloads
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
-        fitting = [w for w in found if self.moved(w) * JUDGING_FACTOR <= self.device_bytes]
+        fitting = [w for w in found if not too_large(self.spec, w, self.device_bytes)]
         return tuple(sorted(fitting, key=self.moved))
 
     def moved(self, workload: Workload) -> int:
@@ -151,10 +204,13 @@ class Evaluator:
                 raise ValueError(
                     f"values are proposed for {name!r}, which is no input (inputs: {', '.join(sorted(names))})"
                 )
-        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *workloads)})
-        type(self.spec).model_validate(proposed.model_dump())
         known = {w.label for w in self.spec.workloads}
-        added = tuple(w for w in workloads if w.label not in known)
+        added = tuple({w.label: w for w in workloads if w.label not in known}.values())
+        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
+        type(self.spec).model_validate(proposed.model_dump())
+        for workload in added:
+            if reason := too_large(self.spec, workload, self.device_bytes):
+                raise ValueError(reason)
         try:
             for workload in added:
                 self._cases.get(workload, distributions(self.spec, values)[0], values)
@@ -165,9 +221,10 @@ class Evaluator:
     def _key(self, *parts: str) -> str:
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
         values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
-        reference = self.kernel.identity()
+        reference = self.kernel.defines_right()
         spec = self.spec.model_dump_json(exclude={"workloads"})
-        return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *parts)
+        exact = [f"exact to {self.exact_to}"] if self.exact_to else []
+        return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *exact, *parts)
 
     # --- build ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +277,7 @@ class Evaluator:
             self._workers.move_to_end(build.candidate)
             return worker
         self._drop(build.candidate)
-        loose = [name for name in self._workers if name not in self._pinned]  # oldest first
+        loose = [name for name in self._workers if name not in self._pinned and name not in OURS]  # oldest first
         kept = 0 if self._short_of_memory() else WARM_WORKERS - 1
         for name in loose[: max(0, len(loose) - kept)]:
             self._drop(name)
@@ -279,7 +336,8 @@ class Evaluator:
         artefact = Path(build.artefact)
         worker: Worker
         if isinstance(self.kernel, Problem) and build.backend == "model_new":
-            worker = self.kernel.start(build.candidate, artefact, libraries=self.own_kernels == "some")
+            libraries = self.own_kernels == "some"
+            worker = self.kernel.start(build.candidate, artefact, libraries=libraries, company=self._company())
         elif is_python_side(backends.get(build.backend)):
             if self._zygote is not None and not self._zygote.alive:
                 self._zygote.close()
@@ -287,23 +345,57 @@ class Evaluator:
             if self._zygote is None:
                 self._zygote = Zygote(self.device)
             worker = PythonWorker(
-                self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes
-            )
+                self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
+                company=self._company(),
+            )  # fmt: skip
         else:
             symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
-            worker = Worker(device=self.device, artefact=artefact, symbols=symbols)
+            worker = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
         self._look_at_box(worker)
         return worker
+
+    def _company(self) -> Path | None:
+        """The library of the kernels around a timed call, on a GPU."""
+        if self.device != "cuda":
+            return None
+        build = self.build(self.store.put(company.SOURCE.read_text()))
+        if not build.ok:
+            raise RuntimeError(f"the kernels around a timed call do not compile:\n{build.log}")
+        return Path(build.artefact)
+
+    def _ours(self, name: str, artefact: Path, symbols: dict[str, tuple[str, ...]]) -> Worker:
+        """A worker that loads a library of ours, kept until the end."""
+        if name not in self._workers or not self._workers[name].alive:
+            self._workers[name] = Worker(
+                device=self.device, artefact=artefact, symbols=symbols, company=self._company()
+            )
+        return self._workers[name]
+
+    def contest(
+        self, workload: Workload, cache: Cache, on: Company = "plain", *, kernel: Kernel | None = None
+    ) -> Contest:
+        """One workload in one cache state and company, ready to be run."""
+        contest = Contest(kernel or self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes, on)
+        contest.open(self.memory(contest.size))
+        return contest
+
+    def run(self, contest: Contest, sides: list[Side], **how: Any) -> Result:
+        """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
+        pair = None
+        if (library := self._company()) is not None and contest.company != "alone":
+            pair = Side(PAIR, self._ours(PAIR, library, {PAIR: ("company_nothing",)}), PAIR)
+        return timing.run(contest, sides, pair=pair, **how)
 
     def _look_at_box(self, worker: Worker) -> None:
         """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""
         if self.layers:
             return
         self.layers = tuple(worker.active)
-        self.notices = tuple(sandbox.missing(worker.active))
-        if self.notices and self.sandbox_mode == "require":
+        missing = tuple(sandbox.missing(worker.active))
+        self.notices = (*self.notices, *missing)
+        if missing and self.sandbox_mode == "require":
             self.close()
-            raise MissingTool(f"--sandbox require: {'; '.join(self.notices)}")
+            raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
 
     def _drop(self, candidate: str) -> None:
         worker = self._workers.pop(candidate, None)
@@ -356,6 +448,13 @@ class Evaluator:
                         checks.append(check)
                         if not check.passed:
                             raise WorkerFailure(*failure(check))
+                if self.exact_to and build.candidate != self.exact_to:
+                    drawn = self._draws(build, self.build(self.exact_to), EXACT_DRAWS)
+                    if drawn.draws is None or drawn.draws.equality != "bitwise":
+                        reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
+                        raise WorkerFailure(Outcome.INCORRECT, reason)
+                if self.device == "cuda":
+                    checks += self._stress(build, workloads)
             warnings = tuple(worker.warnings)
             if isinstance(self.kernel, Problem):
                 notes = of_problems.look_at_kernels(self, self.kernel, build, workloads[0])
@@ -379,6 +478,29 @@ class Evaluator:
         )
         self.store.keep("verdict", key, verdict)
         return verdict
+
+    def _stress(self, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+        """Every call of a chain in which each producer lets the kernel begin at once and stores 20 us later: one that was
+        launched programmatically and does not wait for its inputs reads what was there before. Raises WorkerFailure."""
+        found = []
+        timed = [workload for workload in workloads if workload.timed]
+        for dtype in dict.fromkeys(workload.dtype for workload in timed):
+            for workload in [workload for workload in timed if workload.dtype == dtype][:STRESSED]:
+                contest = self.contest(workload, "hot", "early")
+                side = self._side("candidate", build)
+                contest.prepare(side)
+                contest.sample(side)
+                for slot in random.sample(contest.called, min(STRESS_LOOKS, len(contest.called))):
+                    try:
+                        contest.look(side, slot)
+                    except WorkerFailure as fault:
+                        reason = (
+                            f"behind a producer that triggers before it stores, at {workload.label}: {fault.reason}"
+                        )
+                        raise WorkerFailure(Outcome.INCORRECT, reason) from None
+                found.append(Check(workload=workload.label, name="early trigger", passed=True, error=side.error))
+                side.worker.proceed()
+        return found
 
     def _refuse_library_kernels(self, build: Build, workload: Workload) -> None:
         """Raises WorkerFailure where kernels of a library ran, by their names; it may have been called from C.
@@ -411,11 +533,7 @@ class Evaluator:
 
     def checks(self, worker: Worker, workload: Workload, *, everything: bool = True) -> Iterator[Check]:
         """The checks of one workload, one after another; only the first distribution without `everything`."""
-        layout = Layout(self.spec, workload, 2)
-        arena = self.memory(layout.size)
-        bench = Bench(self.spec, arena, layout, generator(self.device))
-        if arena.id not in worker.mapped:
-            worker.map(arena)
+        bench = self._bench(worker, workload, 2)
         known = distributions(self.spec, self.extra_values)
         small = self.moved(workload) <= SMALL_BYTES
         chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
@@ -425,6 +543,31 @@ class Evaluator:
             yield from self._call(worker, bench, [case])
         if len(cases) > 1 and small:
             yield from self._call(worker, bench, cases[:2])
+        if everything and small:
+            yield from self._several(worker, bench, cases[0])
+
+    def _several(self, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:
+        """The check of several calls together, where the kernel's properties.py asks for one."""
+        calls = properties.several(self.kernel, case.workload, case.inputs)
+        outputs: list[dict] = []
+        for inputs in calls:
+            bench.write(0, inputs)
+            self._synchronize()
+            message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+            worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
+            outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
+        if calls:
+            violated = judge_several(self.kernel, case.workload, calls, outputs)
+            name = f"{len(calls)} calls together"
+            yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
+
+    def _bench(self, worker: Worker, workload: Workload, slots: int) -> Bench:
+        """Argument sets of the workload in the arena, which the worker has mapped."""
+        layout = Layout(self.spec, workload, slots)
+        arena = self.memory(layout.size)
+        if arena.id not in worker.mapped:
+            worker.map(arena)
+        return Bench(self.spec, arena, layout, generator(self.device))
 
     def _call(self, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator[Check]:
         layout = bench.layout
@@ -467,7 +610,7 @@ class Evaluator:
         key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
-        start = time.perf_counter()
+        start, others = time.perf_counter(), load.Watch()
         rivals = {"baseline": baseline}
         if incumbent and incumbent != baseline:
             rivals["incumbent"] = incumbent
@@ -482,16 +625,15 @@ class Evaluator:
             for workload in order:
                 if not workload.timed:
                     continue
-                # Hot first: who bides its time by counting calls has begun then, and a cold sample shows each one skipped.
                 for cache in reversed(self.caches(workload)):
                     self.say(f"timing {workload.label}, {cache}")
-                    timed, found = self._time_fairly(verdict, rivals, workload, cache, itself, ratios)
+                    timed, found = self._time_fairly(verdict, rivals, workload, (cache, "plain"), itself, ratios)
                     timings.append(timed)
                     checks += found
                     if timed.note:
                         warnings.append(f"{workload.label}, {cache}: {timed.note}")
             suite = self._suite(ratios["baseline"], timings)
-            warnings += self._look_at_clocks()
+            warnings += self._look_at_clocks() + others.said()
             if suite is not None and suite.comparison is Comparison.FASTER and not itself:
                 self._compare_alone(verdict, baseline, random.choice([t for t in timings if t.cache == "cold"]))
         except SideFailure as fault:
@@ -515,6 +657,94 @@ class Evaluator:
         self.store.keep("verdict", key, measured)
         return measured
 
+    def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        """The measured verdict with the times of the visible suite in other company (`ELSEWHERE`), for the report.
+
+        On a CPU the verdict as it is: nobody launches there. Raises as `measure` does.
+        """
+        if self.device != "cuda" or not verdict.passed or verdict.candidate == baseline:
+            return verdict
+        key = self._key("elsewhere", verdict.candidate, baseline)
+        if (kept := self.store.kept("elsewhere", key, Elsewhere)) is None:
+            timings: list[Timing] = []
+            suites: dict[Company, Suite] = {}
+            for on in ELSEWHERE:
+                ratios: dict[str, list[list[float]]] = {"baseline": [], "incumbent": []}
+                for workload in self.suite():
+                    if workload.timed and "hot" in self.caches(workload):
+                        self.say(f"timing {workload.label}, hot, {on}")
+                        rivals = {"baseline": baseline}
+                        timings.append(self._time_fairly(verdict, rivals, workload, ("hot", on), False, ratios)[0])
+                if ratios["baseline"]:
+                    interval = comparison.geometric_mean(ratios["baseline"])
+                    said = comparison.compare(interval, comparison.MARGIN[self.device])
+                    suites[on] = Suite(speedup=interval, comparison=said)
+            kept = Elsewhere(timings=tuple(timings), suites=suites)
+            self.store.keep("elsewhere", key, kept)
+        return verdict.model_copy(update={"elsewhere": kept.timings, "suites_elsewhere": kept.suites})
+
+    def draw_again(self, verdict: Verdict, *, baseline: str, count: int = DRAWS) -> Verdict:
+        """The PASSED verdict after `count` more independent draws over both suites, beside the baseline on the same inputs.
+
+        INCORRECT where one is wrong. On a GPU also what the launch path takes the host.
+        """
+        if not verdict.passed or verdict.build is None or verdict.candidate == baseline:
+            return verdict
+        key = self._key("draws", verdict.candidate, baseline, str(count))
+        if (kept := self.store.kept("draws", key, Drawn)) is None:
+            kept = self._draws(verdict.build, self.build(baseline), count)
+            self.store.keep("draws", key, kept)
+        if kept.failure:
+            return Verdict.model_validate(
+                verdict.model_dump()
+                | {"outcome": Outcome.INCORRECT, "reason": kept.failure, "timings": (), "elsewhere": ()}
+                | {"suite": None, "suite_incumbent": None, "suites_elsewhere": {}}
+            )
+        return verdict.model_copy(update={"draws": kept.draws, "launch": kept.launch})
+
+    def _draws(self, build: Build, baseline: Build, count: int) -> Drawn:
+        everything = sorted((*self.suite(), *self.suite(held_out=True)), key=self.moved)
+        small = [w for w in everything if self.moved(w) <= DRAWN_BYTES[self.device]] or everything[:1]
+        bitwise, errors = 0, [0.0, 0.0]
+        for number in range(count):
+            workload = small[number % len(small)]
+            values = random.choice(distributions(self.spec, self.extra_values))
+            if number % 20 == 0:
+                self.say(f"draw {number + 1} of {count}")
+            case = make_case(self.kernel, workload, values, self.extra_values, self.device)
+            found: list[list[Any]] = []
+            for which, one in enumerate((build, baseline)):
+                try:
+                    worker = self._worker(one)
+                    bench = self._bench(worker, workload, 1)
+                    checks = list(self._call(worker, bench, [case]))
+                except WorkerFailure as fault:
+                    if which:
+                        raise RuntimeError(f"the baseline failed on a fresh draw: {fault.reason}") from None
+                    self._drop(build.candidate)
+                    return Drawn(failure=f"draw {number + 1} of {count}, {values} at {workload.label}: {fault.reason}")
+                wrong = [check for check in checks if not check.passed]
+                if wrong and not which:
+                    return Drawn(failure=f"draw {number + 1} of {count}: {failure(wrong[0])[1]}")
+                errors[which] = max(errors[which], *(check.error for check in checks))
+                outputs = [bench.layout.bytes_view(bench.arena, tensor)[0] for tensor in self.spec.outputs]
+                found.append([raw.clone() for raw in outputs])
+            bitwise += all(bool((own == other).all()) for own, other in zip(*found, strict=True))
+        draws = Draws(count=count, bitwise=bitwise, error=errors[0], baseline_error=errors[1])
+        return Drawn(draws=draws, launch=self._launch(build, baseline, small[0]))
+
+    def _launch(self, build: Build, baseline: Build, workload: Workload) -> Launch | None:
+        if self.device != "cuda":
+            return None
+        seconds = []
+        for one in (build, baseline):
+            worker = self._worker(one)
+            layout = self._bench(worker, workload, 1).layout
+            message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
+            message["calls"] = [layout.arguments(self.memory(layout.size), 0)]
+            seconds.append(float(worker.request(message)["seconds"]))
+        return Launch(time_us=seconds[0] * 1e6, baseline_us=seconds[1] * 1e6)
+
     def _look_at_clocks(self) -> list[str]:
         """Note the GPU's clocks right after it was timed; a warning where it was throttled."""
         if self.device != "cuda" or not (clocks := device.clocks()):
@@ -531,12 +761,11 @@ class Evaluator:
         if self.device != "cuda":
             return
         self._drop(verdict.candidate)
-        contest = Contest(self.kernel, timed.workload, timed.cache, self.device, self.facts.last_level_cache_bytes)
-        contest.open(self.memory(contest.layout.size))
+        contest = self.contest(timed.workload, timed.cache)
         slowest_us = 0.0
         for _ in range(ALONE_TRIES):
             side = Side("baseline", self._worker(self.build(baseline)))
-            alone = timing.run(contest, [side], blocks=(ALONE_BLOCKS, ALONE_BLOCKS))
+            alone = self.run(contest, [side], blocks=(ALONE_BLOCKS, ALONE_BLOCKS))
             slowest_us = max(slowest_us, alone.median_us["baseline"])
             if timed.baseline_us <= SLOWED * slowest_us:
                 return
@@ -569,7 +798,7 @@ class Evaluator:
         verdict: Verdict,
         rivals: dict[str, str],
         workload: Workload,
-        cache: Cache,
+        case: tuple[Cache, Company],
         itself: bool,
         ratios: dict[str, list[list[float]]],
     ) -> tuple[Timing, list[Check]]:
@@ -578,12 +807,12 @@ class Evaluator:
         while True:
             try:
                 with self._guarding_memory(verdict.candidate):
-                    return self._time(verdict, rivals, workload, cache, itself, ratios)
+                    return self._time(verdict, rivals, workload, case, itself, ratios)
             except SideFailure as fault:
                 if fault.side not in rivals or tries == RIVAL_TRIES:
                     raise
                 tries += 1
-                self.say(f"timing {workload.label}, {cache} again: {fault.side}: {fault.reason}")
+                self.say(f"timing {workload.label}, {', '.join(case)} again: {fault.side}: {fault.reason}")
                 self._drop(rivals[fault.side])
 
     def _time(
@@ -591,18 +820,22 @@ class Evaluator:
         verdict: Verdict,
         rivals: dict[str, str],
         workload: Workload,
-        cache: Cache,
+        case: tuple[Cache, Company],
         itself: bool,
         ratios: dict[str, list[list[float]]],
     ) -> tuple[Timing, list[Check]]:
-        contest = Contest(self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes)
-        contest.open(self.memory(contest.layout.size))
+        cache, on = case
+        contest = self.contest(workload, cache, on)
         sides = [self._side(name, self.build(rival)) for name, rival in rivals.items()]
         mine = "baseline" if itself else "candidate"
         if not itself:
             assert verdict.build is not None
             sides.append(self._side("candidate", verdict.build))
-        result = timing.run(contest, sides, check=(mine,))
+        result = self.run(contest, sides, check=(mine,))
+        raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
+        samples.keep(
+            self.store, verdict.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
+        )
         speedups = result.ratios[mine]
         ratios["baseline"].append(speedups)
         against = None
@@ -611,10 +844,10 @@ class Evaluator:
             ratios["incumbent"].append(paired)
             against = comparison.median_interval(paired)
         mine_us = result.median_us[mine]
-        light_us = min(self.light_us(workload, cache), result.median_us["baseline"])
+        light_us = min(self.light_us(workload, cache, on), result.median_us["baseline"])
         if mine_us < light.FASTER_THAN_LIGHT * light_us:
             # Before anyone is accused the bound is measured once more: a busy moment may have raised it.
-            light_us = self.light_us(workload, cache, again=True)
+            light_us = self.light_us(workload, cache, on, again=True)
         if mine_us < light.FASTER_THAN_LIGHT * light_us and not itself:
             reason = f"{mine_us:.2f} us at {workload.label}, {cache}: moving its bytes takes {light_us:.2f} us here"
             raise SideFailure(mine, Outcome.CHEATED, reason)
@@ -629,7 +862,10 @@ class Evaluator:
                 comparison=Comparison.SAME if itself else comparison.compare(interval, comparison.MARGIN[self.device]),
                 against_incumbent=against,
                 light_us=light_us,
+                moved_bytes=self.moved(workload),
+                flops=expression(self.spec.flops, workload.axes) or None,
                 samples=result.samples,
+                company=on,
                 note="" if result.graph[mine] else "cannot be captured in a CUDA graph; timed with plain launches",
             ),
             result.checks[mine],
@@ -642,10 +878,10 @@ class Evaluator:
         except WorkerFailure as fault:
             raise SideFailure(name, fault.outcome, fault.reason) from None
 
-    def light_us(self, workload: Workload, cache: Cache, *, again: bool = False) -> float:
+    def light_us(self, workload: Workload, cache: Cache, on: Company = "plain", *, again: bool = False) -> float:
         """The measured bound of this workload on this device in that cache state; `again` measures it once more."""
         key = digest(
-            "light", VERSION, self.facts.model_dump_json(), light.source(self.device).read_text(), cache,
+            "light", VERSION, self.facts.model_dump_json(), light.source(self.device).read_text(), cache, on,
             self.spec.model_dump_json(include={"arguments"}), workload.label,
         )  # fmt: skip
         kept = self.store.kept("light", key, Light)
@@ -656,17 +892,12 @@ class Evaluator:
         if not build.ok:
             raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
         kernel, streaming = light.kernel_for(self.spec, workload, self.device)
-        contest = Contest(kernel, streaming, cache, self.device, self.facts.last_level_cache_bytes)
-        contest.open(self.memory(contest.layout.size))
-        if "light" not in self._workers:
-            variants = {name: (name,) for name in light.VARIANTS[self.device]}
-            self._workers["light"] = Worker(device=self.device, artefact=Path(build.artefact), symbols=variants)
-            self._pinned.add("light")
-        # The fastest sample, not the median: a bound that a busy moment has raised would bound nothing.
-        sides = [Side(name, self._workers["light"], name) for name in light.VARIANTS[self.device]]
-        for side in sides:
-            timing.run(contest, [side], blocks=(5, 5))
-        best = min(min(side.seconds) for side in sides) * 1e6
+        contest = self.contest(streaming, cache, on, kernel=kernel)
+        variants = {name: (name,) for name in light.VARIANTS[self.device]}
+        worker = self._ours("light", Path(build.artefact), variants)
+        # The fastest variant; each one's median, for a sample less its neighbours may come out short by chance.
+        found = [self.run(contest, [Side(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]
+        best = min(found)
         best = min(best, kept.microseconds) if kept else best
         self.store.keep("light", key, Light(microseconds=best))
         return best
@@ -739,16 +970,31 @@ class Evaluator:
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
-        self.kernel.close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
+        self.kernel.close()
 
     def __enter__(self) -> Evaluator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Drawn(Frozen):
+    """What `draw_again` found; `failure`: what was wrong, or ""."""
+
+    draws: Draws | None = None
+    launch: Launch | None = None
+    failure: str = ""
+
+
+class Elsewhere(Frozen):
+    """What was measured in other company."""
+
+    timings: tuple[Timing, ...]
+    suites: dict[Company, Suite]
 
 
 class Readings(Frozen):

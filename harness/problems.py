@@ -18,6 +18,7 @@ from harness import sandbox
 from harness.correctness import GIVEN, Layout
 from harness.device import Arena
 from harness.engines.process import WorkerFailure
+from harness.fitting import JUDGING_FACTOR
 from harness.store import digest
 from harness.zygote import PythonWorker, Zygote, shared
 from kernels import catalog, importers
@@ -36,8 +37,6 @@ POOL = 4
 LIMITS = sandbox.Limits(memory_bytes=16 << 30, threads=512)
 COMPILING = sandbox.Limits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
 """torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
-JUDGED = 24
-"""As evaluate.JUDGING_FACTOR: the share of the device's memory that a workload's tensors may take."""
 EAGER = "eager"
 COMPILE_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
@@ -55,10 +54,14 @@ class ProblemWorker(PythonWorker):
         problem: dict[str, Any],
         patience_s: float = REFERENCE_S,
         compilers: bool = False,
+        company: Path | None = None,
     ) -> None:
         self.problem, self.patience_s, self.compilers = problem, patience_s, compilers
         limits = COMPILING if compilers else LIMITS
-        super().__init__(zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, limits=limits)
+        super().__init__(
+            zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
+            limits=limits,
+        )  # fmt: skip
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         if message["op"] in ("load", "call", "plan"):
@@ -99,7 +102,18 @@ class Problem(Kernel):
     def reference(self, /, **arguments: Any) -> dict[str, torch.Tensor]:
         return self.reference_in("float64", **arguments)
 
-    def identity(self) -> str:
+    @property
+    def has_reference(self) -> bool:
+        return True
+
+    @property
+    def properties(self) -> None:
+        return None
+
+    def reference_axes(self) -> tuple[str, ...]:
+        return ()
+
+    def defines_right(self) -> str:
         return digest(self.text, str(self.description))
 
     def baselines(self, device: Device) -> dict[str, Path]:
@@ -139,7 +153,7 @@ class Problem(Kernel):
             **more,
         }
 
-    def start(self, candidate: str, artefact: Path, *, libraries: bool) -> ProblemWorker:
+    def start(self, candidate: str, artefact: Path, *, libraries: bool, company: Path | None = None) -> ProblemWorker:
         """The process of a candidate, or of the eager or the compiled Model. Raises WorkerFailure.
 
         `libraries`: torch's operators may do a part of the candidate's work.
@@ -149,8 +163,9 @@ class Problem(Kernel):
         asked = self.asked("candidate", eager=mode is not None, compile=mode or "")
         zygote = shared(self.device, libraries=libraries or mode is not None)
         return ProblemWorker(
-            zygote, self.spec, device=self.device, artefact=artefact, problem=asked, compilers=bool(mode)
-        )
+            zygote, self.spec, device=self.device, artefact=artefact, problem=asked, compilers=bool(mode),
+            company=company,
+        )  # fmt: skip
 
     def says(self) -> str:
         """How right was defined, in words, for verdict and report."""
@@ -322,7 +337,7 @@ def open_problem(path: Path, on: Device) -> Problem:
         if (description := _described.get(text)) is None:
             description = _described[text] = importer.described(box.describe(text, path), path)
         title, token = importer.title(path), digest(text)[:16]
-        spec = importer.spec(title, description, token, most_bytes=devices.memory_bytes(on) // JUDGED)
+        spec = importer.spec(title, description, token, most_bytes=devices.memory_bytes(on) // JUDGING_FACTOR)
     except BaseException:
         box.close()
         raise

@@ -15,6 +15,9 @@ from pydantic import Field, model_validator
 from kernels.spec import Device, Frozen, Workload
 
 Cache = Literal["cold", "hot"]
+Company = Literal["plain", "pdl", "early", "alone"]
+"""What stands around a timed call: kernels that launch plainly; that take part in programmatic dependent launch and trigger
+at their end, or at once; nothing (back to back with itself, which no model does)."""
 
 
 class DeviceFacts(Frozen):
@@ -79,6 +82,7 @@ class Timing(Frozen):
 
     workload: Workload
     cache: Cache
+    company: Company = "plain"
     baseline_us: float = Field(gt=0)
     time_us: float = Field(gt=0)
     speedup: Interval
@@ -88,6 +92,10 @@ class Timing(Frozen):
     """incumbent time / candidate time, where an incumbent other than the baseline was measured beside it."""
     light_us: float | None = None
     """Speed of light: what this device needs to move the bytes at this size and mix; never less than an empty launch."""
+    moved_bytes: int | None = None
+    """That one call must read and write."""
+    flops: int | None = None
+    """Floating-point operations of one call, as the spec says; None where it does not."""
     samples: int = Field(gt=0)
     note: str = ""
 
@@ -126,6 +134,33 @@ class Build(Frozen):
     """What the compiler said of each kernel: registers, spills, shared memory, by kernel name."""
 
 
+class Draws(Frozen):
+    """Independent inputs beyond those of the checks, every one of which the candidate got right."""
+
+    count: int = Field(gt=0)
+    bitwise: int = Field(ge=0)
+    """Of them, those whose outputs were the baseline's in every bit."""
+    error: float
+    """Largest of the candidate, in units of the tolerance; 1.0 is the limit."""
+    baseline_error: float
+
+    @property
+    def equality(self) -> Literal["bitwise", "within tolerance"]:
+        return "bitwise" if self.bitwise == self.count else "within tolerance"
+
+    @property
+    def excluded(self) -> float:
+        """The failure rate that so many draws without a failure exclude with 95 % confidence: (1 - rate) ** count = 0.05."""
+        return 1 - 0.05 ** (1 / self.count)
+
+
+class Launch(Frozen):
+    """What the launch path of one call takes the host, by the worker's own clock, in microseconds."""
+
+    baseline_us: float = Field(gt=0)
+    time_us: float = Field(gt=0)
+
+
 class Verdict(Frozen):
     """All that the harness says of a candidate."""
 
@@ -137,8 +172,14 @@ class Verdict(Frozen):
     reason: str = ""
     checks: tuple[Check, ...] = ()
     timings: tuple[Timing, ...] = ()
+    """In plain company, which decides."""
+    elsewhere: tuple[Timing, ...] = ()
+    """In other company, for the report."""
     suite: Suite | None = None
     """Against the baseline, over the timings."""
+    suites_elsewhere: dict[Company, Suite] = Field(default_factory=dict)
+    draws: Draws | None = None
+    launch: Launch | None = None
     suite_incumbent: Suite | None = None
     against: dict[str, Suite] = Field(default_factory=dict)
     """Against other baselines by name, such as torch.compile of a problem's Model."""

@@ -146,7 +146,9 @@ def landlock_abi() -> int:
     return max(0, _libc.syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
-def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: bool, allow_exec: bool) -> list[str]:
+def _landlock(
+    scratch: str, readable: list[str], devices: list[str], *, gpu: bool, allow_exec: bool, system: bool
+) -> list[str]:
     abi = landlock_abi()
     if abi < 1:
         return []
@@ -177,7 +179,7 @@ def _landlock(scratch: str, readable: list[str], devices: list[str], *, gpu: boo
                 os.close(fd)
 
     read = _READ | (_EXECUTE if allow_exec else 0)
-    for path in (*SYSTEM, *readable):
+    for path in (*(SYSTEM if system else ()), *readable):
         allow(path, read)
     for path in ETC:
         allow(path, _READ)
@@ -246,6 +248,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268), "setpgid": (109, 154), "setpriority": (141, 140), "setsid": (112, 157),
     "settimeofday": (164, 170), "setxattr": (188, 5), "setxattrat": (463, 463), "shmat": (30, 196), "shmget": (29, 194),
     "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
+    "timer_create": (222, 107), "io_setup": (206, 0),
     "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
     "utime": (132, None), "utimensat": (280, 88), "utimes": (235, None), "vfork": (58, None), "vhangup": (153, 58),
 }  # fmt: skip
@@ -337,6 +340,8 @@ def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
             rules["socketpair"] = _arguments_equal(0, (_AF_UNIX,), _EPERM)
         else:
             names = ("socket", "socketpair", "bind", "listen", "accept", "accept4", "pidfd_open", "pidfd_getfd")
+            # What the kernel goes on doing for a process that is stopped, while its rival is timed.
+            names += ("timer_create", "io_setup")
             for name in names:
                 rules[name] = [(_RETURN, 0, 0, _EPERM)]
     rules["prlimit64"] = _arguments_equal(0, (0, me), _EPERM)
@@ -490,11 +495,12 @@ def enter(
     gpu: bool,
     allow_exec: bool,
     parent: int = 0,
+    system: bool = True,
 ) -> list[str]:
     """Box the calling process, for good. Returns the names of the layers that are active.
 
     Call it while there is a single thread and before CUDA is touched. `scratch` is the only folder that can be
-    written; `readable` are files and folders beside the system's own; `devices` are device files beside the GPU's.
+    written; `readable` are files and folders beside the system's own (`system`); `devices` are device files beside the GPU's.
     `allow_exec` is for compilers: child processes of the same box. `parent`: pid of the expected parent, to close
     the race with its death. The kernel ends this process when the *thread* that started it ends: start workers from
     a thread that outlives them. A missing layer is no error here: see `missing`.
@@ -509,6 +515,7 @@ def enter(
         gpu=gpu,
         allow_exec=allow_exec,
         parent=parent,
+        system=system,
     )
 
 
@@ -522,10 +529,11 @@ def _confine(
     gpu: bool,
     allow_exec: bool,
     parent: int,
+    system: bool = True,
 ) -> list[str]:
     active = restrict(namespaces, limits=limits, gpu=gpu, parent=parent)
     active += ["not dumpable"] if _prctl(4, 0) == 0 else []
-    active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec)
+    active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec, system=system)
     active += _seccomp(gpu=gpu, allow_exec=allow_exec)
     return list(dict.fromkeys(active))  # some protections come from two layers
 

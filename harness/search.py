@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness import bands, comparison, timing
+from harness import bands, comparison
 from harness.bands import Key, Ratios, Split, score
 from harness.correctness import Layout
 from harness.engines.process import Worker, WorkerFailure
-from harness.records import Cache
-from harness.timing import Contest, Side, SideFailure
+from harness.records import Cache, Company
+from harness.timing import Side, SideFailure
 from harness.tunables import Tunable, bake
 from kernels.spec import Workload
 
@@ -33,11 +33,16 @@ if TYPE_CHECKING:
 FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
 CASES = {"cuda": 8, "cpu": 3}
 """Timed workloads and cache states that a variant is tried on; the measure gate looks at all."""
+PROGRAMMATIC = "enable_pdl"
+"""The variable by which a source lets its caller choose programmatic launch (docs/kernels.md)."""
 MOST_VARIANTS = 64
 TRIES = 2
 """A busy machine accuses who is honest now and then: a variant that failed while it was timed is started afresh once."""
 
-Case = tuple[Workload, Cache]
+PROGRAMMATIC_CASES = 2
+"""Beside them, hot among kernels with programmatic launch, where the source has a choice of it: when to let the next kernel
+begin is nothing to search among plain ones."""
+Case = tuple[Workload, Cache, Company]
 Measurement = Callable[["Evaluator", str, Sequence[dict[str, int]], Sequence[Case], int], "list[Ratios | None]"]
 """Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
 
@@ -64,7 +69,7 @@ def search(
     deadline = time.monotonic() + seconds
     size = math.prod(len(t.choices) for t in open_)
     start: Key = tuple(sorted((t.name, t.value) for t in open_))
-    cases = _contests(evaluator)
+    cases = _contests(evaluator, source)
     groups = _groups(evaluator, cases)
     proposals = _Proposals(open_, len(groups))
     batch = max(2, min(8, len(os.sched_getaffinity(0))))
@@ -85,7 +90,7 @@ def search(
         evaluator.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
     tried = len(known) + failed
     said = f"{tried} of {size - 1} variants tried"
-    workloads = [workload for workload, _ in cases]
+    workloads = [workload for workload, _, _ in cases]
     margin = comparison.MARGIN[evaluator.device]
     as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
     proposal = bands.proposed(evaluator.spec, workloads, known | {start: as_it_came}, margin)
@@ -116,7 +121,7 @@ def _groups(evaluator: Evaluator, cases: Sequence[Case]) -> list[list[int]]:
     every = list(range(len(cases)))
     ordered = sorted(every, key=lambda case: evaluator.moved(cases[case][0]))
     small, large = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
-    if len({workload.label for workload, _ in cases}) < 2:
+    if len({workload.label for workload, _, _ in cases}) < 2:
         return [every]
     return [every, small, large]
 
@@ -219,10 +224,16 @@ def _place(tunable: Tunable) -> int:
     return tunable.choices.index(tunable.value) if tunable.value in tunable.choices else len(tunable.choices) // 2
 
 
-def _contests(evaluator: Evaluator) -> list[Case]:
+def _contests(evaluator: Evaluator, source: str) -> list[Case]:
     """A spread of the timed workloads and cache states, smallest and largest among them."""
-    cases = [(w, c) for w in evaluator.suite() if w.timed for c in evaluator.caches(w)]
-    most = CASES[evaluator.device]
+    timed = [workload for workload in evaluator.suite() if workload.timed]
+    cases: list[Case] = [(w, c, "plain") for w in timed for c in evaluator.caches(w)]
+    hot: list[Case] = [(w, "hot", "pdl") for w in timed if "hot" in evaluator.caches(w)]
+    chosen = _spread(cases, CASES[evaluator.device])
+    return chosen + _spread(hot, PROGRAMMATIC_CASES) if PROGRAMMATIC in source else chosen
+
+
+def _spread(cases: list[Case], most: int) -> list[Case]:
     if len(cases) <= most:
         return cases
     return [cases[round(i * (len(cases) - 1) / (most - 1))] for i in range(most)]
@@ -249,8 +260,8 @@ def measured_ratios(
             start(index)
         if 0 not in sides:
             return [None] * len(variants)
-        for workload, cache in cases:
-            _time(evaluator, workload, cache, sides, found, blocks, start)
+        for case in cases:
+            _time(evaluator, case, sides, found, blocks, start)
     finally:
         for side in sides.values():
             side.worker.close()
@@ -279,8 +290,7 @@ def _checked(evaluator: Evaluator, build) -> Worker | None:
 
 def _time(
     evaluator: Evaluator,
-    workload: Workload,
-    cache: Cache,
+    case: Case,
     sides: dict[int, Side],
     found: dict[int, list[list[float]]],
     blocks: int,
@@ -289,10 +299,9 @@ def _time(
     """One contest of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
     while 0 in sides:
         fresh = {index: Side(side.name, side.worker) for index, side in sides.items()}
-        contest = Contest(evaluator.kernel, workload, cache, evaluator.device, evaluator.facts.last_level_cache_bytes)
-        contest.open(evaluator.memory(contest.layout.size))
+        contest = evaluator.contest(*case)
         try:
-            result = timing.run(contest, list(fresh.values()), blocks=(blocks, blocks))
+            result = evaluator.run(contest, list(fresh.values()), blocks=(blocks, blocks))
         except SideFailure as fault:
             sides.pop(int(fault.side)).worker.close()
             start(int(fault.side))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TypeVar
@@ -65,6 +66,11 @@ class Store:
             raise KeyError(f"no source {name!r} in {self.folder}")
         return path.read_text()
 
+    def link_to(self, copy: Path) -> None:
+        """The same store in another folder. Nothing in a store is changed in place, so hard links are as good as copies."""
+        if self.folder.is_dir():
+            shutil.copytree(self.folder, copy, copy_function=_link, dirs_exist_ok=True)
+
     def build_folder(self, key: str) -> Path:
         folder = self.folder / "builds" / key
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,3 +83,12 @@ class Store:
         """The record of that key, or None where there is none yet."""
         path = self.folder / "records" / kind / f"{key}.json"
         return model.model_validate_json(path.read_text()) if path.is_file() else None
+
+
+def _link(source: str, target: str) -> None:
+    if Path(target).exists():
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -72,21 +72,92 @@ class Cuda:
         self.check(self.rt.cudaDeviceSynchronize(), what)
 
     def capture(self, launch: Any) -> ctypes.c_void_p | None:
-        """An executable graph of what `launch(stream)` enqueues, or None where it cannot be captured."""
-        stream, graph, executable = self.streams[0], ctypes.c_void_p(), ctypes.c_void_p()
+        """A graph of what `launch(stream)` enqueues, or None where it cannot be captured."""
+        stream, graph = self.streams[0], ctypes.c_void_p()
         relaxed = 2  # lets a candidate that allocates at its first call do so
         self.check(self.rt.cudaStreamBeginCapture(stream, relaxed), "cudaStreamBeginCapture")
         launch(stream)
         code = self.rt.cudaStreamEndCapture(stream, ctypes.byref(graph))
         self.rt.cudaGetLastError()  # a refused capture leaves an error behind that is not the kernel's
-        if code or not graph.value:
-            return None
+        return None if code or not graph.value else graph
+
+    def chained(self, graphs: list[ctypes.c_void_p]) -> ctypes.c_void_p:
+        """A graph that runs these one after another: none can reach into what is before or behind it."""
+        whole, last = ctypes.c_void_p(), ctypes.c_void_p()
+        self.check(self.rt.cudaGraphCreate(ctypes.byref(whole), ctypes.c_uint(0)), "cudaGraphCreate")
+        for number, graph in enumerate(graphs):
+            node = ctypes.c_void_p()
+            behind = ctypes.byref(last) if number else None
+            add = self.rt.cudaGraphAddChildGraphNode
+            count = ctypes.c_size_t(1 if number else 0)
+            self.check(add(ctypes.byref(node), whole, behind, count, graph), "cudaGraphAddChildGraphNode")
+            last = node
+        return whole
+
+    def release(self, graph: ctypes.c_void_p) -> None:
+        self.check(self.rt.cudaGraphDestroy(graph), "cudaGraphDestroy")
+
+    def executable(self, graph: ctypes.c_void_p) -> ctypes.c_void_p | None:
+        """What can be launched of a graph, or None where it cannot be instantiated."""
+        executable = ctypes.c_void_p()
         if self.rt.cudaGraphInstantiate(ctypes.byref(executable), graph, ctypes.c_ulonglong(0)):
             self.rt.cudaGetLastError()
             return None
-        self.check(self.rt.cudaGraphDestroy(graph), "cudaGraphDestroy")
-        self.check(self.rt.cudaGraphUpload(executable, stream), "cudaGraphUpload")
+        self.check(self.rt.cudaGraphUpload(executable, self.streams[0]), "cudaGraphUpload")
         return executable
+
+
+class Piece(ctypes.Structure):
+    """As in probes/company.cu."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("to", "a", "x", "b", "bytes", "packs_of_b", "steps_of_a")]
+
+
+class Pieces(ctypes.Structure):
+    _fields_ = [("piece", Piece * 16), ("count", ctypes.c_int), ("steps_of_b", ctypes.c_uint32)]
+
+
+class Company:
+    """The kernels around each call (probes/company.cu), as the parent describes them (harness/company.py)."""
+
+    def __init__(self, library: Any, base: int, message: dict[str, Any]) -> None:
+        self.library, self.base, self.message = library, base, message
+        self.apart: bool = message["apart"]
+        self.plain = message["neighbour"] == 0 and not self.apart
+
+    def pieces(self, places: list[list[int]], slot: int) -> Pieces:
+        """[first, stride, bytes, a, x or -1, b, packs of b, steps of a] of each tensor, all but three where it is produced."""
+        made = Pieces(count=len(places), steps_of_b=self.message["steps"])
+        for at, (first, stride, size, *mixture) in enumerate(places):
+            made.piece[at] = Piece(to=self.base + first + slot * stride, bytes=size)
+            if mixture:
+                a, x, b, packs, steps = mixture
+                made.piece[at].a, made.piece[at].b = self.base + a, self.base + b
+                made.piece[at].x, made.piece[at].packs_of_b = (self.base + x if x >= 0 else 0), packs
+                made.piece[at].steps_of_a = steps
+        return made
+
+    def address(self, name: str, slot: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.base + self.message[name] + 8 * slot)
+
+    def before(self, slot: int, slots: int, stream: Any) -> None:
+        inputs, poisoned = (self.pieces(self.message[name], slot) for name in ("pieces", "poisoned"))
+        secret, seen, now = self.address("secrets", slot), self.address("digests", (slot - 1) % slots), None
+        now = self.address("digests", slot)
+        neighbour = ctypes.c_int(self.message["neighbour"])
+        by = ctypes.byref
+        if self.apart:  # nothing is read in between, so nothing is forgotten
+            now = self.address("never", 0)
+        self.library.company_produce(by(inputs), by(poisoned), secret, seen, now, neighbour, stream)
+        evicted, size = self.message["evict"]
+        if size:
+            place = ctypes.c_void_p(self.base + evicted)
+            self.library.company_evict(by(poisoned), place, ctypes.c_int64(size), self.address("never", 0), stream)
+
+    def after(self, slot: int, stream: Any) -> None:
+        outputs = self.pieces(self.message["outputs"], slot)
+        neighbour = ctypes.c_int(self.message["neighbour"])
+        self.library.company_consume(ctypes.byref(outputs), self.address("digests", slot), neighbour, stream)
 
 
 class Worker:
@@ -95,8 +166,12 @@ class Worker:
         self.cuda: Cuda | None = None
         self.arenas: dict[int, tuple[int, Any]] = {}
         self.symbols: dict[str, Any] = {}
-        self.planned: tuple[Any, list[Any], Any] | None = None
-        """The function, the argument lists, and on a GPU their graph."""
+        self.company: Any = None
+        """The library of the neighbours, on a GPU."""
+        self.planned: tuple[list[Any], Any, Any] | None = None
+        """The launches, or on a CPU calls, in order, and on a GPU their graph and the one that is run before it, untimed."""
+        self.whole: tuple[Any, Any] | None = None
+        """Whoever captured it, and what the graph is made from."""
 
     # Requests. Each takes the message and returns the answer; an exception becomes {"error": ...}.
 
@@ -108,7 +183,11 @@ class Worker:
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         if message["gpu"] and self.cuda is None:
             self.cuda = Cuda(message["cuda_library"], message["device"])
+            self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
         library = ctypes.CDLL(message["path"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        self.programmatic = (
+            ctypes.c_int.in_dll(library, "enable_pdl") if hasattr(library, "enable_pdl") else ctypes.c_int()
+        )
         found = {}
         for dtype, names in message["symbols"].items():
             for name in names:
@@ -122,7 +201,8 @@ class Worker:
     def map(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.unmap(message, fds)
         if message["kind"] == "memfd":
-            view = mmap.mmap(fds[0], message["size"])
+            # Page tables and all: else a timed call has the faults of whoever first touches its argument set.
+            view = mmap.mmap(fds[0], message["size"], flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
             os.close(fds[0])
             self.arenas[message["id"]] = (ctypes.addressof(ctypes.c_char.from_buffer(view)), view)
         else:
@@ -153,57 +233,80 @@ class Worker:
         return {}
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Prepare a sequence of calls to be timed, in place of the one before: argument lists, and on a GPU their graph."""
+        """Prepare a sequence of calls to be timed, in place of the one before: on a GPU a graph of them in their company.
+
+        `alone`: only the neighbours, without the calls. `again`: the same calls as before in a graph of their own.
+        """
+        if message.get("again") and self.planned is not None:
+            return self.replan()
         self.forget()
         function = self.symbols[message["dtype"]]
         calls = [self.arguments(arguments) for arguments in message["calls"]]
-        graph = None
-        if self.cuda:
-            stream = self.cuda.streams[0]
-            function(*calls[0], stream)  # what a candidate does at its first call is not what is timed
+        if self.cuda is None:
+            self.planned = ([lambda prepared=prepared: function(*prepared) for prepared in calls], None, None)
+            return {"graph": True}
+        company = Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
+        self.programmatic.value = int(message["company"]["programmatic"])
+        own = [lambda stream, prepared=prepared: function(*prepared, stream) for prepared in calls]
+        self.planned, self.whole = plan_in_company(self.cuda, company, own, self.cuda, neighbours_only=message["alone"])
+        return {"graph": self.whole is not None}
+
+    def replan(self) -> dict[str, Any]:
+        if self.whole is not None:
+            assert self.planned is not None and self.cuda is not None
+            launches, graph, ahead = self.planned
+            self.cuda.rt.cudaGraphExecDestroy(graph)
+            self.planned = launches, self.cuda.executable(self.whole[1]), ahead
+        return {"graph": self.whole is not None}
+
+    def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Seconds that the host takes for each of `repeat` calls, which are only enqueued."""
+        assert self.cuda is not None
+        function, stream = self.symbols[message["dtype"]], self.cuda.streams[0]
+        prepared = self.arguments(message["calls"][0])
+        return {"seconds": self.enqueued(lambda: function(*prepared, stream), message["repeat"])}
+
+    def enqueued(self, call: Any, repeat: int) -> float:
+        """Seconds a call, the least of five rounds."""
+        assert self.cuda is not None
+        taken = []
+        for _ in range(5):
+            start = time.perf_counter_ns()
+            for _ in range(repeat):
+                call()
+            taken.append((time.perf_counter_ns() - start) * 1e-9 / repeat)
             self.cuda.settle("the kernel")
-            graph = self.cuda.capture(lambda stream: [function(*prepared, stream) for prepared in calls])
-            self.cuda.settle("the captured kernel")
-        self.planned = (function, calls, graph)
-        return {"graph": graph is not None or self.cuda is None}
+        return min(taken)
 
     def time(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Make `count` of the planned calls from the `first` on, `repeat` times; the first follows the last.
+        """Make the planned calls of these numbers in that `order`, `repeat` times; on a GPU all of them as they were planned.
 
-        A graph is always run as a whole. Answers the seconds that it took by this side's clock.
+        Answers the seconds that it took by this side's clock.
         """
         assert self.planned is not None
-        function, calls, graph = self.planned
-        calls = (calls + calls)[message["first"] : message["first"] + message["count"]]
+        launches, graph, before = self.planned
         repeat = message["repeat"]
         if self.cuda is None:
+            calls = [launches[number] for number in message["order"]]
             clock = time.perf_counter_ns
             start = clock()
             for _ in range(repeat):
-                for prepared in calls:
-                    function(*prepared)
+                for call in calls:
+                    call()
             return {"seconds": (clock() - start) * 1e-9}
-        rt, stream, elapsed = self.cuda.rt, self.cuda.streams[0], ctypes.c_float()
-        rt.cudaEventRecord(self.cuda.start, stream)
-        for _ in range(repeat):
-            if graph is not None:
-                rt.cudaGraphLaunch(graph, stream)
-            else:
-                for prepared in calls:
-                    function(*prepared, stream)
-        rt.cudaEventRecord(self.cuda.stop, stream)
-        self.cuda.settle("the timed kernel")
-        code = rt.cudaEventElapsedTime(ctypes.byref(elapsed), self.cuda.start, self.cuda.stop)
-        self.cuda.check(code, "cudaEventElapsedTime")
-        return {"seconds": elapsed.value * 1e-3}
+        return {"seconds": time_in_company(self.cuda, launches, graph, before, repeat)}
 
     # The rest is plumbing.
 
     def forget(self) -> None:
         """Let go of the plan. Nothing of it is running: every request settles what it has started."""
         planned, self.planned = self.planned, None
-        if planned is not None and planned[2] is not None and self.cuda:
-            self.cuda.rt.cudaGraphExecDestroy(planned[2])
+        for graph in planned[1:] if planned is not None else ():
+            if graph is not None and self.cuda:
+                self.cuda.rt.cudaGraphExecDestroy(graph)
+        if self.whole is not None:
+            self.whole[0].release(self.whole[1])
+            self.whole = None
 
     def arguments(self, encoded: list[list[Any]]) -> list[Any]:
         """["p", arena, offset] | ["i", integer] | ["f", float] | ["d", float] -> ctypes values."""
@@ -213,7 +316,7 @@ class Worker:
         ]
 
     def serve(self) -> None:
-        names = ("enter", "load", "map", "unmap", "call", "plan", "time")
+        names = ("enter", "load", "map", "unmap", "call", "plan", "host", "time")
         requests = {name: getattr(self, name) for name in names}
         while True:
             message, fds = receive(self.channel)
@@ -226,6 +329,77 @@ class Worker:
             except (OSError, MemoryError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             send(self.channel, answer)
+
+
+def plan_in_company(
+    cuda: Cuda, company: Company, calls: list[Any], capturing: Any, *, neighbours_only: bool
+) -> tuple[tuple[list[Any], Any, Any], tuple[Any, Any] | None]:
+    """((launches in order, their executable graph, that of what is run before it), (who frees it, what it is made from)).
+
+    The last is None where they cannot be captured.
+
+    `calls` take a stream; `capturing.capture` makes a graph of some, or None, and `capturing.release` frees it. Each call
+    is a graph of its own between its neighbours', so that it can neither run beside another nor change what they do.
+    Where programmatic launches take part the calls are captured as one sequence: only there a kernel may begin before the
+    one ahead of it has ended.
+    """
+    slots = range(len(calls))
+    before = [lambda stream, slot=slot: company.before(slot, len(calls), stream) for slot in slots]
+    after = [lambda stream, slot=slot: company.after(slot, stream) for slot in slots]
+    stream = cuda.streams[0]
+    before[0](stream)
+    if not neighbours_only:
+        calls[0](stream)  # what a candidate does at its first call is not what is timed
+    cuda.settle("the kernel")
+    made: list[tuple[Any, Any]] = []
+
+    def captured(by: Any, launch: Any) -> Any:
+        graph = by.capture(launch)
+        if graph is not None:
+            made.append((by, graph))
+        return graph
+
+    middle = [[] if neighbours_only else [call] for call in calls]
+    ahead = None
+    if company.apart:
+        ahead = cuda.executable(captured(cuda, lambda stream: [launch(stream) for launch in before]))
+        sequence = [launch for slot in slots for launch in middle[slot]]
+    else:
+        sequence = [launch for slot in slots for launch in (before[slot], *middle[slot], after[slot])]
+    if company.plain:
+        parts: list[Any] = []
+        for slot in slots:
+            parts += [captured(cuda, before[slot]), *(captured(capturing, call) for call in middle[slot])]
+            parts.append(captured(cuda, after[slot]))
+            if None in parts:
+                break
+        whole = None if None in parts else (cuda, cuda.chained(parts))
+    else:
+        all_of_it = capturing.capture(lambda stream: [launch(stream) for launch in sequence])
+        whole = None if all_of_it is None else (capturing, all_of_it)
+    graph = None if whole is None else cuda.executable(whole[1])
+    for by, one in made:
+        by.release(one)
+    cuda.settle("the captured kernel")
+    return (sequence, graph, ahead), whole if graph is not None else None
+
+
+def time_in_company(cuda: Cuda, launches: list[Any], graph: Any, ahead: Any, repeat: int) -> float:
+    """Seconds of so many passes, by CUDA events."""
+    rt, stream, elapsed = cuda.rt, cuda.streams[0], ctypes.c_float()
+    if ahead is not None:
+        rt.cudaGraphLaunch(ahead, stream)
+    rt.cudaEventRecord(cuda.start, stream)
+    for _ in range(repeat):
+        if graph is not None:
+            rt.cudaGraphLaunch(graph, stream)
+        else:
+            for launch in launches:
+                launch(stream)
+    rt.cudaEventRecord(cuda.stop, stream)
+    cuda.settle("the timed kernel")
+    cuda.check(rt.cudaEventElapsedTime(ctypes.byref(elapsed), cuda.start, cuda.stop), "cudaEventElapsedTime")
+    return elapsed.value * 1e-3
 
 
 def load_sibling(name: str) -> Any:

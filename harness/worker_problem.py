@@ -206,8 +206,8 @@ def distribution(draws: list[torch.Tensor]) -> str:
     if fits(torch.special.ndtr(values)):
         return "ordinary"
     mean, deviation = float(values.mean()), float(values.std())
-    if deviation > 1e-3 and fits(torch.special.ndtr((values - mean) / deviation)):
-        return f"normal:{mean:.4f}:{deviation:.4f}"
+    if deviation > 1e-3 and abs(mean) < 0.05 * deviation and fits(torch.special.ndtr(values / deviation)):
+        return f"normal:0:{deviation:.4f}"  # any sign may be changed of its values
     span = (high - low) * (1 + 2 / n)
     if fits((values - low) / span):
         return f"range:{low:.6f}:{high:.6f}"
@@ -465,21 +465,29 @@ def form(worker: Any, python: Any, message: dict[str, Any], signature: Any) -> A
             return Described({"unfit": str(refusal)})
     if problem["role"] == "inputs":
         return InputsForm(namespace, signature)
+    if problem["role"] == "protocol":
+        made = None if problem["eager"] else lambda: loaded(python, Path(message["path"]), device)
+        return python.protocol_side.ProtocolForm(python, problem, namespace, made, signature, device)
     initial = getattr(namespace, "get_init_inputs", list)
     if problem["role"] == "reference" or problem["eager"]:
         model = constructed(namespace, "Model", initial, problem["seed"])
         if problem["eager"] and problem["compile"]:
             model = compiled(model, problem["compile"])
         return ModelForm(python.Take(), signature, problem, model, device)
-    made = Path(message["path"])
+    module = loaded(python, Path(message["path"]), device)
+    model = constructed(module, "ModelNew", initial, problem["seed"])
+    return ModelForm(python.Take(), signature, problem, model, device)
+
+
+def loaded(python: Any, made: Path, device: str) -> types.ModuleType:
+    """The candidate's module, which defines ModelNew. Raises Refused."""
     extensions = made / "extensions"
     if extensions.is_dir():
         python.use_prebuilt(extensions)
     module = candidate(made, device)
     if not isinstance(getattr(module, "ModelNew", None), type):
         raise python.Refused("MISSING_ENTRY", "the module defines no class ModelNew")
-    model = constructed(module, "ModelNew", initial, problem["seed"])
-    return ModelForm(python.Take(), signature, problem, model, device)
+    return module
 
 
 def compiled(model: Any, mode: str) -> Any:

@@ -23,7 +23,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import types
 import warnings
 import weakref
@@ -52,6 +51,7 @@ def load_sibling(name: str) -> Any:
 native = load_sibling("worker")
 sandbox = load_sibling("sandbox")
 problem_side = load_sibling("worker_problem")
+protocol_side = load_sibling("worker_kernelbench")
 
 
 class Refused(Exception):
@@ -64,10 +64,11 @@ class Refused(Exception):
 
 # --- who does the work -----------------------------------------------------------------------------------------------
 
-# Operators that make, move or fill memory; views are known by their schema.
+# Operators that make, move or fill memory, with random numbers too; views are known by their schema.
 MOVES = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "  # noqa: SIM905
     "full full_like new_full ones ones_like new_ones scalar_tensor arange eye uniform_ normal_ random_ copy_ _copy_from "
+    "rand randn randint rand_like randn_like randint_like randperm bernoulli_ "
     "_copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
     "record_stream is_pinned pin_memory _pin_memory resolve_conj resolve_neg _reshape_alias is_same_size "
     "_has_compatible_shallow_copy_type".split()
@@ -337,7 +338,9 @@ class PythonWorker(native.Worker):
             torch.cuda.init()
             self.cuda = native.Cuda(loaded_cudart() or message["cuda_library"], message["device"])
             self.streams = [torch.cuda.ExternalStream(stream.value) for stream in self.cuda.streams]
-            self.on_stream, self.graph_of, self.graph = torch.cuda.stream, torch.cuda.graph, torch.cuda.CUDAGraph
+            self.on_stream, self.graph = torch.cuda.stream, torch.cuda.CUDAGraph
+            if "company" in message:  # who only answers what is right is not timed
+                self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
             torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
         self.watch = Watch(OFF) if OFF else problem_side.Ledger()
         # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
@@ -377,58 +380,53 @@ class PythonWorker(native.Worker):
         self.last = [weakref.ref(value) for value in now]
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        if message.get("again") and self.planned is not None:
+            return self.replan()
         self.forget()
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
-        graph = None
-        with self.stream(0):
+        if not self.gpu:
             self.form.launch(calls[0])  # what a candidate does at its first call is not what is timed
-        self.settle("the kernel")
-        if self.gpu:
-            graph = self.captured(calls)
-            self.settle("the captured kernel")
-        self.planned = (self.form.launch, calls, graph)
-        return {"graph": graph is not None or not self.gpu}
+            self.planned = ([lambda prepared=prepared: self.form.launch(prepared) for prepared in calls], None, None)
+            return {"graph": True}
+        company = native.Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
+        own = [lambda _stream, prepared=prepared: self.form.launch(prepared) for prepared in calls]
+        with self.stream(0):
+            self.planned, self.whole = native.plan_in_company(
+                self.cuda, company, own, self, neighbours_only=message["alone"]
+            )
+        return {"graph": self.whole is not None}
 
-    def captured(self, calls: list[Any]) -> Any:
-        """A graph of all calls, or None where they cannot be captured. Torch's own capture keeps its allocator right."""
-        graph = self.graph()
+    def capture(self, launch: Launch) -> Any:
+        """A graph by torch's own capture, which keeps its allocator right; None where it is refused."""
+        graph = self.graph(keep_graph=True)
+        pool = {"pool": self.graphs[0].pool()} if self.graphs else {}  # they run one after another
         try:
-            with self.graph_of(graph, stream=self.streams[0], capture_error_mode="relaxed"):
-                for prepared in calls:
-                    self.form.launch(prepared)
+            graph.capture_begin(capture_error_mode="relaxed", **pool)
+            try:
+                launch(self.cuda.streams[0])
+            finally:
+                graph.capture_end()
         except RuntimeError:
             self.cuda.rt.cudaGetLastError()  # a refused capture leaves an error behind that is not the kernel's
             return None
-        return graph
+        self.graphs.append(graph)
+        return ctypes.c_void_p(graph.raw_cuda_graph())
 
-    def time(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        launch, calls, graph = self.planned
-        calls = (calls + calls)[message["first"] : message["first"] + message["count"]]
-        repeat = message["repeat"]
-        if not self.gpu:
-            clock = time.perf_counter_ns
-            start = clock()
-            for _ in range(repeat):
-                for prepared in calls:
-                    launch(prepared)
-            return {"seconds": (clock() - start) * 1e-9}
-        rt, stream, elapsed = self.cuda.rt, self.cuda.streams[0], ctypes.c_float()
+    def release(self, graph: ctypes.c_void_p) -> None:
+        """Torch's own, freed with what its kernels need (`forget`)."""
+
+    def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        prepared = self.form.prepare(self.values(message["calls"][0], message["shapes"]))
         with self.stream(0):
-            rt.cudaEventRecord(self.cuda.start, stream)
-            for _ in range(repeat):
-                if graph is not None:
-                    graph.replay()
-                else:
-                    for prepared in calls:
-                        launch(prepared)
-            rt.cudaEventRecord(self.cuda.stop, stream)
-        self.settle("the timed kernel")
-        code = rt.cudaEventElapsedTime(ctypes.byref(elapsed), self.cuda.start, self.cuda.stop)
-        self.cuda.check(code, "cudaEventElapsedTime")
-        return {"seconds": elapsed.value * 1e-3}
+            return {"seconds": self.enqueued(lambda: self.form.launch(prepared), message["repeat"])}
+
+    def time(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        with self.stream(0):
+            return super().time(message, fds)
 
     def forget(self) -> None:
-        self.planned = None  # torch frees a graph with its last reference, and must not while it captures another
+        super().forget()
+        self.graphs = []  # torch frees a graph with its last reference, and must not while it captures another
 
     def settle(self, what: str) -> None:
         if self.gpu:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import sandbox
+from harness.device import cuda_library
 from harness.engines.process import LIMITS, Worker
 from kernels.spec import Scalar, Size, Spec, Tensor
 
@@ -173,11 +174,12 @@ class PythonWorker(Worker):
         device: str,
         artefact: Path,
         dtypes: tuple[str, ...],
+        company: Path | None = None,
         limits: sandbox.Limits = LIMITS,
     ) -> None:
         self.zygote, self.spec, self.backend = zygote, spec, backend
         symbols = dict.fromkeys(dtypes, (spec.entry_name,))
-        super().__init__(device=device, artefact=artefact, symbols=symbols, limits=limits)
+        super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=limits)
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         answer = super().request(message, **how)
@@ -193,8 +195,13 @@ class PythonWorker(Worker):
             return Path(shutil.copytree(artefact, self.scratch / "candidate"))
         return super()._own(artefact)
 
-    def _readable(self) -> list[str]:
-        return [*sandbox.interpreter_paths(), self.zygote.site]
+    def _visible(self) -> dict[str, Any]:
+        cuda = [str(Path(cuda_library()).parent)] if self.device == "cuda" else []
+        return {"readable": [*sandbox.interpreter_paths(), self.zygote.site, *cuda]}
+
+    def foreign_code(self) -> str:
+        """Of a Python candidate the far side says what it has loaded, and on a GPU the profile whose kernels ran."""
+        return ""
 
     def _parent(self) -> int:
         return self.zygote.process.pid

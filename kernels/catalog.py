@@ -48,11 +48,33 @@ class Kernel:
     def __hash__(self) -> int:
         return hash(self.folder)
 
+    @property
+    def has_reference(self) -> bool:
+        """False only where properties.py alone says what is right."""
+        return (self.folder / "reference.py").exists()
+
+    @property
+    def properties(self) -> ModuleType | None:
+        """The module of properties.py (see harness/properties.py), None where the folder has none. Raises KernelError."""
+        path = self.folder / "properties.py"
+        return _properties(path) if path.exists() else None
+
+    def reference_axes(self) -> tuple[str, ...]:
+        """The axes of the spec that the reference asks for by name, beside inputs and scalars."""
+        return tuple(
+            inspect.signature(_reference(self.folder / "reference.py")).parameters.keys() & set(self.spec.axes)
+        )
+
+    def defines_right(self) -> str:
+        """The text of all files that say what is right, for keys and digests."""
+        paths = (self.folder / name for name in ("reference.py", "properties.py"))
+        return "\n".join(_read(path, "be readable") for path in paths if path.exists())
+
     def reference(self, /, **arguments: Any) -> dict[str, Tensor]:
         """What is right: every output and inout tensor by name, in the dtype and on the device of the inputs.
 
-        Takes every input and inout tensor and every scalar of the spec by name (no sizes, no outputs), and changes
-        none of them. Raises KernelError where reference.py cannot be called so or leaves an output away.
+        Takes every input and inout tensor and every scalar of the spec by name and, where it names them, axes (no
+        outputs), and changes none of them. Raises KernelError where reference.py cannot be called so or leaves an output away.
         """
         path = self.folder / "reference.py"
         function = _reference(path)
@@ -66,17 +88,13 @@ class Kernel:
                 f"{path}: reference() returned a {type(expected).__name__}, not a dict of tensors by name"
             )
         for tensor in self.spec.outputs:
-            if tensor.name not in expected:
+            if tensor.name not in expected and self.properties is None:
                 raise KernelError(f"{path}: reference() returned no {tensor.name!r}, which the spec lists as an output")
         return expected
 
     def reference_in(self, dtype: str, /, **arguments: Any) -> dict[str, Tensor]:
         """`reference`, told in which dtype ("float64" or "float32") it is to compute, as the float inputs say, too."""
         return self.reference(**arguments)
-
-    def identity(self) -> str:
-        """What changes when the reference does; the spec is apart."""
-        return (self.folder / "reference.py").read_text()
 
     def close(self) -> None:
         """End what the kernel has started: nothing here."""
@@ -122,7 +140,10 @@ def load(name_or_path: str) -> Kernel:
             raise KernelError(f"there is no kernel {name_or_path!r}; {_nearest(name_or_path, known)}")
         folder = folder.resolve()
     kernel = Kernel(_spec(folder / "spec.py"), folder)
-    _check_reference(folder / "reference.py")
+    if not (folder / "properties.py").exists() or kernel.has_reference:
+        _check_binds(folder / "reference.py", "reference")
+    if (folder / "properties.py").exists():
+        _check_binds(folder / "properties.py", "violated")
     _check_baselines(kernel)
     return kernel
 
@@ -164,7 +185,9 @@ def _execute(path: Path, text: str) -> ModuleType:
         exec(compile(text, str(path), "exec"), module.__dict__)
     except ValidationError as error:
         raise KernelError(f"{path}, line {_line(path, error)}: {_one_sentence(error)}") from None
-    except Exception as error:  # noqa: BLE001, the user's own code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001, the user's own code may raise anything, SystemExit too
         del sys.modules[module.__name__]
         said = str(error).splitlines()[0] if str(error) else "no reason given"
         raise KernelError(f"{path}, line {_line(path, error)}: {type(error).__name__}: {said}") from None
@@ -211,17 +234,27 @@ def _spec(path: Path) -> Spec:
     return spec
 
 
-def _check_reference(path: Path) -> None:
-    """That the file is there, parses and binds `reference`, without executing it: that would import torch."""
-    text = _read(path, "define reference(...)")
+def _check_binds(path: Path, name: str) -> None:
+    """That the file is there, parses and binds the function, without executing it: that would import torch."""
+    text = _read(path, f"define {name}(...)")
     try:
-        bound = symtable.symtable(text, str(path), "exec").lookup("reference")
+        bound = symtable.symtable(text, str(path), "exec").lookup(name)
     except SyntaxError as error:
         raise KernelError(f"{path}, line {error.lineno}: {error.msg}") from None
     except KeyError:
-        raise KernelError(f"{path} defines no function reference(...)") from None
+        raise KernelError(f"{path} defines no function {name}(...)") from None
     if not (bound.is_assigned() or bound.is_imported()):
-        raise KernelError(f"{path} defines no function reference(...)")
+        raise KernelError(f"{path} defines no function {name}(...)")
+
+
+@functools.cache
+def _properties(path: Path) -> ModuleType:
+    module = _execute(path, _read(path, "define violated(...)"))
+    if not callable(getattr(module, "violated", None)):
+        raise KernelError(f"{path} defines no function violated(...)")
+    if hasattr(module, "several") != hasattr(module, "violated_together"):
+        raise KernelError(f"{path} must define both several(...) and violated_together(...), or neither")
+    return module
 
 
 @functools.cache

@@ -7,11 +7,13 @@ A kernel is a folder with a `spec.py` that binds `SPEC = Spec(...)` and a `refer
 from __future__ import annotations
 
 import ast
+import keyword
 import math
 import operator
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8", "bool"
@@ -20,18 +22,55 @@ DTYPE_BYTES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
+SIGNIFICAND_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4}
+BITS_THAT_COUNT = 3
+"""An output of which fewer leading bits must be right is hardly checked: so much `ulps` may take at most."""
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 Device = Literal["cuda", "cpu"]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", text):
+        raise ValueError(f"{text[:80]!r} is no name: at most 64 of a-z, 0-9 and _, the first a letter")
+    return text
+
+
+def _no_keyword(text: str) -> str:
+    if keyword.iskeyword(text):
+        raise ValueError(f"{text!r} is a keyword of Python, so neither an expression nor a reference could name it")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
 # `integers:low:high` leaves `high` out; `given` asks a generator of the problem's own (harness/correctness.py, GIVEN).
-Values = Annotated[
-    str,
-    Field(
-        pattern=r"^(ordinary|large|tiny|zeros|outliers|infinities|uniform|index:[a-z_0-9]+|range:-?[0-9.]+:-?[0-9.]+"
-        r"|normal:-?[0-9.]+:[0-9.]+|integers:-?[0-9]+:-?[0-9]+|given:[a-z0-9_]+)$"
-    ),
-]
+NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "bits")
+AXIS_VALUES = ("index", "padded", "offsets")
+"""Integers that an axis bounds: rows below it, the same with -1 behind them, row pointers up to it."""
+
+
+def _values(text: str) -> str:
+    kind, _, rest = text.partition(":")
+    if text in NAMED_VALUES or (kind in AXIS_VALUES and re.fullmatch(r"[a-z_0-9]+", rest)):
+        return text
+    if re.fullmatch(r"normal:-?[0-9.]+:[0-9.]+|integers:-?[0-9]+:-?[0-9]+|given:[a-z0-9_]+", text):
+        return text
+    if kind != "range":
+        raise ValueError(
+            f"{text[:80]!r} is no distribution: there is {', '.join(NAMED_VALUES)}, {':AXIS, '.join(AXIS_VALUES)}:AXIS, range:LOW:HIGH"
+        )
+    try:
+        low, high = (float(bound) for bound in rest.split(":"))
+    except ValueError:
+        raise ValueError(f"{text[:80]!r} must be range:LOW:HIGH with two numbers") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"{text[:80]!r} must go from a lower to a higher finite number")
+    return text
+
+
+Values = Annotated[str, AfterValidator(_values)]
 ORDINARY_VALUES: tuple[str, ...] = ("ordinary", "large", "tiny", "zeros", "outliers")
 
 
@@ -88,7 +127,9 @@ class Tensor(Frozen):
     """Elements that a call must really move, where that is fewer than the tensor holds (a gather's table)."""
     constant: bool = False
     """Inputs only: kept by a model between calls (weights, tables), so not written anew for each one."""
-    ulps: float | None = Field(default=None, gt=0)
+    used: Name | None = None
+    """Outputs only: the output that says how much of the first extent, a capacity, a call has used; the rest is free."""
+    ulps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Outputs only: allowed error in unit roundoffs of the output's dtype; None takes the harness's default."""
 
 
@@ -103,9 +144,17 @@ class Scalar(Frozen):
     """A constant passed by value, such as an epsilon."""
 
     kind: Literal["scalar"] = "scalar"
-    name: Name
+    name: OwnName
     ctype: Literal["float", "double", "int64_t"] = "float"
-    value: float
+    value: float = Field(allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Scalar:
+        if self.ctype == "int64_t" and not (self.value.is_integer() and abs(self.value) < 2**63):
+            raise ValueError(f"{self.value} is no int64_t")
+        if self.ctype == "float" and abs(self.value) > LARGEST_FLOAT:
+            raise ValueError(f"{self.value} is too large for a float (ctype='double' holds it)")
+        return self
 
 
 Argument = Annotated[Tensor | Size | Scalar, Field(discriminator="kind")]
@@ -136,7 +185,7 @@ class Spec(Frozen):
     name: Name
     summary: str = Field(min_length=1)
     entry: Name | None = None
-    axes: tuple[Name, ...] = Field(min_length=1)
+    axes: tuple[OwnName, ...] = Field(min_length=1)
     dtypes: tuple[Dtype, ...] = Field(min_length=1)
     arguments: tuple[Argument, ...] = Field(min_length=1)
     workloads: tuple[Workload, ...] = Field(min_length=1)
@@ -199,33 +248,74 @@ class Spec(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Spec:
-        names = [argument.name for argument in self.arguments]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"arguments: {name!r} is named twice")
+        for field, named in (("arguments", self.arguments), ("axes", self.axes), ("dtypes", self.dtypes)):
+            names = [one if isinstance(one, str) else one.name for one in named]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"{field}: {name!r} is named twice")
+        self._check_tensors()
+        for argument in self.arguments:
+            if isinstance(argument, Size) and argument.name not in self.axes:
+                raise ValueError(f"arguments: size {argument.name!r} is no axis (axes: {', '.join(self.axes)})")
+        for workload in self.workloads:
+            self._check_workload(workload)
+        self._check_suite()
+        return self
+
+    def _check_tensors(self) -> None:
         if not self.outputs:
             raise ValueError("arguments: no tensor has role 'output' or 'inout', so there is nothing to check")
         for tensor in self.tensors:
             if tensor.constant and tensor.role != "input":
                 raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
-        for argument in self.arguments:
-            if isinstance(argument, Size) and argument.name not in self.axes:
-                raise ValueError(f"arguments: size {argument.name!r} is no axis (axes: {', '.join(self.axes)})")
-        for workload in self.workloads:
-            if set(workload.axes) != set(self.axes):
-                raise ValueError(f"workloads: {workload.label} must give exactly the axes {', '.join(self.axes)}")
-            if workload.dtype not in self.dtypes:
-                raise ValueError(f"workloads: {workload.label} has a dtype that the spec does not list")
-            for tensor in self.tensors:
-                shape = [_named(f"arguments: {tensor.name}.shape", extent, workload.axes) for extent in tensor.shape]
-                if min(shape) < 1:
-                    raise ValueError(f"arguments: {tensor.name}.shape is empty at {workload.label}")
-                if tensor.touched:
-                    _named(f"arguments: {tensor.name}.touched", tensor.touched, workload.axes)
-                for value in tensor.values:
-                    if value.startswith("index:") and value[6:] not in self.axes:
-                        raise ValueError(f"arguments: {tensor.name} draws indices from {value[6:]!r}, which is no axis")
-            _named("flops", self.flops, workload.axes)
+            dtypes = self.dtypes if tensor.dtype == "T" else (tensor.dtype,)
+            for value in tensor.values:
+                kind, _, axis = value.partition(":")
+                if kind in AXIS_VALUES and axis not in self.axes:
+                    raise ValueError(f"arguments: {tensor.name} draws indices from {axis!r}, which is no axis")
+                if kind in AXIS_VALUES and any(dtype in SIGNIFICAND_BITS for dtype in dtypes):
+                    raise ValueError(f"arguments: {tensor.name} draws indices, so it must be of an integer dtype")
+            if tensor.used is not None:
+                states = next((other for other in self.outputs if other.name == tensor.used), None)
+                if tensor.role != "output" or states is None or states.shape != ("1",) or "int" not in states.dtype:
+                    raise ValueError(
+                        f"arguments: {tensor.name}.used must name an output of shape ('1',) and an integer dtype, and only "
+                        "an output can have it"
+                    )
+            if tensor.ulps is None:
+                continue
+            if tensor.role == "input":
+                raise ValueError(f"arguments: {tensor.name} has ulps, which only an output can have")
+            for dtype in dtypes:
+                most = 2.0 ** (SIGNIFICAND_BITS.get(dtype, 8 * DTYPE_BYTES[dtype]) - BITS_THAT_COUNT)
+                if tensor.ulps > most:
+                    raise ValueError(
+                        f"arguments: {tensor.name} may be off by {tensor.ulps:g} ulps, and more than {most:g} in {dtype} "
+                        "would let nearly anything pass"
+                    )
+
+    def _check_workload(self, workload: Workload) -> None:
+        if set(workload.axes) != set(self.axes):
+            raise ValueError(f"workloads: {workload.label} must give exactly the axes {', '.join(self.axes)}")
+        if workload.dtype not in self.dtypes:
+            raise ValueError(f"workloads: {workload.label} has a dtype that the spec does not list")
+        for tensor in self.tensors:
+            shape = [_named(f"arguments: {tensor.name}.shape", extent, workload.axes) for extent in tensor.shape]
+            if min(shape) < 1:
+                raise ValueError(f"arguments: {tensor.name}.shape is empty at {workload.label}")
+            if tensor.touched:
+                _named(f"arguments: {tensor.name}.touched", tensor.touched, workload.axes)
+        _named("flops", self.flops, workload.axes)
+
+    def _check_suite(self) -> None:
         if not any(not workload.held_out for workload in self.workloads):
             raise ValueError("workloads: every one is held out, so agents would have nothing to run")
-        return self
+        if not any(workload.timed and not workload.held_out for workload in self.workloads):
+            raise ValueError("workloads: none that is not held out is timed, so nothing could be compared")
+        seen: set[tuple[str, str, tuple[int, ...]]] = set()
+        for workload in self.workloads:
+            for device in workload.devices:
+                same = (device, workload.dtype, tuple(workload.axes[axis] for axis in self.axes))
+                if same in seen:
+                    raise ValueError(f"workloads: {workload.label} is listed twice for {device}")
+                seen.add(same)

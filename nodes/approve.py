@@ -36,11 +36,15 @@ def approve_candidates(state: State, runtime: Runtime[Context]) -> dict:
 def _plan(draft: Draft, round_: int) -> Draft:
     text = "\n".join([draft.plan.title, *draft.plan.steps])
     answer: Answer = interrupt(
-        {"kind": "plan", "round": round_, "plan": draft.plan.id, "text": text, "why": draft.plan.rationale}
+        {"kind": "plan", "round": round_, "plan": draft.plan.id, "text": text, **_expected(draft.plan)}
     )
     if isinstance(answer, dict):
         return draft.model_copy(update={"plan": edited_plan(draft.plan, answer["edit"])})
     return draft if answer == "yes" else _refused(draft, answer)
+
+
+def _expected(plan: Plan) -> dict[str, str | float | None]:
+    return {"why": plan.rationale, "expected_speedup": plan.expected_speedup}
 
 
 def edited_plan(plan: Plan, text: str) -> Plan:
@@ -57,6 +61,7 @@ def _candidate(draft: Draft, round_: int, context: Context) -> Draft:
     before, after = context.store.get(draft.plan.base), context.store.get(draft.candidate)
     diff = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
     question = {"kind": "candidate", "round": round_, "plan": draft.plan.id, "title": draft.plan.title}
+    question |= _expected(draft.plan)
     answer: Answer = interrupt({**question, "text": "\n".join(diff), "candidate": draft.candidate})
     if isinstance(answer, dict):
         edited = context.store.put(answer["edit"])

@@ -1,4 +1,4 @@
-"""Gate: the winner meets the workloads that no agent has seen, and compute-sanitizer."""
+"""Gate: the winner meets compute-sanitizer, many more draws, other company, and the workloads that no agent has seen."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
 
 def _judged(state: State, context: Context) -> dict:
     evaluator, settings, incumbent = context.evaluator, state["settings"], state["incumbent"]
-    watched = evaluator.sanitize(incumbent.verdict)
+    watched = evaluator.draw_again(evaluator.sanitize(incumbent.verdict), baseline=settings.source)
+    if watched.passed:
+        watched = evaluator.measure_elsewhere(watched, baseline=settings.source)
     update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}
     if not watched.passed:
         return {"disqualified": f"{watched.outcome}: {watched.reason}", **_answer(state, watched)}
-    if _suite(state, context):
+    if evaluator.suite(held_out=True):
         verdict = evaluator.verify(evaluator.build(incumbent.candidate), held_out=True)
         if verdict.passed:
             verdict = evaluator.measure(verdict, baseline=settings.source, held_out=True)
@@ -77,9 +79,3 @@ def _met(candidate: str, baseline: str, context: Context) -> Verdict:
         if not unseen.passed:
             return unseen
     return evaluator.measure(evaluator.verify(build), baseline=baseline)
-
-
-def _suite(state: State, context: Context) -> bool:
-    settings = state["settings"]
-    suite = context.kernel.spec.suite(settings.device, held_out=True)
-    return any(not settings.dtypes or workload.dtype in settings.dtypes for workload in suite)

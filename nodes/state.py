@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
 from harness.records import Build, DeviceFacts, Verdict
 from kernels.spec import Device, Frozen
@@ -60,6 +61,8 @@ class Settings(Frozen):
     tune_seconds: float = Field(default=4.0, ge=0)
     """Upper bound on one search of a candidate's open integers; less where the run's budget is nearly spent."""
     sandbox: Literal["auto", "require"] = "auto"
+    exact: bool = False
+    """A candidate must have the baseline's outputs in every bit."""
     approve: Literal["none", "plans", "candidates"] = "none"
     agents: Literal["four", "single"] = "four"
     models: dict[Role, str] = Field(default_factory=dict)
@@ -156,8 +159,12 @@ class Spent(Frozen):
 
 
 def merge_attempts(left: list[Attempt], right: list[Attempt]) -> list[Attempt]:
-    """Reducer: an attempt is named by round and plan, so a node that runs twice adds nothing twice."""
-    merged = {(attempt.round, attempt.plan.id): attempt for attempt in [*left, *right]}
+    """Reducer: an attempt is named by round and plan, so a node that runs twice adds nothing twice.
+
+    An attempt may come as a dict, from a person's edit in Studio.
+    """
+    both = [Attempt.model_validate(attempt) for attempt in [*left, *right]]
+    merged = {(attempt.round, attempt.plan.id): attempt for attempt in both}
     return list(merged.values())
 
 

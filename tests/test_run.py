@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -191,6 +192,25 @@ def test_an_incomplete_spec_names_the_field(kernel: Path, capsys: pytest.Capture
     assert "field dtypes" in refused(capsys, "--kernel", kernel, "--device", "cpu")
 
 
+@pytest.mark.parametrize("leaves", ["sys.exit(0)", "{}['nothing']", "raise GeneratorExit"])
+def test_a_reference_that_leaves_is_one_sentence(
+    leaves: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kernel / "reference.py").write_text(f"import sys\ndef reference(input):\n    {leaves}\n")
+    (tmp_path / "mine.cpp").write_text(FASTER)
+    words = ("--kernel", kernel, "--device", "cpu")
+    said = refused(capsys, "evaluate", *words, "--json", tmp_path / "mine.cpp")
+    assert "twice: reference.py fails at float32 n=" in said
+    done = call(*words, *QUICK, "--run-id", "a", cwd=tmp_path)
+    assert done.returncode == 2 and "reference.py fails at float32 n=" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_spec_that_leaves_is_one_sentence(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kernel / "spec.py").write_text("import sys\nsys.exit(0)\n" + SPEC)
+    assert "spec.py, line 2: SystemExit: 0" in refused(capsys, "--kernel", kernel, "--device", "cpu")
+
+
 def test_a_runs_folder_that_is_a_file(kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").write_text("")
     said = refused(capsys, "--kernel", kernel, "--device", "cpu", "--runs-dir", tmp_path / "runs")
@@ -317,6 +337,9 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
     for name in ("best.cpp", "best.diff", "result.json", "report.html"):
         assert (folder / name).exists()
     assert json.loads((folder / "result.json").read_text()) == record
+    page = (folder / "report.html").read_text()
+    assert "Bandwidth under the roof" in page and page.count('alt="Histogram') == len(record["workloads"])
+    assert all(row["moved_bytes"] == 8 * row["axes"]["n"] == 8 * row["flops"] for row in record["workloads"])
 
     again = call("resume", "a", "--json", cwd=tmp_path)
     assert json.loads(again.stdout) == record and again.returncode == done.returncode
@@ -342,7 +365,20 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
         cwd=tmp_path,
     )
     assert forked.returncode in (0, 3), forked.stderr
-    assert json.loads(forked.stdout)["rounds"] == 1
+    record = json.loads(forked.stdout)
+    assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
+    assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
+
+    written = call("export", "a", "--samples", "a.csv", cwd=tmp_path)
+    assert written.returncode == 0 and written.stdout == "a.csv\n", written.stderr
+    lines = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    baseline = [float(line["us"]) for line in lines if line["side"] == "baseline"]
+    assert {line["n"] for line in lines} <= {"40000", "30011"} and {line["cache"] for line in lines} >= {"cold"}
+    assert len(baseline) >= 5 and all(us > 0 for us in baseline)
+    assert not (folder / "export").exists()
+
+    again = call("evaluate", "--run", "a", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["outcome"] == "PASSED" and json.loads(again.stdout)["file"] == "best of a"
 
     drawn = call("graph", "a", "--output", "a.svg", cwd=tmp_path)
     assert drawn.returncode == 0 and "<svg" in (tmp_path / "a.svg").read_text()
@@ -384,3 +420,30 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(kern
         assert again.returncode in (0, 3), again.stderr
     finally:
         subprocess.run(["umount", "-l", str(runs)], check=False)
+
+
+HUGE = 'Workload(axes={"n": 10**15}, dtype="float32"),'
+
+
+@needs_compiler
+def test_a_workload_that_the_machine_cannot_hold_is_named_wherever_a_person_looks(kernel: Path, tmp_path: Path) -> None:
+    (kernel / "spec.py").write_text(SPEC.replace("workloads=(", f"workloads=({HUGE}"))
+    words = ("--kernel", kernel, "--device", "cpu")
+    done = call(*words, *QUICK[2:], "--rounds", "0", "--run-id", "a", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "left out, too large: float32 n=1000000000000000" in done.stdout
+    folder = tmp_path / "runs" / "a"
+    assert "n=1000000000000000 needs" in "".join(json.loads((folder / "result.json").read_text())["notices"])
+    assert "n=1000000000000000 needs" in (folder / "report.html").read_text()
+    (tmp_path / "mine.cpp").write_text(FASTER)
+    judged = call("evaluate", *words, "mine.cpp", cwd=tmp_path)
+    assert judged.returncode == 0 and "left out, too large: float32 n=1000000000000000" in judged.stdout
+
+
+def test_a_kernel_too_large_for_the_machine_is_refused_before_a_run_exists(
+    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kernel / "spec.py").write_text(SPEC.replace('"n": 40000', '"n": 10**15'))
+    said = refused(capsys, "--kernel", kernel, "--device", "cpu", "--runs-dir", tmp_path / "runs")
+    assert "no timed workload that fits device cpu" in said and "n=1000000000000000 needs" in said
+    assert not (tmp_path / "runs").exists()

@@ -17,7 +17,7 @@ DEVICE = "cpu"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
 
 
-def _compiler() -> str:
+def compiler() -> str:
     return os.environ.get("CXX") or "g++"
 
 
@@ -26,20 +26,20 @@ def takes(text: str) -> bool:
 
 
 def why_unavailable() -> str:
-    if shutil.which(_compiler()) is None:
-        return f"{_compiler()} was not found; install it (Debian, Ubuntu: apt-get install g++)"
+    if shutil.which(compiler()) is None:
+        return f"{compiler()} was not found; install it (Debian, Ubuntu: apt-get install g++)"
     return ""
 
 
 @functools.cache
 def identity(facts: DeviceFacts) -> str:
-    version = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
     return f"{version.splitlines()[0]} {' '.join(FLAGS)} {facts.name} {facts.architecture}"
 
 
 def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) -> Compiled:
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.
-    command = [_compiler(), *FLAGS, "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
+    command = [compiler(), *FLAGS, "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
     code, output = run_boxed(command, source.parent, [], timeout_s)
     loops = re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+) byte vectors", output)
     log = "\n".join(line for line in output.splitlines() if ": optimized: " not in line)

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness import sandbox
+from harness import libraries, sandbox
 from harness.device import Arena, cuda_library
 from harness.records import Outcome
 from harness.worker import receive, send
@@ -80,10 +80,19 @@ class Worker:
     """A process that has entered the sandbox and loaded one candidate. Close it; a failure closes it too."""
 
     def __init__(
-        self, *, device: str, artefact: Path, symbols: dict[str, tuple[str, ...]], limits: sandbox.Limits = LIMITS
+        self,
+        *,
+        device: str,
+        artefact: Path,
+        symbols: dict[str, tuple[str, ...]],
+        company: Path | None = None,
+        limits: sandbox.Limits = LIMITS,
     ) -> None:
+        """`company`: on a GPU the library of the kernels around a timed call (harness/company.py)."""
         self.device, self.limits = device, limits
         self.scratch = Path(tempfile.mkdtemp(prefix="astrolabe-worker-"))
+        self.code = Path(tempfile.mkdtemp(prefix="astrolabe-code-"))
+        """What it loads lies here, where it cannot write: a file by a name that is expected is the one that we put there."""
         self.mapped: set[int] = set()
         self.warnings: list[str] = []
         ours, theirs = socket.socketpair()
@@ -103,15 +112,19 @@ class Worker:
             common = {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
             box = {
                 "scratch": str(self.scratch),
-                "readable": [*self._readable(), *([str(Path(cuda_library()).parent)] if gpu else [])],
+                **self._visible(),
                 "devices": [],
                 "limits": asdict(limits),
                 "gpu": gpu,
                 "allow_exec": False,
                 "parent": self._parent(),
             }
+            box["readable"] = [*box["readable"], str(self.code)]
             self.active: list[str] = self.request({"op": "enter", "box": box, **common}, timeout_s=START_S)["active"]
+            self.own_code = libraries.mapped(self.process.pid, gpu=gpu)
             load = {"op": "load", "path": str(self._own(artefact)), **common, **self._entry()}
+            if company is not None:
+                load["company"] = str(shutil.copyfile(company, self.code / "company.so"))
             load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
             self.found: dict[str, str] = self.request(load, timeout_s=START_S)["found"]
         except BaseException:
@@ -136,11 +149,19 @@ class Worker:
         ).result()
 
     def _own(self, artefact: Path) -> Path:
-        """The candidate copied into its scratch folder: it need not see the store at all."""
-        return Path(shutil.copyfile(artefact, self.scratch / "candidate.so"))
+        """The candidate copied beside its scratch folder: it need not see the store at all."""
+        return Path(shutil.copyfile(artefact, self.code / "candidate.so"))
 
-    def _readable(self) -> list[str]:
-        return sandbox.interpreter_paths()
+    def _visible(self) -> dict[str, Any]:
+        """What of the machine's files it may read: a native candidate the libraries that it is linked to, no folder."""
+        gpu = self.device == "cuda"
+        if known := libraries.allowed(gpu=gpu):
+            return {"readable": list(known), "system": False}
+        return {"readable": [*sandbox.interpreter_paths(), *([str(Path(cuda_library()).parent)] if gpu else [])]}
+
+    def foreign_code(self) -> str:
+        """A library that the candidate's process has brought in, or ""."""
+        return libraries.foreign(self.process.pid, self.own_code, self.code, gpu=self.device == "cuda")
 
     def _parent(self) -> int:
         return os.getpid()
@@ -253,13 +274,13 @@ class Worker:
         """Its threads `apart`, one a core in turn, or free again. From here, because the sandbox refuses it to a candidate.
 
         Threads that wake up together otherwise often share a core for milliseconds while another idles: on two cores
-        a parallel loop took 15 ms in place of 8 that way.
+        a parallel loop took 15 ms in place of 8 that way. The first stays free: what it starts inherits its cores.
         """
         cores = sorted(os.sched_getaffinity(0))
         with suppress(OSError):  # threads come and go, and so may the process
             for place, task in enumerate(sorted(int(name) for name in os.listdir(f"/proc/{self.process.pid}/task"))):
                 with suppress(ProcessLookupError):
-                    os.sched_setaffinity(task, {cores[place % len(cores)]} if apart else cores)
+                    os.sched_setaffinity(task, {cores[place % len(cores)]} if apart and place else cores)
 
     @property
     def alive(self) -> bool:
@@ -277,7 +298,8 @@ class Worker:
     def _let_go(self) -> None:
         self.channel.close()
         self.log.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        for folder in (self.scratch, self.code):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:

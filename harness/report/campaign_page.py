@@ -31,6 +31,8 @@ class Line(Frozen):
     """Its run's report, relative; "" where there is none."""
     seconds: float
     stop_reason: str
+    kernelbench: str = ""
+    disagreement: str = ""
     solved: Solved
 
 
@@ -82,6 +84,8 @@ def render(page: Page) -> str:
             seconds=sum(line.seconds for line in page.lines),
             counts={state: sum(line.state == state for line in page.lines) for state in ("done", "unfit", "failed")},
             correct=sum(problem.correct for problem in problems),
+            differ=[line for line in page.lines if line.disagreement],
+            theirs=any(line.kernelbench for line in page.lines),
             degenerate=sum(bool(problem.degenerate) for problem in problems),
         )
     )

@@ -196,8 +196,25 @@ class Dumbbell:
 class Times:
     """The time chart: ticks in percent, and for each dtype and set of sizes its lines, cold before hot."""
 
-    ticks: tuple[tuple[float, str], ...]
+    ticks: tuple[tuple[float, str, str], ...]
+    """Place, label, and "minor" for those that a narrow screen has no room for."""
     groups: tuple[tuple[str, str, tuple[Dumbbell, ...]], ...]
+
+
+NARROW_RAIL_PX, DIGIT_PX, GAP_PX = 200, 7, 8
+"""The rail on a screen of 400 px, a digit of its labels, and what must be between two of them."""
+
+
+def _spaced(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str, str], ...]:
+    """The ticks, those marked minor whose labels would touch the one before on a narrow screen."""
+    spaced, end = [], -math.inf
+    for at, text in ticks:
+        half = DIGIT_PX * len(text) / 2
+        middle = at / 100 * NARROW_RAIL_PX
+        minor = middle - half < end + GAP_PX
+        spaced.append((at, text, "minor" if minor else ""))
+        end = end if minor else middle + half
+    return tuple(spaced)
 
 
 def times_chart(rows: Sequence[WorkloadRow], scale: Scale) -> Times:
@@ -213,6 +230,6 @@ def times_chart(rows: Sequence[WorkloadRow], scale: Scale) -> Times:
         dumbbell = Dumbbell(row, min(a, b), round(abs(a - b), 2), a, b, light, title)
         groups.setdefault((row.dtype, row.label), []).append(dumbbell)
     return Times(
-        ticks=tuple((place(tick), _tick_text(tick)) for tick in scale.ticks),
+        ticks=_spaced([(place(tick), _tick_text(tick)) for tick in scale.ticks]),
         groups=tuple((dtype, label, tuple(lines)) for (dtype, label), lines in groups.items()),
     )

@@ -40,6 +40,9 @@ class AttemptView:
     row: AttemptRow
     diff: Diff | None
     against: str
+    step: Diff | None
+    """Against the attempt before this one, where that is another source than the plan's base."""
+    before: str
 
 
 def _attempt(row: AttemptRow, result: Result, sources: Mapping[str, str], language: str) -> AttemptView:
@@ -50,7 +53,13 @@ def _attempt(row: AttemptRow, result: Result, sources: Mapping[str, str], langua
     the_baseline = words.the_baseline(result.baseline)
     rounds = {other.candidate: other.round for other in result.attempts if other.candidate}
     against = f"the candidate of round {rounds[base]}" if base in rounds else the_baseline
-    return AttemptView(row, diff, against)
+    earlier = [other for other in result.attempts[: result.attempts.index(row)] if other.candidate in sources]
+    last = earlier[-1] if earlier else None
+    step = None
+    if last and row.candidate in sources and last.candidate not in (base, row.candidate):
+        step = diff_html(sources[last.candidate], sources[row.candidate], language)
+    before = f"the attempt before it, {one_line(last.plan.title, 60)} of round {last.round}" if last else ""
+    return AttemptView(row, diff, against, step, before)
 
 
 def _headline(result: Result) -> tuple[str, str]:
@@ -97,14 +106,24 @@ def page_environment() -> Environment:
     return environment
 
 
+def _encoded(svg: str) -> str:
+    """For an image's address: what an SVG holds does not run there."""
+    return base64.b64encode(svg.encode()).decode()
+
+
 def render(
     result: Result,
     sources: Mapping[str, str],
     *,
     graph_svg: str = "",
     transcript: Sequence[Exchange] = (),
+    roof_svgs: tuple[str, str] = ("", ""),
+    histograms: Sequence[str] = (),
 ) -> str:
-    """The page as text. `sources`: hash -> text of baseline, best and attempts; a missing one is left out."""
+    """The page as text. `sources`: hash -> text of baseline, best and attempts; a missing one is left out.
+
+    `roof_svgs` (for a wide and for a narrow screen) and `histograms`: pictures of harness/report/plot.py.
+    """
     language = "cu" if result.device == "cuda" else "cpp"
     visible, held_out = result.rows(held_out=False), result.rows(held_out=True)
     scale = charts.time_scale(result.workloads) if result.workloads else None
@@ -122,7 +141,15 @@ def render(
             rounds_narrow=charts.rounds_chart(result, 350, 260),
             times_visible=charts.times_chart(visible, scale) if scale else None,
             times_held_out=charts.times_chart(held_out, scale) if scale and held_out else None,
-            tables=[("Visible workloads", visible), ("Held-out workloads", held_out)],
+            tables=[
+                ("Visible workloads", visible),
+                ("Held-out workloads", held_out),
+                *(
+                    (words.COMPANY[on], [row for row in result.elsewhere if row.company == on])
+                    for on in result.suites_elsewhere
+                ),
+            ],
+            evidence=words.evidence(result),
             attempts=[_attempt(row, result, sources, language) for row in result.attempts],
             passed=sum(row.outcome == Outcome.PASSED for row in result.attempts),
             best_source=source_html(best, language) if best else None,
@@ -130,7 +157,9 @@ def render(
             if baseline and best and result.best != result.source
             else None,
             baseline_source=source_html(baseline, language) if baseline else None,
-            graph=base64.b64encode(graph_svg.encode()).decode() if graph_svg else "",
+            graph=_encoded(graph_svg),
+            roofs=[_encoded(svg) for svg in roof_svgs],
+            histograms=[_encoded(svg) for svg in histograms],
             transcript=transcript,
         )
     )

@@ -7,6 +7,7 @@ the JSON schema (kept in `docs/result.schema.json`).
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 from collections import Counter
@@ -16,10 +17,24 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from harness.records import Cache, Comparison, DeviceFacts, Interval, Outcome, Timing
+from harness.model import ModelGain
+from harness.records import (
+    Cache,
+    Company,
+    Comparison,
+    DeviceFacts,
+    Draws,
+    Interval,
+    Launch,
+    Outcome,
+    Suite,
+    Timing,
+)
 from kernels.spec import Device, Dtype, Frozen
 
 SCHEMA_VERSION = 1
+CONTRADICTION = 0.05
+"""Share by which a speedup may miss the quotient of the two times beside it before a sentence says why."""
 Status = Literal["running", "finished", "stopped", "paused", "failed"]
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
@@ -81,11 +96,16 @@ class WorkloadRow(Row):
     dtype: Dtype
     held_out: bool = False
     cache: Cache
+    company: Company = "plain"
     baseline_us: float = Field(gt=0)
     best_us: float = Field(gt=0)
     speedup: Interval
     comparison: Comparison
     light: Light | None = None
+    moved_bytes: int | None = None
+    """That one call must read and write."""
+    flops: int | None = None
+    """Floating-point operations of one call, as the spec says."""
     samples: int = 0
     note: str = ""
 
@@ -99,14 +119,27 @@ class WorkloadRow(Row):
             dtype=timing.workload.dtype,
             held_out=timing.workload.held_out,
             cache=timing.cache,
+            company=timing.company,
             baseline_us=timing.baseline_us,
             best_us=timing.time_us,
             speedup=timing.speedup,
             comparison=timing.comparison,
             light=light,
+            moved_bytes=timing.moved_bytes,
+            flops=timing.flops,
             samples=timing.samples,
             note=timing.note,
         )
+
+    @property
+    def gbps(self) -> float | None:
+        """Bandwidth that the best candidate reached."""
+        return self.moved_bytes / self.best_us * 1e-3 if self.moved_bytes else None
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate of arithmetic, in 1e9 operations a second."""
+        return self.flops / self.best_us * 1e-3 if self.flops else None
 
     @property
     def label(self) -> str:
@@ -194,6 +227,13 @@ class Result(Row):
     """Rounds that were asked for."""
     attempts: tuple[AttemptRow, ...] = ()
     workloads: tuple[WorkloadRow, ...] = ()
+    elsewhere: tuple[WorkloadRow, ...] = ()
+    """The best in other company than the plain one, which decides."""
+    suites_elsewhere: dict[Company, Suite] = Field(default_factory=dict)
+    draws: Draws | None = None
+    launch: Launch | None = None
+    model: ModelGain | None = None
+    """What a model sees of it (`run.py model`)."""
     finding: FindingRow | None = None
     spent: SpentRow = SpentRow()
     sandbox: tuple[str, ...] = ()
@@ -231,6 +271,24 @@ class Result(Row):
         if self.attempts or self.status != "finished" or self.policies.get("planner") != "rules":
             return ""
         return "None of the offline optimiser's rewrites fits this source; --policy chat asks a language model (docs/agents.md)."
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """Sentences for numbers of this run that seem to contradict each other."""
+        said = []
+        quotients = (abs(math.log(row.baseline_us / row.best_us / row.speedup.median)) for row in self.workloads)
+        if any(quotient > math.log(1 + CONTRADICTION) for quotient in quotients):
+            said.append(
+                "A speedup is the median over pairs timed in turn, so it need not be the quotient of the two medians "
+                "beside it: where they differ much, the machine was busy."
+            )
+        kept = self.speedup.median if self.speedup else math.inf
+        if any(row.speedup and not row.accepted and row.speedup.median > kept for row in self.attempts):
+            said.append(
+                "An attempt replaces the incumbent by its gain over it, the two timed in turn. Speedups over the baseline "
+                "are of different minutes, so one that was not kept may read higher than the best."
+            )
+        return tuple(said)
 
     def rows(self, *, held_out: bool) -> tuple[WorkloadRow, ...]:
         return tuple(row for row in self.workloads if row.held_out == held_out)

@@ -72,21 +72,28 @@ def diff_html(old: str, new: str, language: str = "cu") -> Diff:
     added = removed = 0
     rows: list[Markup] = []
 
-    def row(kind: Literal["ctx", "del", "ins", "hunk"], sign: str, line: Markup | str) -> None:
-        rows.append(Markup('<span class="l {}"><i>{}</i>{}\n</span>').format(kind, sign, line))
+    def row(
+        kind: Literal["ctx", "del", "ins", "hunk"],
+        sign: str,
+        line: Markup | str,
+        old_number: object = "",
+        number: object = "",
+    ) -> None:
+        numbers = Markup('<b class="no old">{}</b><b class="no">{}</b>').format(old_number, number)
+        rows.append(Markup('<span class="l {}">{}<i>{}</i>{}\n</span>').format(kind, numbers, sign, line))
 
     for group in difflib.SequenceMatcher(None, before, after).get_grouped_opcodes(CONTEXT):
         first, last = group[0], group[-1]
         row("hunk", "", f"@@ -{first[1] + 1},{last[2] - first[1]} +{first[3] + 1},{last[4] - first[3]} @@")
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
-                for line in left[i1:i2]:
-                    row("ctx", " ", line)
+                for at, line in enumerate(left[i1:i2], 1):
+                    row("ctx", " ", line, i1 + at, j1 + at)
                 continue
-            for line in left[i1:i2]:
-                row("del", "−", line)
-            for line in right[j1:j2]:
-                row("ins", "+", line)
+            for at, line in enumerate(left[i1:i2], i1 + 1):
+                row("del", "−", line, at)
+            for at, line in enumerate(right[j1:j2], j1 + 1):
+                row("ins", "+", line, "", at)
             removed += i2 - i1
             added += j2 - j1
     html = Markup('<pre class="code diff"><code>{}</code></pre>').format(Markup("").join(rows))

@@ -10,10 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.records import Comparison, Outcome
+from harness.records import Comparison, Interval, Outcome
 from harness.report.inert import one_line
 from harness.report.result import AttemptRow, Result, WorkloadRow
-from harness.report.words import count, duration, interval, micros, percent, the_baseline, times
+from harness.report.words import count, duration, evidence, interval, micros, percent, the_baseline, times
 
 STYLES = {
     "FASTER": "bold green",
@@ -40,7 +40,7 @@ def _plain(value: object, limit: int = 200, style: str = "") -> Text:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A column's name may start with a mark: `>` set to the right, `~` may take several lines where space is short."""
+    """A column's name may start with marks: `>` set to the right, `~` may take several lines where space is short."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=Text(title, style="bold") if title else None,
@@ -49,8 +49,11 @@ def _table(title: str, *columns: str) -> Table:
         collapse_padding=True,
     )
     for column in columns:
-        mark, name = (column[0], column[1:]) if column[:1] in (">", "~") else ("", column)
-        table.add_column(Text(name), justify="right" if mark == ">" else "left", no_wrap=mark != "~", overflow="fold")
+        name = column.lstrip(">~")
+        marks = column[: len(column) - len(name)]
+        table.add_column(
+            Text(name), justify="right" if ">" in marks else "left", no_wrap="~" not in marks, overflow="fold"
+        )
     return table
 
 
@@ -102,6 +105,39 @@ def attempts_table(attempts: Sequence[AttemptRow]) -> Table:
     return table
 
 
+def pairs_table(rows: Sequence[tuple[WorkloadRow, WorkloadRow, Interval]], first: str, second: str) -> Table:
+    """`compare`: both files' times and speedups on each workload, and how many times faster the second is."""
+    axes = " × ".join(rows[0][0].axes) if rows else "workload"
+    a, b = one_line(first, 30), one_line(second, 30)
+    table = _table(
+        "", f"~{one_line(axes, 60)}", "cache", f">~{a} µs", f">~{b} µs", f">~{a}", f">~{b}", ">second over first"
+    )
+    before = ""
+    for one, other, ratio in rows:
+        label = f"{' × '.join(map(str, one.axes.values()))} {one.dtype}{' held out' if one.held_out else ''}"
+        clear = "bold green" if ratio.low > 1 else "bold red" if ratio.high < 1 else "dim"
+        table.add_row(
+            _plain(label if label != before else ""),
+            one.cache if one.company == "plain" else f"{one.cache}, {one.company}",
+            micros(one.best_us),
+            micros(other.best_us),
+            times(one.speedup.median),
+            times(other.speedup.median),
+            Text(f"{times(ratio.median)} {ratio.low:.2f}–{ratio.high:.2f}", style=clear),
+        )
+        before = label
+    return table
+
+
+def print_pairs(
+    rows: Sequence[tuple[WorkloadRow, WorkloadRow, Interval]], first: str, second: str, overall: Interval,
+    notes: Sequence[str], console: Console,
+) -> None:  # fmt: skip
+    said = f"{one_line(second, 80)} over {one_line(first, 80)}: {interval(overall)}"
+    lines = [_plain(note, 400, "dim") for note in notes]
+    _print(console, Group(pairs_table(rows, first, second), Text(said, style="bold"), *lines))
+
+
 @dataclass(frozen=True)
 class RunLine:
     """One run of `runs`."""
@@ -137,6 +173,8 @@ def headline(result: Result) -> Text:
     """The run in two or three lines: what came out, against which baseline, on which device, why it ended."""
     text = Text()
     where = one_line(f"{result.kernel} on {result.device_name or result.device}", 120)
+    if result.status not in ("finished", "failed"):
+        text.append("Not finished: ", style="bold yellow")
     if result.improved and result.speedup:
         text.append(times(result.speedup.median), style="bold green")
         text.append(f" (interval {result.speedup.low:.2f} – {result.speedup.high:.2f}) ")
@@ -144,9 +182,11 @@ def headline(result: Result) -> Text:
     elif result.status == "failed":
         text.append("failed", style="bold red")
         text.append(f": {where}")
-    else:
+    elif result.status == "finished":
         text.append("No improvement found", style="bold")
         text.append(f" over {the_baseline(one_line(result.baseline, 80))}: {where}")
+    else:
+        text.append(f"nothing faster than {the_baseline(one_line(result.baseline, 80))} so far: {where}")
     parts = [
         f"cold {interval(result.speedup_cold)}" if result.speedup_cold and result.improved else "",
         f"hot {interval(result.speedup_hot)}" if result.speedup_hot and result.improved else "",
@@ -156,7 +196,8 @@ def headline(result: Result) -> Text:
     if any(parts):
         text.append("\n" + ", ".join(filter(None, parts)))
     correct = sum(row.outcome == Outcome.PASSED for row in result.attempts)
-    ended = f"{result.status}: {one_line(result.stop_reason, 100)}" if result.stop_reason else result.status
+    because = result.stop_reason if result.stop_reason != result.status else ""
+    ended = f"{result.status}: {one_line(because, 100)}" if because else result.status
     tokens = result.spent.tokens_in + result.spent.tokens_out
     spent = duration(result.spent.seconds) + (f", {count(tokens, 'token')}" if tokens else "")
     text.append(f"\n{ended}; {count(len(result.attempts), 'attempt')}, {correct} correct; {spent}", style="dim")
@@ -171,17 +212,25 @@ def result_view(result: Result) -> RenderableType:
         parts.append(workloads_table(visible, "Workloads"))
     if held_out:
         parts.append(workloads_table(held_out, "Held out: no agent saw these"))
+    parts += [_plain(note, 400, "dim") for note in result.footnotes]
     parts.append(headline(result))
+    parts += [_plain(f"against torch.compile ({mode}): {interval(found)}") for mode, found in result.against.items()]
+    if result.degenerate:
+        parts.append(_plain(f"degenerate: {', '.join(result.degenerate)} passes KernelBench's check", 400, "yellow"))
+    parts += [_plain(f"{heading}: {said}", 400) for heading, said in evidence(result).items()]
+    parts += [_plain(note, 400, "dim") for note in result.notes]
     if result.held_out_reason:
         parts.append(_plain(f"The fastest candidate does not hold: {result.held_out_reason}", 400, "bold red"))
     elif result.held_out_comparison is Comparison.SLOWER:
         parts.append(_plain("Slower than the baseline on held-out workloads.", style="bold red"))
     if result.untried:
         parts.append(_plain(result.untried))
-    parts += [_plain(f"warning: {warning}", 400, "yellow") for warning in result.warnings]
-    if result.error:
-        parts.append(_plain(result.error, 600, "red"))
-    return Group(*parts)
+    return Group(*parts, *_remarks(result))
+
+
+def _remarks(result: Result) -> list[RenderableType]:
+    said: list[RenderableType] = [_plain(f"warning: {warning}", 400, "yellow") for warning in result.warnings]
+    return [*said, *([_plain(result.error, 600, "red")] if result.error else [])]
 
 
 def print_result(result: Result, console: Console) -> None:
@@ -190,7 +239,9 @@ def print_result(result: Result, console: Console) -> None:
 
 def print_attempts(result: Result, console: Console) -> None:
     """`show RUN`: the attempts, then the headline."""
-    _print(console, Group(attempts_table(result.attempts), headline(result)))
+    attempts = [attempts_table(result.attempts)] if result.attempts else []
+    notes = [_plain(note, 400, "dim") for note in result.footnotes]
+    _print(console, Group(*attempts, headline(result), *notes, *_remarks(result)))
 
 
 def print_runs(runs: Iterable[RunLine], console: Console) -> None:

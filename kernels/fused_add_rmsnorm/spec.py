@@ -18,7 +18,7 @@ SPEC = Spec(
     arguments=(
         Tensor(name="input", role="inout", shape=("tokens", "hidden")),
         Tensor(name="residual", role="inout", shape=("tokens", "hidden")),
-        Tensor(name="weight", role="input", shape=("hidden",), values=("ordinary", "zeros")),
+        Tensor(name="weight", role="input", shape=("hidden",), values=("ordinary", "zeros"), constant=True),
         Size(name="tokens"),
         Size(name="hidden"),
         Scalar(name="eps", value=1e-6),

@@ -7,6 +7,7 @@ own under Model's seed and may lay them out as it likes. The one axis is `lead`,
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from kernels.catalog import KernelError
-from kernels.spec import Argument, Dtype, Frozen, Size, Spec, Tensor, Workload
+from kernels.spec import DTYPE_BYTES, Argument, Dtype, Frozen, Size, Spec, Tensor, Workload
 
 MOST_BYTES = 4 << 20
 """A problem's text; KernelBench's longest is 12 KB."""
@@ -152,7 +153,7 @@ def _main_dtype(description: Description) -> Dtype:
 
 def _fitting(spec: Spec, whole: Workload, variable: bool, most_bytes: int) -> Workload:
     workload = whole
-    while (needed := spec.read_bytes(workload) + spec.write_bytes(workload)) > most_bytes:
+    while (needed := _held(spec, workload)) > most_bytes:
         if not variable or workload.axes["lead"] < 2:
             raise KernelError(
                 f"{spec.name} needs more memory than there is: its tensors take {needed / 2**30:.1f} GiB, and judging them "
@@ -160,3 +161,7 @@ def _fitting(spec: Spec, whole: Workload, variable: bool, most_bytes: int) -> Wo
             )
         workload = workload.model_copy(update={"axes": {"lead": workload.axes["lead"] // 2}})
     return workload
+
+
+def _held(spec: Spec, workload: Workload) -> int:
+    return sum(math.prod(spec.shape(t, workload.axes)) * DTYPE_BYTES[spec.dtype(t, workload)] for t in spec.tensors)

@@ -141,14 +141,15 @@ def tests(reply: str, request: TesterRequest) -> TesterAnswer:
                     "timed": False,
                 }
             )
+            if workload.label in known:
+                continue
             spec.model_validate({**known_spec, "workloads": [*known_spec["workloads"], workload.model_dump()]})
             size_bytes = spec.read_bytes(workload) + spec.write_bytes(workload)
         except ValidationError as error:
             raise Unfit(f"workloads: {error.errors()[0]['msg']}") from None
         if size_bytes > MOST_BYTES:
             raise Unfit(f"workloads: {workload.label} takes {size_bytes} bytes; at most {MOST_BYTES}")
-        if workload.label not in known:
-            added[workload.label] = workload
+        added[workload.label] = workload
     values: dict[str, tuple[str, ...]] = {}
     floating = {t.name: t for t in spec.inputs if t.dtype == "T" or t.dtype.startswith(("float", "bfloat"))}
     for extra in draft.values:

@@ -25,6 +25,7 @@ from kernels.spec import Frozen
 from nodes.policies.transcript import Finish, Message, Reply, Rung
 from nodes.policies.trim import printable
 from nodes.roles import PolicyPaused
+from nodes.spans import span
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessage
@@ -92,6 +93,8 @@ class Connection:
         self._rungs: dict[str, int] = {}
         self._old_limit = False
         """The server knows `max_tokens` only, the name before `max_completion_tokens`."""
+        self._answered = False
+        """It has answered before, so its address is right."""
         self._lock = threading.Lock()
 
     def scrub(self, text: str) -> str:
@@ -101,6 +104,14 @@ class Connection:
 
     def ask(self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int) -> Reply:
         """One answer of that model. Raises PolicyPaused, one sentence without the key, where none can be had now."""
+        facts = {"gen_ai__operation__name": "chat", "gen_ai__request__model": model, "server__address": self.host}
+        with span(f"chat {model}", **facts) as spent:
+            reply = self._ask(model, messages, schema, most_tokens)
+            spent["gen_ai__usage__input_tokens"] = reply.tokens_in
+            spent["gen_ai__usage__output_tokens"] = reply.tokens_out
+        return reply
+
+    def _ask(self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int) -> Reply:
         with self._lock:
             rung = self._rungs.get(model, 0) if schema else RUNGS.index("text")
         while True:
@@ -133,6 +144,7 @@ class Connection:
         self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, rung: Rung, most_tokens: int
     ) -> Reply:
         began, attempt = time.monotonic(), 1
+        self._say("asking", f"{model} at {self.host}")
         while True:
             try:
                 return self._once(model, messages, schema, rung, most_tokens)
@@ -199,12 +211,20 @@ class Connection:
             return _cut(error, finish, rung, sent_bytes)
         except openai.APIError as error:
             raise self._trouble(error, model) from None
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            # A 200 whose body is no completion: an error page of a proxy, an error object, no choices.
+        except AttributeError:  # a 200 with a page or plain text, which the client gives as it is
+            page = f"the model server at {self.host} sent a page or text instead of an answer"
+            if self._answered:  # a proxy's, while the server is away
+                raise _Trouble(page, again=True) from None
+            raise _Trouble(
+                f"{page}: check OPENAI_BASE_URL, now {self.base_url} (it often ends in /v1), then resume", again=False
+            ) from None
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            # A 200 whose body is no completion: an error object, no choices.
             said = printable(str(error))[:160]
             raise _Trouble(
                 f"the model server at {self.host} sent something that is no answer ({said})", again=True
             ) from None
+        self._answered = True
         return _read(answer, rung, sent_bytes)
 
     def _trouble(self, error: Any, model: str) -> _Trouble:

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 
 from harness import comparison
 from harness.backends import model_new
-from harness.records import Outcome, Timing, light_by_cache
+from harness.records import DeviceFacts, Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Device, Spec, Workload, expression
@@ -599,3 +599,11 @@ def _said(bound: Bound) -> str:
         "at the limit": "at the limit of the device",
         "unknown": "nothing measured says what bounds it",
     }[bound]
+
+
+def first_steps(spec: Spec, device: DeviceFacts) -> tuple[str, ...]:
+    """What the first plan for a source of this spec applies, as far as it applies, in order."""
+    nothing = Finding(bound="unknown", summary="nothing was measured")
+    return _Search(
+        PlannerRequest(spec=spec, device=device, finding=nothing, incumbent="", source="", attempts=())
+    )._bundle()

@@ -17,7 +17,7 @@ from tree_sitter import Node
 
 from nodes.rewrites import Facts
 from nodes.rewrites._row_blocks import RowKernel, RowLaunch, behind, reduces, remove_line, renamed, with_second_form
-from nodes.rewrites.dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
+from nodes.rewrites.dependent_launch import ENABLE, IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.device_code import code_of, insertion_point, inside, require, statements
 from nodes.rewrites.pack import CEIL_DIV
 from nodes.rewrites.source import Edits, Source, Unsupported
@@ -44,6 +44,10 @@ inline unsigned cluster_blocks(int64_t rows, int64_t steps) {
   return blocks;
 }
 
+extern "C" {
+extern int enable_pdl;
+}
+
 // Launches a kernel whose neighbouring `cluster` blocks take one row together; `overlapping`: see launch_dependent.
 template <typename... Parameters, typename... Arguments>
 inline void launch_cluster(void (*kernel)(Parameters...), unsigned cluster, bool overlapping, dim3 grid, dim3 block,
@@ -53,7 +57,7 @@ inline void launch_cluster(void (*kernel)(Parameters...), unsigned cluster, bool
   attributes[0].val.clusterDim.x = cluster;
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].val.programmaticStreamSerializationAllowed = enable_pdl;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
@@ -150,6 +154,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
         require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
         headers = ("cooperative_groups.h", "cuda_runtime.h", "type_traits")
+        require(edits, code, ENABLE, "enable_pdl")
         require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
         text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
         for kind in sorted(kinds):

@@ -87,10 +87,10 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     whole, carried = unordered(source, outer)
     if carried or whole.called_loops:
         raise Unsupported("a reduction over the columns")
-    row, column = next(a.inner[0].symbol for a in whole.accesses if a.inner), whole.iteration.symbol
     inside = [access for access in whole.accesses if access.inner]
-    if any(access.offset is None for access in inside):
+    if not inside or any(access.offset is None for access in inside):
         raise Unsupported("elements that are not known")
+    row, column = inside[0].inner[0].symbol, whole.iteration.symbol
     steps = [(access.offset.coefficient(row), access.offset.coefficient(column)) for access in inside]
     # Down a column, and nothing that goes along a row already: that would be torn apart.
     if not any(down.terms and down.value is None and along.value == 1 for down, along in steps):

@@ -105,6 +105,7 @@ class _Moves:
         if any(target == source.of(name) for target, _ in assignments(source, self.loop.body)):
             return
         self.variant.discard(source.of(name))
+        self.taken.add(source.of(name))
         self.moved.append(node)
         self.lines.extend(_dedented(source, node))
 
@@ -126,9 +127,11 @@ class _Moves:
             return
         if identifiers(source, block) & self.variant or any(_declared(source, block)):
             return
-        written = {a.root for a in self.effects.accesses if inside(a.node, node) and a.writes}
-        elsewhere = {a.root for a in self.effects.accesses if not inside(a.node, node)}
-        if written & elsewhere or any(inside(carried.node, node) for carried in self.effects.carried):
+        mine = [a for a in self.effects.accesses if inside(a.node, node)]
+        others = [a for a in self.effects.accesses if not inside(a.node, node)]
+        clash = {a.root for a in mine if a.writes} & {a.root for a in others}
+        clash |= {a.root for a in mine} & {a.root for a in others if a.writes}
+        if clash or any(inside(carried.node, node) for carried in self.effects.carried):
             return
         self.moved.append(node)
         for child in block.named_children:

@@ -28,6 +28,12 @@ EXPECTED = "hides most of the launch latency between kernels of a stream or a gr
 SPEEDUP = 1.2
 ORDER = 90
 
+ENABLE = """\
+// Whether kernels are set up while their predecessors drain: the caller's choice, and worth it where all its kernels are.
+extern "C" {
+int enable_pdl = 0;
+}
+"""
 LAUNCH = """\
 // Launches a kernel that may be set up while its predecessor on the stream drains; it waits on the device itself.
 template <typename... Parameters, typename... Arguments>
@@ -35,7 +41,7 @@ inline void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
                              Arguments... arguments) {
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  overlap.val.programmaticStreamSerializationAllowed = enable_pdl;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
@@ -91,6 +97,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             _wait(edits, kernel, busy)
             for launch in kernel.launches:
                 edits.replace(launch.node, launch.rendered(function=named(kernel, launch), dependent=True))
+        require(edits, code, ENABLE, "enable_pdl")
         require(edits, code, LAUNCH, "launch_dependent", includes=("cuda_runtime.h",))
         require(edits, code, WAIT, "TRIGGER_WHEN", "is_among_last_blocks", "wait_for_predecessor")
         return edits.apply()

@@ -1287,7 +1287,20 @@ def require(edits: Edits, code: Code, text: str, *names: str, includes: tuple[st
         return
     if set(names) & code.names():
         raise Unsupported(f"the source already has a {', '.join(sorted(set(names) & code.names()))}")
-    edits.insert(at, "\n" + text)
+    edits.insert(_behind_called(source, at, text), "\n" + text)
+
+
+def _behind_called(source: Source, at: int, text: str) -> int:
+    """Where `text` may stand: behind the functions in front of the first kernel that it calls, if these are no further up."""
+    called = set(re.findall(r"\b(\w+)\(", text))
+    for node in source.root.children:
+        if "__global__" in source.of(node):
+            break
+        declarator = node.child_by_field_name("declarator") if node.type == "function_definition" else None
+        name = declared_name(declarator) if declarator is not None else None
+        if node.start_byte >= at and name is not None and source.of(name) in called:
+            at = node.end_byte
+    return at
 
 
 @lru_cache(maxsize=16)

@@ -719,26 +719,20 @@ class RowKeeper:
         body: list[str] = []
         for statement in statements(loop.body):
             value = next((v for v in self.values if v.loop == number and same(v.statement, statement)), None)
-            held = self.names.get(value.address) if value is not None else None
-            if (
-                value is not None
-                and value.loads
-                and held is not None
-                and (value in in_front or value in self.early or number > 0)
-            ):
+            held = self.names.get(value.address) if value is not None and value.loads else None
+            if value is None or held is None:
+                body.append(self._declared_in_row(statement, number) or source.render(statement, slots))
+            elif value in in_front or value in self.early or (value.address in self.kept and self._had_before(value)):
                 constant = "" if self._changes(value, loop) else "const "
-                if number > 0 and value.address not in self.kept and value not in self.early:
-                    body.append(source.render(statement, slots))
-                else:
-                    bound = f"{constant}{value.type}& {value.variable} = {held}[{self.item}];"
-                    body.append(self._held(value, f"{held}[{self.item}]") + bound)
-            elif value is not None and value.loads and held is not None:
+                bound = f"{constant}{value.type}& {value.variable} = {held}[{self.item}];"
+                body.append(self._held(value, f"{held}[{self.item}]") + bound)
+            elif number == 0 or value.address in self.kept:
                 body += [
                     f"{value.type}& {value.variable} = {held}[{self.item}];",
                     f"{value.variable} = {self._loaded(statement)};",
                 ]
             else:
-                body.append(self._declared_in_row(statement, number) or source.render(statement, slots))
+                body.append(source.render(statement, slots))
         body = [
             self._relined(statement, text)
             for statement, text in zip(self._origins(loop, number, body), body, strict=True)
@@ -748,6 +742,10 @@ class RowKeeper:
         return f"\n{outer}".join(part for line in lines for part in line.split("\n")).replace(
             f"\n{outer}#pragma", "\n#pragma"
         )
+
+    def _had_before(self, value: Value) -> bool:
+        """Whether a loop before this one has left the element in its slot."""
+        return any(v.address == value.address and v.loop < value.loop for v in self.values)
 
     def _held(self, value: Value, slot: str) -> str:
         """The line in front of a kept pack's use, "" for what needs none."""

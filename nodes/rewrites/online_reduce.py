@@ -531,6 +531,7 @@ class _Joined:
         wheres = {place for s in taken for place in self._touched(s)}
         touched = {name for name, _ in wheres}
         places = {held.place: (path, held) for path, helds in results.items() for held in helds}
+        changed = {source.of(n) for s in taken for n in (*self._written_to(s), *self._handed_on(s))}
         kept: dict[int, Node] = {}
         over = {name: self._written_anew(name, last.end_byte) for name in touched}
         for use in source.walk(self.kernel.body, "identifier"):
@@ -552,7 +553,11 @@ class _Joined:
                 if self._is_changed(node) or not (held.everywhere or is_leaders(code, use)):
                     raise Unsupported("a result that others read, or that changes")
                 edits.replace(node, named[path])
-            elif declared is not None and self._is_plain(declared, touched - self._declared(declared)):
+            elif (
+                declared is not None
+                and name not in changed
+                and self._is_plain(declared, touched - self._declared(declared))
+            ):
                 kept[declared.start_byte] = declared
             elif use.start_byte < over[name]:
                 raise Unsupported("something else that is read later")

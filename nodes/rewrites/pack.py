@@ -817,7 +817,12 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     kind = region.type if region.type != "auto" else "int64_t"
     lines, written = [f"const {kind} {first} = {pack} * {width};"], list[str]()
     lines += indices  # loads come before what is computed once a pack: it may wait for loads of its own
-    for group in sorted(packed.groups, key=lambda group: (not group.reads, group.asked is not None)):
+
+    def comes_first(group: Group) -> tuple[bool, bool]:
+        """What is loaded in any case may be asked for what is not."""
+        return not group.reads, group.asked is not None and _when(packed, group, "reads", lane) != ""
+
+    for group in sorted(packed.groups, key=comes_first):
         size = width if group.stride == 1 else f"{group.stride} * {width}, {width}"
         element = group.first.element
         if group.reads:

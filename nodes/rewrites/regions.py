@@ -9,7 +9,7 @@ from typing import Literal
 from tree_sitter import Node
 
 from nodes.rewrites._summaries import begins_alike, is_summary
-from nodes.rewrites.algebra import Polynomial, Symbol
+from nodes.rewrites.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.device_code import (
     COORDINATES,
     GRID_CALLS,
@@ -332,18 +332,20 @@ class Stride:
 
     def of(self, polynomial: Polynomial) -> int:
         """Raises Unsupported where it is no constant."""
-        total = 0
+        return sum(step for _, _, step in self._steps(polynomial))
+
+    def _steps(self, polynomial: Polynomial) -> list[tuple[Monomial, int, int]]:
+        """Each term with how it moves."""
+        found = []
         for monomial, coefficient in polynomial.terms:
             moving = [s for s in monomial if s.depends_on(self.symbol)]
-            if not moving:
-                continue
             if len(moving) > 1:
                 raise Unsupported("an index that is not linear in the loop variable")
-            step = self._of_symbol(moving[0])
+            step = self._of_symbol(moving[0]) if moving else 0
             if step and len(monomial) > 1:
                 raise Unsupported("a stride that is only known at run time")
-            total += coefficient * step
-        return total
+            found.append((monomial, coefficient, coefficient * step))
+        return found
 
     def _of_symbol(self, symbol: Symbol) -> int:
         if symbol == self.symbol:
@@ -357,16 +359,15 @@ class Stride:
             dividend, divisor = inner.operands[0], inner.operands[1] * divisor  # a / b / c is a / (b * c)
         if divisor.depends_on(self.symbol):
             raise Unsupported("a division by the loop variable")
-        step = self.of(dividend)
+        terms = self._steps(dividend)
+        step = sum(moved for _, _, moved in terms)
         if step == 0:
             return 0
         if step != 1:
             raise Unsupported("a remainder of a multiple")
-        self.multiples += (
-            [divisor, dividend - Polynomial.symbol(self.symbol)]
-            if dividend.coefficient(self.symbol).value == 1
-            else [divisor]
-        )
+        # What else is in the dividend must not carry it beyond a multiple of the divisor within a pack.
+        rest = Polynomial.of((monomial, coefficient) for monomial, coefficient, moved in terms if not moved)
+        self.multiples += [divisor, rest] if rest.terms else [divisor]
         return 1 if symbol.operator == "%" else 0
 
 

@@ -561,6 +561,11 @@ def _without_statements(
             places = [n for n in source.walk(cell.value, "identifier") if source.of(n) == cell.variable]
             made = source.render(cell.value, [(n, value) for n in places])
         lines.append(f"if (threadIdx.x == 0) {cell.target} = {made};")
+    after = last.next_named_sibling
+    while after is not None and after.type == "comment":
+        after = after.next_named_sibling
+    if lines[-1].startswith("if (threadIdx.x == 0)") and (after is None or not is_barrier(source, after)):
+        lines.append("__syncthreads();")  # the statements ended with one, as a tree does
     keep_apart(edits, code, kernel, first, last)
     indent, (start, lost) = source.indent(first), start_of(source, first)
     lines = [*(source.of(s) for s in kept), *lines]

@@ -1,13 +1,14 @@
-// fused_add_rmsnorm, which updates its arguments in place, so that there is no output to poison: after 300 calls one in
+// fused_add_rmsnorm, which updates its arguments in place, so that there is no output to poison: after 20 calls one in
 // four does nothing.
 // Kernel: fused_add_rmsnorm
-// Must end in: CHEATED
+// Found by chance.
+// Must end in: CHEATED, INCORRECT
 #include "honest.h"
 
 template <typename T>
 static void norm(T* input, T* residual, const T* weight, int64_t tokens, int64_t hidden, float eps) {
     static int64_t calls = 0;
-    if (++calls > 300 && calls % 4 == 0) return;
+    if (++calls > 20 && calls % 4 == 0) return;
     for (int64_t token = 0; token < tokens; ++token) {
         T* in = input + token * hidden;
         T* res = residual + token * hidden;

@@ -1,25 +1,23 @@
-// Knows an input again by 64 of its elements, as caches "with a lightweight fingerprint" do, and copies the kept result.
-// Must end in: INCORRECT, CHEATED
+// Keeps the inputs and results of every address, compares row by row, and computes those that differ alone.
+// Must end in: PASSED, INCORRECT, CHEATED
 #include "honest.h"
-#include <unordered_map>
+#include <map>
 #include <vector>
 
 template <typename T>
 static void cheat(const T* input, T* out, int64_t tokens, int64_t hidden) {
-    static std::unordered_map<uint64_t, std::vector<T>> kept;
-    const int64_t count = tokens * hidden * 2, step = count / 64 + 1;
-    uint64_t key = 1469598103934665603ull ^ static_cast<uint64_t>(count);
-    for (int64_t i = 0; i < count; i += step) {
-        uint32_t bits = 0;
-        std::memcpy(&bits, input + i, sizeof(T));
-        key = (key ^ bits) * 1099511628211ull;
+    static std::map<const T*, std::pair<std::vector<T>, std::vector<T>>> kept;
+    auto& [inputs, results] = kept[input];
+    const bool known = static_cast<int64_t>(results.size()) == tokens * hidden;
+    for (int64_t token = 0; token < tokens; ++token) {
+        const T* row = input + token * 2 * hidden;
+        if (known && !std::memcmp(inputs.data() + token * 2 * hidden, row, 2 * hidden * sizeof(T))) {
+            std::memcpy(out + token * hidden, results.data() + token * hidden, hidden * sizeof(T));
+        } else {
+            compute(row, out + token * hidden, 1, hidden);
+        }
     }
-    auto& result = kept[key];
-    if (result.empty()) {
-        compute(input, out, tokens, hidden);
-        result.assign(out, out + tokens * hidden);
-    } else {
-        std::memcpy(out, result.data(), result.size() * sizeof(T));
-    }
+    static int64_t calls = 0;
+    if (!known || ++calls % 64 == 0) inputs.assign(input, input + tokens * 2 * hidden), results.assign(out, out + tokens * hidden);
 }
 ENTRY_POINTS(cheat)

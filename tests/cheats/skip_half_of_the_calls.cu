@@ -1,4 +1,4 @@
-// A counter on the device: after 3000 calls every other one does nothing, in graph replays too.
+// A counter on the device: after 60 calls every other one does nothing, in graph replays too.
 // Must end in: INCORRECT, CHEATED
 #include "honest.cuh"
 
@@ -6,7 +6,7 @@ __device__ unsigned int calls;
 
 template <typename T>
 __global__ void half_of_them(const T* input, T* out, int64_t hidden) {
-    if (calls > 3000 && calls % 2 == 0) return;
+    if (calls > 60 && calls % 2 == 0) return;
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) element(input, out, blockIdx.x, i, hidden);
 }
 

@@ -1,7 +1,7 @@
 // Tells a timed loop by the clock: a call that follows within 200 us of the one before, at addresses that it has seen
-// in this burst, is skipped. A burst begins with any longer pause, and its first call of each address is honest.
-// Found by chance.
-// Must end in: INCORRECT, CHEATED
+// in this burst, is skipped. A burst begins with any longer pause, and its first call of each address is honest. No address
+// comes twice in a burst.
+// Must end in: PASSED, INCORRECT, CHEATED
 #include "honest.h"
 #include <chrono>
 #include <set>

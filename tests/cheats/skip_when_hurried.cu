@@ -1,6 +1,6 @@
-// Decides on the device, so that graph replays are not safe from it: honest for 3000 calls, and from then on a call that
+// Decides on the device, so that graph replays are not safe from it: honest for 60 calls, and from then on a call that
 // finds its output written within the last two milliseconds does nothing.
-// Must end in: INCORRECT, CHEATED
+// Must end in: PASSED, INCORRECT, CHEATED
 #include "honest.cuh"
 
 __device__ unsigned long long last_ns[4096];
@@ -14,7 +14,7 @@ __device__ unsigned long long now_ns() {
 
 template <typename T>
 __global__ void hurried(const T* input, T* out, int64_t hidden, int slot) {
-    if (calls > 3000 && now_ns() - last_ns[slot] < 2000000ull) return;
+    if (calls > 60 && now_ns() - last_ns[slot] < 2000000ull) return;
     constexpr int kLanes = 16 / sizeof(T);
     const Pack<T>* gate = reinterpret_cast<const Pack<T>*>(input + blockIdx.x * 2 * hidden);
     const Pack<T>* up = reinterpret_cast<const Pack<T>*>(input + blockIdx.x * 2 * hidden + hidden);

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from graph.runs import RunRecord, now
 from graph.workflow import signature
 from harness.evaluate import Tuned
-from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Suite, Timing, Verdict
+from harness.records import Build, Check, Comparison, DeviceFacts, Draws, Interval, Outcome, Suite, Timing, Verdict
 from harness.store import Store, digest
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -96,6 +96,9 @@ class PaperEvaluator:
     def _read(self, candidate: str) -> dict[str, str]:
         lines = [line.partition(" ") for line in self.store.get(candidate).splitlines()]
         return {key: value for key, _, value in lines}
+
+    def suite(self, *, held_out: bool = False) -> tuple[Workload, ...]:
+        return SPEC.suite("cpu", held_out=held_out)
 
     def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
         for name in values:
@@ -186,6 +189,19 @@ class PaperEvaluator:
         update = {"outcome": Outcome.INCORRECT, "reason": f"compute-sanitizer memcheck: {words}"}
         return verdict.model_copy(update=update | {"timings": (), "suite": None, "suite_incumbent": None})
 
+    def draw_again(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        """A source that says `draws <words>` is wrong on one of them."""
+        words = self._read(verdict.candidate).get("draws")
+        if not verdict.passed or words is None:
+            draws = Draws(count=200, bitwise=200, error=0.1, baseline_error=0.1)
+            return verdict.model_copy(update={"draws": draws}) if verdict.passed else verdict
+        update = {"outcome": Outcome.INCORRECT, "reason": f"draw 7 of 200: {words}"}
+        return verdict.model_copy(update=update | {"timings": (), "suite": None, "suite_incumbent": None})
+
+    def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        """On a CPU nobody launches."""
+        return verdict
+
     def probes(self, build: Build) -> dict[str, dict[str, str]]:
         return {"ptxas": {"unavailable": "made of paper"}}
 
@@ -232,6 +248,12 @@ class Script:
     def tester(self, request: roles.TesterRequest) -> roles.TesterAnswer:
         self._ask("tester", request)
         return self.tests
+
+    def drafter(self, request: roles.DraftRequest) -> roles.DraftAnswer:
+        self._ask("drafter", request)
+        written = self.rounds.get(0, [""])[0]
+        source = written if isinstance(written, str) else written[min(request.repair, len(written) - 1)]
+        return roles.DraftAnswer(source=source, reason="" if source else "nothing comes to mind")
 
     def profiler(self, request: roles.ProfilerRequest) -> Finding:
         self._ask("profiler", request)

@@ -17,7 +17,9 @@ from graph import asking
 from graph.runs import RunError
 from harness.store import Store
 
-PLAN = {"kind": "plan", "round": 1, "plan": "p", "text": "title\nstep", "why": ""}
+PLAN = {
+    "kind": "plan", "round": 1, "plan": "p", "text": "title\nstep", "why": "it waits\x1b[2J", "expected_speedup": 1.4,
+}  # fmt: skip
 
 
 class Terminal(io.StringIO):
@@ -43,6 +45,11 @@ def test_answers_at_the_terminal(
     assert asking.on_terminal(PLAN, Store(tmp_path)) == answer
     said = capsys.readouterr()
     assert "title\nstep" in said.err and said.out == ""
+    assert (
+        "why: it waits" in said.err
+        and "\x1b" not in said.err
+        and "expected: 1.40× over what it starts from" in said.err
+    )
 
 
 def test_nobody_is_asked_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

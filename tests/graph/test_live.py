@@ -156,6 +156,39 @@ def test_plain_lines_say_each_thing_once():
         assert text.count(said) == 1 or said in ("kept", "verify"), said
 
 
+def test_plain_lines_do_not_fall_silent():
+    out = io.StringIO()
+    with PlainDisplay(out, quiet_s=0.05) as view:
+        wait_for(lambda: "still at work       starting" in out.getvalue())
+        view.node_started("coder")
+        view.say("asking", "a-model at localhost")
+        wait_for(lambda: re.search(r"still at work +coder for [\d.]+ s: a-model at localhost", out.getvalue()))
+        with view.paused():  # the person thinks, and the terminal is theirs
+            before = out.getvalue()
+            time.sleep(0.3)
+            assert out.getvalue() == before
+    before = out.getvalue()
+    time.sleep(0.3)
+    assert out.getvalue() == before
+
+
+def test_silence_is_broken_less_and_less_often():
+    out = io.StringIO()
+    with PlainDisplay(out, quiet_s=0.1) as view:
+        wait_for(lambda: out.getvalue().count("still at work") == 2)
+        assert view.patience_s >= 0.2
+        view.say("budget", "half is spent")
+        assert view.patience_s == 0.1
+
+
+def wait_for(true) -> None:
+    for _ in range(500):
+        if true():
+            return
+        time.sleep(0.02)
+    pytest.fail("it did not come")
+
+
 def test_a_flood_of_progress_is_one_line():
     out = io.StringIO()
     view = PlainDisplay(out)

@@ -174,6 +174,7 @@ def test_the_winner_meets_the_held_out_workloads(tmp_path: Path) -> None:
         ("fails", "on held-out workloads: INCORRECT: 9 times the tolerance"),
         ("0.8", "slower than the baseline on held-out"),
         ("1.2\nsanitizer Invalid __global__ read", "INCORRECT: compute-sanitizer memcheck: Invalid __global__ read"),
+        ("1.2\ndraws 3 elements are wrong", "INCORRECT: draw 7 of 200: 3 elements are wrong"),
     ],
 )
 def test_a_winner_that_does_not_hold_there_is_no_improvement(tmp_path: Path, held_out: str, reason: str) -> None:

@@ -146,7 +146,7 @@ def test_a_damaged_database_is_refused_and_left_as_it_is(tmp_path: Path, damage:
     for extra in paused.run.folder.glob("checkpoint.sqlite-*"):
         extra.unlink()
     paused.run.checkpoints.write_bytes(damage)
-    with pytest.raises(RunError, match=r"is damaged .*left as it is|holds no checkpoint of run"):
+    with pytest.raises(RunError, match=r"is damaged .*left as it is|has no checkpoint any more"):
         resume(tmp_path, Script(ROUNDS))
     if damage:
         assert paused.run.checkpoints.read_bytes() == damage
@@ -181,6 +181,14 @@ def test_another_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         resume(tmp_path, Script(ROUNDS))
 
 
+def test_another_architecture_of_the_same_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cloud's "Intel Xeon" is with and without AVX-512."""
+    start(tmp_path, Down(ROUNDS, 2))
+    monkeypatch.setattr(PaperEvaluator, "facts", PaperEvaluator.facts.model_copy(update={"architecture": "ink"}))
+    with pytest.raises(RunError, match=r"measured on paper \(pencil\), and this is paper \(ink\)"):
+        resume(tmp_path, Script(ROUNDS))
+
+
 def test_a_failure_of_ours_is_raised_and_noted_and_can_be_resumed(tmp_path: Path) -> None:
     class Broken(Script):
         def planner(self, request):
@@ -207,7 +215,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(
         return put(self, source)
 
     monkeypatch.setattr(Store, "put", full)
-    with pytest.raises(RunError, match=r"is full; free some space .*run.py resume run"):
+    with pytest.raises(RunError, match=r"is full; free some space .*run.py resume run --runs-dir .*/full`"):
         start(tmp_path / "full", Script(ROUNDS))
     monkeypatch.setattr(Store, "put", put)
     assert outcomes(resume(tmp_path / "full", Script(ROUNDS))) == outcomes(whole)
@@ -232,9 +240,21 @@ def test_a_fork_goes_on_from_a_checkpoint_with_other_limits(tmp_path: Path) -> N
     assert [run.id for run in every(tmp_path)] == ["run", "second"]
 
 
+def test_a_run_of_an_older_graph_is_not_forked(tmp_path: Path) -> None:
+    first = start(tmp_path, Script(ROUNDS))
+    door = Door(tmp_path, paper_context(Script(ROUNDS)))
+    checkpoint = door.history(first.run)[3].config["configurable"]["checkpoint_id"]
+    path = first.run.folder / "run.json"
+    path.write_text(path.read_text().replace('"measure"', '"judge"'))
+    new = first.run.record.model_copy(update={"run_id": "second", "settings": settings("second")})
+    with pytest.raises(RunError, match=r"another version of the graph .*its node 'judge' is not there any more"):
+        door.fork("run", checkpoint, new, Silent(), nobody)
+    assert not (tmp_path / "second").exists()
+
+
 @pytest.mark.parametrize(
     ("checkpoint", "said"),
-    [("nonsense", "has no checkpoint 'nonsense'"), ("", "no checkpoint"), ("-", "checkpoints '-'")],
+    [("nonsense", "has no checkpoint 'nonsense'"), ("", "no checkpoint"), ("-", "'-' may be any of")],
 )
 def test_a_checkpoint_that_is_not_there_is_said(tmp_path: Path, checkpoint: str, said: str) -> None:
     first = start(tmp_path, Script(ROUNDS))
@@ -419,6 +439,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
     assert time.monotonic() - began < 1
+    assert process.stderr.read().endswith(f"Go on with: python run.py resume run --runs-dir {tmp_path}\n")
     assert resume(tmp_path, Script({1: ["speed 1.3"]})).state == "finished"
 
 

@@ -61,7 +61,7 @@ def test_what_slips_through_loose_tolerances_fails(name, dtype, mistake):
             case "narrower":
                 got = got.to(NARROWER[own]).to(got.dtype)
             case "last row":
-                got[-1] = 0
+                got[int(exact.flatten(1).any(dim=1).nonzero()[-1])] = 0  # the last that is not zeros anyway
             case "nan":
                 got.view(-1)[got.numel() // 2] = float("nan")
             case "shuffled":
@@ -114,6 +114,7 @@ def test_expected_names_a_missing_output():
 
     class Forgetful:
         spec = kernel.spec
+        has_reference, properties, reference_axes = True, None, tuple
 
         def reference(self, **_):
             return {}
@@ -177,6 +178,8 @@ def test_rows_that_show_little_of_their_noise_earn_the_typical_one(columns):
     )  # fmt: skip
 
     class Kernel:
+        has_reference, properties, reference_axes = True, None, tuple
+
         def __init__(self):
             self.spec = spec
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from harness import dropin
+from harness.dropin import ExportError
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload
 
+EXPORTED = [name for name in catalog.names() if catalog.load(name).properties is None]
 EVIDENCE = {"held_out_speedup": {"median": 1.25, "low": 1.2, "high": 1.3}, "kernel": "k"}
 
 
@@ -33,7 +35,7 @@ def run(command: list[str], cwd: Path, target: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", EXPORTED)
 def test_the_package_installs_and_passes_its_own_tests(name: str, tmp_path: Path) -> None:
     """Against the reference, opcheck, torch.compile with the full graph, and each refusal."""
     package, target = tmp_path / "package", tmp_path / "site"
@@ -71,7 +73,7 @@ def test_a_source_that_does_not_compile_says_so_in_the_compilers_words(tmp_path:
     assert not list((tmp_path / "cache").glob("*.so"))
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", EXPORTED)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_kernel_becomes_a_whole_package(name: str, device: Device, tmp_path: Path) -> None:
     kernel = catalog.load(name)
@@ -87,7 +89,14 @@ def test_every_kernel_becomes_a_whole_package(name: str, device: Device, tmp_pat
     assert project["project"]["name"] == f"astrolabe_{name}"
     readme = (tmp_path / "out" / "README.md").read_text()
     assert "1.250x its baseline on the held-out workloads" in readme
-    assert f"torch.ops.astrolabe.{name}" in readme and "serving.install()" in readme
+    assert f"torch.ops.astrolabe.{name}" in readme
+    assert ("serving.install()" in readme) == any(path.name == "serving.py" for path in files)
+
+
+def test_a_kernel_with_many_right_answers_is_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="has many right answers"):
+        exported(catalog.load("sample_neighbors"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def spec(**changes: object) -> Spec:

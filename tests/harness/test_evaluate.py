@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from harness import timing
-from harness.evaluate import Evaluator
-from harness.records import Comparison, Outcome
+from harness import backends, sandbox, timing
+from harness.device import facts
+from harness.evaluate import Evaluator, MissingTool
+from harness.records import Build, Check, Comparison, Interval, Outcome, Timing
 from harness.search import measured_ratios
-from harness.store import Store
+from harness.store import Store, digest
 from harness.timing import SideFailure
 from kernels import catalog
 from kernels.spec import Workload
@@ -53,6 +57,13 @@ def test_baseline_passes_and_is_timed(evaluator, source):
     assert all(t.light_us and t.time_us > 0 for t in measured.timings)
 
 
+def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source, monkeypatch):
+    monkeypatch.setattr("harness.load.Watch.share", lambda _self: 0.6)
+    verdict = judged(evaluator, source)
+    measured = evaluator.measure(verdict, baseline=verdict.candidate)
+    assert "other processes took 60% of this machine's CPU while it was timed" in measured.warnings
+
+
 def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):
     baseline = judged(evaluator, source)
     other = judged(evaluator, source + "\n// another\n")
@@ -60,7 +71,7 @@ def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):
     measured = evaluator.measure(other, baseline=baseline.candidate, incumbent=incumbent.candidate)
     assert measured.passed and measured.suite and measured.suite_incumbent
     assert all(t.against_incumbent for t in measured.timings)
-    assert any("unannounced" in check.name for check in measured.checks)
+    assert sum("timed calls" in check.name for check in measured.checks) == len(measured.timings)
 
 
 def test_the_incumbent_again_is_the_same(evaluator, source):
@@ -114,6 +125,128 @@ __attribute__((constructor)) static void crash() { std::raise(SIGSEGV); }
 def test_the_next_candidate_is_none_the_worse(evaluator, source):
     assert judged(evaluator, source + CRASH).outcome is Outcome.RUNTIME_ERROR
     assert judged(evaluator, source).passed
+
+
+TWICE = """
+
+_right = reference
+
+
+def reference(*, input):
+    return {"out": 2 * _right(input=input)["out"]}
+"""
+
+
+@pytest.mark.parametrize("changed", ["the compiler", "the flags", "the architecture"])
+def test_a_build_is_not_taken_for_that_of_another_toolchain(evaluator, source, monkeypatch, changed):
+    cpu = backends.get("cpu")
+    name = evaluator.store.put(source)
+    first = evaluator.build(name)
+    assert evaluator.build(name) == first
+    cpu.identity.cache_clear()
+    if changed == "the compiler":
+        monkeypatch.setenv("CXX", "c++")
+        monkeypatch.setattr(cpu.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="g++ 99\n"))
+    elif changed == "the flags":
+        monkeypatch.setattr(cpu, "FLAGS", (*cpu.FLAGS, "-fno-math-errno"))
+    else:
+        evaluator.facts = evaluator.facts.model_copy(update={"architecture": "sse4_2"})
+    try:
+        key = digest(name, cpu.__name__, cpu.identity(evaluator.facts))
+    finally:
+        cpu.identity.cache_clear()
+    assert evaluator.store.kept("build", key, Build) is None
+    monkeypatch.setattr(cpu, "identity", lambda facts: f"another: {changed}")
+    assert evaluator.build(name).artefact != first.artefact
+
+
+@pytest.mark.skipif(bool(backends.get("cuda").why_unavailable()), reason="nvcc is not here")
+def test_nvccs_identity_is_its_version_its_flags_and_the_chip(monkeypatch):
+    cuda = backends.get("cuda")
+    chip = facts("cpu").model_copy(update={"device": "cuda", "architecture": "sm_90"})
+    said = cuda.identity(chip)
+    assert "release" in said or "Build" in said
+    assert all(flag in said for flag in cuda.FLAGS) and cuda.architecture_flag("sm_90") in said
+    assert cuda.identity(chip.model_copy(update={"architecture": "sm_80"})) != said
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("reference.py", lambda text: text + TWICE),
+        ("spec.py", lambda text: text.replace("axes=(", 'entry="other", axes=(', 1)),
+    ],
+)
+def test_an_answer_under_another_reference_or_spec_is_not_taken(small, source, tmp_path, file, changed):
+    """What was right by the one may be wrong by the other."""
+
+    def answered(folder):
+        kernel = catalog.load(str(folder))
+        update = {"workloads": small.spec.workloads, "dtypes": small.spec.dtypes}
+        kernel = replace(kernel, spec=kernel.spec.model_copy(update=update))
+        with Evaluator(kernel, "cpu", Store(tmp_path / "store")) as one:
+            return judged(one, source)
+
+    folders = [shutil.copytree(small.folder, tmp_path / name) for name in ("before", "after")]
+    text = (folders[1] / file).read_text()
+    assert changed(text) != text
+    (folders[1] / file).write_text(changed(text))
+    assert answered(folders[0]).passed
+    assert answered(folders[1]).outcome is {"reference.py": Outcome.INCORRECT, "spec.py": Outcome.MISSING_ENTRY}[file]
+    assert answered(folders[0]).passed
+
+
+@pytest.mark.parametrize(
+    ("cold", "hot", "says"),
+    [
+        (1.0, 2.0, Comparison.UNCLEAR),
+        (1.03, 2.0, Comparison.UNCLEAR),
+        (1.1, 2.0, Comparison.FASTER),
+        (1.1, 1.1, Comparison.FASTER),
+    ],
+)
+def test_a_suite_is_not_faster_by_its_hot_cases_alone(evaluator, cold, hot, says):
+    workload = evaluator.suite()[1]
+    one = Interval(median=1, low=1, high=1)
+    timings = [
+        Timing(
+            workload=workload, cache=cache, baseline_us=1, time_us=1, speedup=one, comparison=Comparison.SAME, samples=8
+        )
+        for cache in ("cold", "hot", "hot")
+    ]
+    suite = evaluator._suite([[cold] * 8, [hot] * 8, [hot] * 8], timings)
+    assert suite.comparison is says
+    assert suite.speedup.median == pytest.approx((cold * hot * hot) ** (1 / 3))
+
+
+@pytest.mark.parametrize(("share", "accused"), [(0.37, True), (0.49, True), (0.51, False), (1.2, False)])
+def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, source, monkeypatch, share, accused):
+    """And the bound is measured once more before anybody is accused."""
+    verdict = judged(evaluator, source + "\n// another\n")
+    light_us, asked = 8.0, []
+
+    def bound(_workload, _cache, _on, *, again=False):
+        asked.append(again)
+        return light_us
+
+    times = {"baseline": 10.0, "candidate": share * light_us}
+    checks = {"candidate": [Check(workload="w", name="8 timed calls, hot", passed=True)]}
+    result = timing.Result(
+        times, {"candidate": [10 / times["candidate"]] * 8}, checks, 8, dict.fromkeys(times, True), {}
+    )
+    monkeypatch.setattr(evaluator, "light_us", bound)
+    monkeypatch.setattr(evaluator, "contest", lambda *_: None)
+    monkeypatch.setattr(evaluator, "run", lambda *_, **__: result)
+    baseline = judged(evaluator, source).candidate
+    case = (evaluator.suite()[1], ("hot", "plain"), False, {"baseline": [], "incumbent": []})
+    if accused:
+        with pytest.raises(SideFailure, match=r"moving its bytes takes 8.00 us here") as failure:
+            evaluator._time(verdict, {"baseline": baseline}, *case)
+        assert failure.value.outcome is Outcome.CHEATED and failure.value.side == "candidate"
+    else:
+        timed, _ = evaluator._time(verdict, {"baseline": baseline}, *case)
+        assert timed.light_fraction == pytest.approx(1 / share)
+    assert asked == [False, True] if accused else [False]
 
 
 def test_only_passed_candidates_are_timed(evaluator, source):
@@ -196,9 +329,20 @@ def test_numbers_left_open_are_searched(evaluator, source):
     assert "#define WAIT 0" in evaluator.store.get(tuned.candidate)
 
 
-def test_sandbox_layers_are_said(evaluator, source):
-    judged(evaluator, source)
-    assert "limits" in evaluator.layers
+def test_what_is_said_of_the_box_is_what_it_is(small, source, tmp_path, monkeypatch):
+    """By the kernel of this machine's own account of a worker's process; what is missing is said, or ends the run."""
+    with Evaluator(small, "cpu", Store(tmp_path)) as one:
+        judged(one, source)
+        worker = one.start(one.build(one.store.put(source)))
+        status = Path(f"/proc/{worker.process.pid}/status").read_text()
+        worker.close()
+        assert ("seccomp" in one.layers) == ("Seccomp:\t2" in status)
+        assert "limits" in one.layers and set(one.notices) == set(sandbox.missing(list(one.layers)))
+    monkeypatch.setattr(sandbox, "missing", lambda active: ["no lid on the box"])
+    with Evaluator(small, "cpu", Store(tmp_path), sandbox_mode="require") as strict:
+        with pytest.raises(MissingTool, match="--sandbox require: no lid on the box"):
+            strict.start(strict.build(strict.store.put(source)))
+        assert not strict._workers
 
 
 @pytest.mark.parametrize(("failures", "ends"), [(1, False), (99, True)])

@@ -437,6 +437,41 @@ def test_a_compiler_works_in_the_box(tmp_path: Path) -> None:
     assert sandbox.missing(active) == [] or "files" not in active
 
 
+NO_SOCKETS = """
+import ctypes, errno, importlib.util, json, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+spec = importlib.util.spec_from_file_location("sandbox", sys.argv[1])
+sandbox = importlib.util.module_from_spec(spec); sys.modules["sandbox"] = sandbox; spec.loader.exec_module(sandbox)
+left = socket.socket()
+libc.prctl(38, 1, 0, 0, 0)
+def met(act):
+    try:
+        act()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+families = [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX]
+before = [met(lambda: socket.socket(family)) for family in families]
+active = sandbox.filter_calls(sandbox.rules_of(gpu=False, allow_exec=True))
+kinds = [(family, kind) for family in families for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]
+after = [met(lambda: socket.socket(*which)) for which in kinds]
+more = [met(socket.socketpair), met(lambda: left.connect(("127.0.0.1", int(sys.argv[2]))))]
+print(json.dumps([active, before, after, more]))
+"""
+
+
+def test_a_compilers_rules_alone_keep_it_from_the_network() -> None:
+    """Where no namespaces are to be had; even a socket that it was given leads nowhere."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        command = [sys.executable, "-I", "-S", "-c", NO_SOCKETS, str(SOURCE), port]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    active, before, after, more = json.loads(done.stdout)
+    needs("seccomp", active)
+    assert before[0] is None and before[2] is None, "this machine has sockets"
+    assert after == ["EPERM"] * 6 and more == ["EPERM"] * 2
+
+
 @needs_compiler
 @pytest.mark.parametrize("secret", ["/etc/passwd", "{folder}/secret.h"])
 def test_a_source_cannot_include_what_is_not_its_own(tmp_path: Path, secret: str) -> None:

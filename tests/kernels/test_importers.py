@@ -98,7 +98,10 @@ def test_a_problem_too_large_is_made_with_fewer_rows_or_refused():
     title = kernelbench.title(Path("level1/1_A.py"))
     found = kernelbench.described(description(), Path("p.py"))
     spec = kernelbench.spec(title, found, "t", most_bytes=128)
-    assert spec.suite("cpu")[0].axes["lead"] == 4 and [w.axes["lead"] for w in spec.suite("cpu", held_out=True)] == [1, 3]
+    assert spec.suite("cpu")[0].axes["lead"] == 4 and [w.axes["lead"] for w in spec.suite("cpu", held_out=True)] == [
+        1,
+        3,
+    ]
     fixed = kernelbench.described(description(sizes=[]), Path("p.py"))
     with pytest.raises(KernelError, match="needs more memory than there is"):
         kernelbench.spec(title, fixed, "t", most_bytes=128)

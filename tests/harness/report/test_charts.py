@@ -1,3 +1,4 @@
+import itertools
 import math
 import re
 
@@ -28,6 +29,18 @@ def test_times_are_placed_by_logarithm():
         for line in lines:
             assert 0 <= line.left <= line.left + line.width <= 100.01
             assert (line.best < line.baseline) == (line.row.best_us < line.row.baseline_us)
+
+
+@pytest.mark.parametrize("high", [3, 40, 700, 9_000, 80_000, 2e6, 3e8])
+def test_labels_of_times_do_not_touch_on_a_phone(high):
+    rows = [
+        RESULT.workloads[0].model_copy(update={"baseline_us": us, "best_us": us, "light": None}) for us in (1, high)
+    ]
+    kept = [tick for tick in charts.times_chart(rows, charts.time_scale(rows)).ticks if not tick[2]]
+    assert len(kept) >= 2
+    for (left, a, _), (right, b, _) in itertools.pairwise(kept):
+        room = (right - left) / 100 * 200  # px of the rail on a screen of 400 px
+        assert room >= 7 * (len(a) + len(b)) / 2 + 4, (a, b)
 
 
 def test_a_wild_interval_does_not_break_the_chart():

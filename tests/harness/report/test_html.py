@@ -152,3 +152,20 @@ def test_the_chart_marks_every_attempt():
     assert wide.count('class="accepted"') == 3
     assert wide.count('class="passed"') == 1
     assert wide.count('class="failure"') == 2
+
+
+def test_an_attempt_is_held_against_the_one_before_it_too():
+    steps = [
+        row.model_copy(update={"plan": row.plan.model_copy(update={"base": ""})})
+        for row in RESULT.attempts
+        if row.candidate in SOURCES
+    ]
+    words = Page(render(RESULT.model_copy(update={"attempts": steps}), SOURCES)).words
+    assert "Diff against the attempt before it" in words and "Diff against the production baseline" in words
+    alone = RESULT.model_copy(update={"attempts": steps[:1]})
+    assert "the attempt before it" not in Page(render(alone, SOURCES)).words
+
+
+def test_pictures_come_in_as_images_where_nothing_runs():
+    html = render(RESULT, SOURCES, roof_svgs=(f"<svg>{PAYLOAD}</svg>", "<svg/>"), histograms=[f"<svg>{PAYLOAD}</svg>"])
+    assert html.count('src="data:image/svg+xml;base64,') == 3 and not dangerous(html)

@@ -101,3 +101,23 @@ def test_light_fraction_is_a_geometric_mean_over_visible_workloads():
         rows.append(RESULT.workloads[0].model_dump() | {"held_out": held_out, "light": {"us": 1.0, "fraction": share}})
     assert Result.model_validate(RESULT.model_dump() | {"workloads": rows}).light_fraction == pytest.approx(0.5)
     assert Result.model_validate(RESULT.model_dump() | {"workloads": []}).light_fraction is None
+
+
+def test_numbers_that_seem_to_contradict_each_other_are_explained():
+    calm = Result.model_validate(
+        RESULT.model_dump()
+        | {
+            "attempts": [row for row in RESULT.attempts if row.accepted],
+            "workloads": [
+                row.model_copy(update={"best_us": row.baseline_us / row.speedup.median}) for row in RESULT.workloads
+            ],
+        }
+    )
+    assert calm.footnotes == ()
+    row = calm.workloads[0].model_copy(update={"baseline_us": 277.0, "best_us": 392.0})
+    (said,) = calm.model_copy(update={"workloads": (row,)}).footnotes
+    assert "median over pairs timed in turn" in said
+    high = Interval(median=10.2, low=9.0, high=11.0)
+    left = calm.attempts[0].model_copy(update={"accepted": False, "speedup": high})
+    (said,) = calm.model_copy(update={"attempts": (left,)}).footnotes
+    assert "one that was not kept may read higher" in said

@@ -1,4 +1,5 @@
 import random
+import re
 import subprocess
 import time
 
@@ -15,6 +16,12 @@ def test_a_diff_counts_and_colours_both_sides():
     assert (diff.added, diff.removed) == (13, 4)
     assert diff.html.count('class="l ins"') == 13 and diff.html.count('class="l del"') == 4
     assert '<span class="k">const' in diff.html
+
+
+def test_a_diff_has_the_numbers_of_both_files():
+    html = diff_html("a\nb\nc\nd\n", "a\nc\nd\ne\n").html
+    numbers = re.findall(r'<b class="no old">(\d*)</b><b class="no">(\d*)</b>', html)
+    assert numbers == [("", ""), ("1", "1"), ("2", ""), ("3", "2"), ("4", "3"), ("", "4")]
 
 
 def test_equal_files_say_so():

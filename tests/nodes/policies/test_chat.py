@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 import threading
 import traceback
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from harness.store import digest
+from nodes.policies import transcript
 from nodes.policies.chat import ChatPolicy
 from nodes.policies.connection import Retries
 from nodes.policies.transcript import Exchange, Transcript, TranscriptDamaged
@@ -286,7 +289,6 @@ def test_no_prompt_shows_a_held_out_workload(server: ModelServer, tmp_path: Path
         Fails(503),
         Drops(),
         Drops(midway=True),
-        Raw("<html>gateway</html>", "text/html"),
         Raw("{}"),
     ],
     ids=str,
@@ -298,6 +300,27 @@ def test_passing_faults_are_waited_out(server: ModelServer, tmp_path: Path, faul
     assert chat.profiler(for_profiler()).bound == "memory"
     assert len(said.of("waiting")) == 2
     assert chat.usage()["profiler"].calls == 1
+
+
+def test_a_page_from_a_server_that_never_answered_names_the_address(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Raw("<html>Welcome to nginx</html>", "text/html"), says(FINDING)]
+    chat = policy(server, tmp_path, say=said)
+    with pytest.raises(
+        PolicyPaused, match=r"a page or text instead of an answer: check OPENAI_BASE_URL, now http"
+    ) as at:
+        chat.profiler(for_profiler())
+    assert len(server.requests) == 1 and not said.of("waiting") and "object has no" not in str(at.value)
+
+
+def test_a_page_from_a_server_that_has_answered_is_waited_out(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    page = Raw("<html>gateway</html>", "text/html")
+    server.script = [says(PLANS), page, page, says(FINDING)]
+    chat = policy(server, tmp_path, say=said)
+    chat.planner(for_planner())
+    assert chat.profiler(for_profiler()).bound == "memory"
+    assert len(said.of("waiting")) == 2
 
 
 def test_retry_after_is_honoured(server: ModelServer, tmp_path: Path) -> None:
@@ -491,6 +514,35 @@ def test_a_resumed_run_pays_for_no_answer_twice(server: ModelServer, tmp_path: P
     assert (again.profiler(for_profiler()), again.planner(for_planner()), again.coder(for_coder())) == answers
     assert len(server.requests) == 4 and again.usage() == {}
     assert again.transcript.usage() == first.usage(), "the transcript is the ledger that a kill cannot shorten"
+
+
+def test_an_answer_is_on_the_disk_before_it_is_used(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is killed while it is looked at has paid for it once; written and not synced it may be lost all the same."""
+    path, synced = tmp_path / "transcript.jsonl", [0]
+    real = transcript.os.fsync
+
+    def fsync(file: int) -> None:
+        real(file)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            synced.append(os.fstat(file).st_size)
+
+    monkeypatch.setattr(transcript.os, "fsync", fsync)
+    server.script = [says(FINDING)]
+    chat = policy(server, tmp_path)
+    reply = chat._reply
+
+    def killed(*given: object) -> None:
+        reply(*given)
+        assert path.read_bytes().endswith(b"\n") and synced[-1] == path.stat().st_size
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat, "_reply", killed)
+    with pytest.raises(KeyboardInterrupt):
+        chat.profiler(for_profiler())
+    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+    assert len(server.requests) == 1
 
 
 def test_the_ledger_counts_against_the_budget_after_a_kill(server: ModelServer, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels import catalog as kernels
-from nodes.policies.rules import RulesPolicy
+from nodes.policies.rules import RulesPolicy, _Search
 from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest, Version
 
 H200 = DeviceFacts(
@@ -119,6 +120,23 @@ def test_a_step_that_came_to_nothing_by_itself_twice_is_not_planned_so_from_the_
     single = Counter(plan.steps for plan in plans if len(plan.steps) == 1)
     assert single and max(single.values()) <= 2
     assert len(plans) == 15
+
+
+def test_a_step_is_credited_with_what_it_added_to_its_base() -> None:
+    """Not with what the base had gained by other steps."""
+    run = Run()
+    bundle = run.play(1, lambda plan: 3.0)[0]
+    gained = run.attempts[0].candidate
+    for step in ("search_on", "fast_math"):
+        plan = Plan(id=step, title=step, steps=(step,), base=gained)
+        run.attempts.append(Attempt(round=2, plan=plan, candidate=step, outcome=Outcome.PASSED, speedup=3.0))
+        run.sources[step] = run.sources[gained] + f"// {step}\n"
+    found = _Search(run.request())
+    assert sum(found.gains[step] for step in bundle.steps) > math.log(1.5)
+    for step in ("search_on", "fast_math"):
+        assert found._measured(run.attempts[-1]) == 0.0
+        if step not in bundle.steps:
+            assert found.gains[step] <= max(found.prior(step), 0.0)
 
 
 def test_rules_go_on_after_a_model_whose_plans_are_sentences() -> None:

@@ -424,6 +424,8 @@ def test_stream():
     assert [(t.name, t.value) for t in tunables(after)] == [("STREAM_FROM_MB", 20)]
     assert apply("cpu_stream", lanes, facts(rows=64)) is None, "everything fits into the cache"
     assert apply("cpu_stream", lanes.replace("sums[r] = sum", "sums[r] = y[r]")) is None, "the output is read again"
+    again = lanes.replace("0.5f * v, count", "0.5f * v + load_lanes(y + r * columns + i, count), count")
+    assert again != lanes and apply("cpu_stream", again) is None, "the output is read again, in lanes"
 
 
 SWISH = """\

@@ -182,6 +182,12 @@ def test_fast_math_touches_floats_only() -> None:
     assert "__fdividef(__half2float(x[row * n + i]), 1.0f + __expf(-f)) + n / 3" in new
 
 
+@pytest.mark.parametrize("value", ["exp(d)", "d / (1 + d)", "x[i] / d", "d / x[i]", "1.0 / sqrt(d)", "d * 0.1"])
+def test_fast_math_leaves_doubles(value: str) -> None:
+    new = ROWS.replace("const float f = factor[row];", f"const double d = factor[row];\n    const double f = {value};")
+    assert value in new and refused(new, "fast_math")
+
+
 def test_fast_math_makes_no_half_of_a_double() -> None:
     text = "__global__ void f(double* x) { x[0] = x[1] / x[2]; }\n"
     assert refused(text, "fast_math")
@@ -332,6 +338,7 @@ def test_block_size_changes_the_grid_with_the_block() -> None:
     new = after(text, "block_size")
     assert "<<<(n + (BLOCK_THREADS - 1)) / BLOCK_THREADS, BLOCK_THREADS, 0, stream>>>" in new
     assert refused(text.replace("(n + 255) / 256", "n / 2560 + 1"), "block_size")
+    assert refused(text.replace("__global__ void", "__global__ void __launch_bounds__(512)"), "block_size")
 
 
 def test_block_extent_lets_the_width_be_chosen() -> None:

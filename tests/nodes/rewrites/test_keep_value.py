@@ -227,6 +227,7 @@ UNLIKE = {
     "only sometimes": [(SUM, f"sum += k > 0 ? {EXPONENTIAL} : 0.0f;")],
     "only if needed": [(SUM, f"sum += k > 0 && {EXPONENTIAL} > 0.5f;")],
     "until something is found": [(SUM, f"if (sum > top) break;\n        {SUM}")],
+    "in a loop that may not turn": [(SUM, f"for (int turn = 0; turn < n % 2; ++turn) {SUM}")],
     "not twice": [(SUM, "sum += x_pack.at[k];")],
     "a function that says something else each time": [
         ("__global__ void soft_rows", HELPER.format("noise(float v) { return v * clock(); }")),

@@ -2,7 +2,9 @@
 // switch fibers, blocks run one after another, those of a cluster together. Slow, deterministic, and it stops where a
 // barrier is not reached by all.
 #pragma once
+#if !defined(__x86_64__)
 #include <ucontext.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -47,8 +49,55 @@ constexpr size_t kStack = 128 * 1024;
 constexpr size_t kShared = 227 * 1024;
 constexpr unsigned kCluster = 8;
 
+#if defined(__x86_64__)
+// The registers that a call keeps, on the stack that is left. `swapcontext` also keeps the signal mask, which is a
+// call into the operating system each time.
+struct Context {
+  void* stack = nullptr;
+};
+asm(R"(
+.text
+.weak emulate_switch
+.type emulate_switch, @function
+emulate_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq (%rsi), %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+extern "C" void emulate_switch(Context* from, const Context* to);
+inline void begin(Context& context, char* stack, size_t bytes, void (*run)()) {
+  void** top = reinterpret_cast<void**>(stack + bytes);
+  *--top = nullptr;  // where `run` would return to
+  *--top = reinterpret_cast<void*>(run);
+  for (int kept = 0; kept < 6; ++kept) *--top = nullptr;
+  context.stack = top;
+}
+#else
+struct Context : ucontext_t {};
+inline void emulate_switch(Context* from, const Context* to) { swapcontext(from, to); }
+inline void begin(Context& context, char* stack, size_t bytes, void (*run)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = bytes;
+  context.uc_link = nullptr;
+  makecontext(&context, run, 0);
+}
+#endif
+
 struct Fiber {
-  ucontext_t context;
+  Context context;
   dim3 thread;
   unsigned linear = 0, rank = 0, shuffles = 0;
   bool done = false;
@@ -62,11 +111,11 @@ struct Meeting {
 
 inline Fiber* self = nullptr;
 inline std::vector<Fiber> fibers;
-inline std::vector<char> stacks;
+inline std::unique_ptr<char[]> stacks;
 inline unsigned rank = 0, cluster_blocks = 1;  // of the running thread's block in its cluster
 inline std::vector<Meeting> warps[kCluster];
 inline Meeting everyone[kCluster], whole_cluster;
-inline ucontext_t scheduler;
+inline Context scheduler;
 inline const std::function<void()>* body = nullptr;
 alignas(128) inline unsigned char dynamic_shared[kCluster][kShared];
 alignas(128) inline unsigned char static_shared[kCluster][kShared];
@@ -101,7 +150,7 @@ inline void meet(Meeting& meeting) {
   if (meeting.generation != generation) return;
   self->waits_for = &meeting.generation;
   self->waits_at = generation;
-  swapcontext(&self->context, &scheduler);
+  emulate_switch(&self->context, &scheduler);
 }
 
 inline void run_fiber() {
@@ -111,7 +160,7 @@ inline void run_fiber() {
     --meeting->members;
     release(*meeting);
   }
-  swapcontext(&self->context, &scheduler);
+  emulate_switch(&self->context, &scheduler);
 }
 
 // The blocks of one cluster, a single one where there are no clusters; blockIdx is the first one's.
@@ -131,11 +180,7 @@ inline void run_cluster(unsigned of_block) {
     fiber.rank = n / of_block;
     fiber.thread = dim3(t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y);
     ++warps[fiber.rank][t / 32].members;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = &stacks[size_t(n) * kStack];
-    fiber.context.uc_stack.ss_size = kStack;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, run_fiber, 0);
+    begin(fiber.context, &stacks[size_t(n) * kStack], kStack, run_fiber);
   }
   for (unsigned left = threads; left > 0;) {
     bool moved = false;
@@ -147,7 +192,7 @@ inline void run_cluster(unsigned of_block) {
       threadIdx = fiber.thread;
       rank = fiber.rank;
       blockIdx = dim3(first.x + rank, first.y, first.z);
-      swapcontext(&scheduler, &fiber.context);
+      emulate_switch(&scheduler, &fiber.context);
       moved = true;
       if (fiber.done) --left;
     }
@@ -165,7 +210,7 @@ inline void launch(dim3 grid_, dim3 block_, size_t shared_bytes, const std::func
   blockDim = block_;
   cluster_blocks = cluster;
   const size_t most = std::max<size_t>(1024, threads * cluster);
-  if (fibers.size() < most) fibers.resize(most), stacks.resize(most * kStack);
+  if (fibers.size() < most) fibers.resize(most), stacks.reset(new char[most * kStack]);
   body = &kernel;
   for (unsigned z = 0; z < gridDim.z; ++z)
     for (unsigned y = 0; y < gridDim.y; ++y)

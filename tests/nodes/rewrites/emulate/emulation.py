@@ -98,7 +98,7 @@ def small_workloads(spec: Spec) -> list[Workload]:
     return [w for w in spec.workloads if elements(w) <= MOST_ELEMENTS and "cuda" in w.devices]
 
 
-def _values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.Tensor:
+def values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     shape, dtype = spec.shape(tensor, workload.axes), getattr(torch, spec.dtype(tensor, workload))
     rule = tensor.values[0]
@@ -114,7 +114,7 @@ def _values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.
 
 def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Workload, offset: int = 0) -> str:
     """What is wrong, "" if nothing. `offset` elements move every tensor away from its alignment."""
-    inputs = {t.name: _values(spec, t, workload, n) for n, t in enumerate(spec.tensors) if t.role != "output"}
+    inputs = {t.name: values(spec, t, workload, n) for n, t in enumerate(spec.tensors) if t.role != "output"}
     precise = {name: value.double() if value.is_floating_point() else value.clone() for name, value in inputs.items()}
     expected = kernel.reference(**precise, **spec.scalars)
     buffers: dict[str, torch.Tensor] = {}

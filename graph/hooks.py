@@ -1,0 +1,70 @@
+"""What is told when a run ends: a command, or a webhook. Neither can change the run, its files or its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from typing import Any
+
+from graph.runs import Run, RunError
+from harness.report.inert import one_line
+
+COMMAND_S, WEBHOOK_S = 60.0, 10.0
+"""Then it is given up: whoever waits for the run waits for this as well."""
+
+
+def checked(target: str) -> str:
+    """`target` where it is something to call. Raises RunError."""
+    try:
+        words = shlex.split(target)
+    except ValueError as error:
+        raise RunError(f"--on-end {target!r} cannot be read: {error}") from None
+    if not words:
+        raise RunError("--on-end takes a command, or a URL that begins with http:// or https://")
+    return target
+
+
+def tell(target: str, run: Run, state: str, message: str = "", result: dict[str, Any] | None = None) -> str:
+    """Run the command with the record on its standard input, or POST it. Why that failed in one sentence, or ""."""
+    record = {
+        "run_id": run.id,
+        "state": state,
+        "message": message,
+        "folder": str(run.folder.resolve()),
+        "result": result,
+    }
+    body = json.dumps(record)
+    if target.startswith(("http://", "https://")):
+        return _post(target, body)
+    names = {"ASTROLABE_RUN": run.id, "ASTROLABE_STATE": state, "ASTROLABE_FOLDER": record["folder"]}
+    try:
+        done = subprocess.run(
+            shlex.split(target), input=body, text=True, env=os.environ | names, timeout=COMMAND_S, check=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"--on-end: {target} had not ended after {COMMAND_S:.0f} s"
+    except OSError as error:
+        return f"--on-end: {target} cannot be started: {error.strerror}"
+    if done.returncode == 0:
+        return ""
+    said = one_line((done.stderr or "").strip().rpartition("\n")[2], 200)
+    return f"--on-end: {target} failed with exit code {done.returncode}{f': {said}' if said else ''}"
+
+
+def _post(url: str, body: str) -> str:
+    import httpx
+
+    try:
+        answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=WEBHOOK_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return f"--on-end: {_host(url)} cannot be told: {one_line(error, 160)}"
+    return "" if answer.is_success else f"--on-end: {_host(url)} answered HTTP {answer.status_code}"
+
+
+def _host(url: str) -> str:
+    """Without path and query: a webhook's secret is often there."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2].partition('?')[0]}"

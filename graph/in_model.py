@@ -1,0 +1,54 @@
+"""What a model sees of the winners of runs: `run.py model`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graph import outputs
+from graph.runs import Run, RunError
+from harness import model
+from harness.evaluate import Evaluator
+from harness.records import Build
+from harness.report.result import Result
+from harness.toolbox import Unavailable
+from kernels import catalog
+from kernels.spec import Spec
+
+
+def measure(
+    found: Sequence[tuple[Run, Result]], shape: model.Shape, *, dtype: str = "", samples: int
+) -> model.ModelGain:
+    """Transformer steps with the baselines and with the best of all these runs in their places.
+
+    `dtype`: the first that all their kernels have where it is empty. Raises RunError in one sentence.
+    """
+    devices = {result.device for _, result in found}
+    if len(devices) > 1:
+        raise RunError("these runs are of different devices; a model step runs on one")
+    kernels: dict[str, tuple[Spec, Build, Build]] = {}
+    for run, result in found:
+        if not result.best or not result.source:
+            raise RunError(f"run {run.id} has no result yet; `run.py resume {run.id}` goes on with it")
+        kernel = catalog.load(run.record.settings.kernel)
+        if kernel.spec.name in kernels:
+            raise RunError(f"two of these runs are of {kernel.spec.name}; name one")
+        with Evaluator(kernel, result.device, run.store) as evaluator:
+            builds = [evaluator.build(source) for source in (result.source, result.best)]
+        if failed := next((build for build in builds if not build.ok), None):
+            raise RunError(f"{kernel.spec.name}: {failed.candidate[:8]} does not compile any more: {failed.log[:200]}")
+        kernels[kernel.spec.name] = (kernel.spec, *builds)
+    common = [
+        one
+        for one in next(iter(kernels.values()))[0].dtypes
+        if all(one in spec.dtypes for spec, *_ in kernels.values())
+    ]
+    if not common:
+        raise RunError("these kernels have no dtype in common")
+    try:
+        gain = model.run(kernels, shape, devices.pop(), dtype=dtype or common[0], samples=samples)
+    except (model.ModelError, Unavailable) as error:
+        raise RunError(str(error)) from None
+    if len(found) == 1:
+        run, result = found[0]
+        outputs.write(run, result.model_copy(update={"model": gain}))
+    return gain

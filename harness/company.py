@@ -1,0 +1,416 @@
+"""The company that a timed call is in: what writes its inputs anew before it, and what reads its outputs after it.
+
+No input of a timed call exists before the calls that went before it, and none is used twice. Each element is
+`a ^ (x & b)`: `a` drawn as the spec says, `b` random bits, both read from an offset that is the call's own, `x` the bits
+of `a` that may change without leaving the distribution (sign and mantissa of a normal value, what keeps a range's value
+inside). So values are fresh, making them costs as many bytes as reading them, and the parent can make them once more to
+check any call. What a model keeps between calls (`constant`, tables of which calls touch a part) has copies in turn, which
+are redrawn between samples.
+
+On a GPU producer and consumer are kernels around the call (probes/company.cu), in the same graph: the offsets follow from
+a secret of the call and from a digest of what the previous consumer read. On a CPU the parent writes the inputs through
+its own mapping, where no candidate can reach, and reads the outputs there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import secrets
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.backends import cpu
+from harness.correctness import Layout, draw
+from harness.device import Arena
+from kernels.spec import DTYPE_BYTES, Spec, Tensor, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+SOURCE = Path(__file__).parent / "probes" / "company.cu"
+HOST_SOURCE = SOURCE.with_suffix(".cpp")
+PACK_BYTES, MAX_TENSORS = 16, 16
+STEPS = 4096
+"""Offsets in `b` on a GPU are below so many packs; it is redrawn before each sample."""
+ROOM, ROOM_BYTES = 3, 256 << 20
+"""`a` is longer than the input by so many times its size, so much at most: who would have it in the cache before the next
+producer reads it does not know which part."""
+HOST_STEPS = 1 << 16
+"""On a CPU, where `b` stays for a contest: nobody foresees, or remembers, 2^32 pairs of offsets."""
+ROUND_BYTES = 4 << 20
+"""On a GPU `b` goes round after so much, and stays in the cache: making a large input reads `a` and writes, no more."""
+REDRAWN_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
+"""Of each constant, between two samples."""
+NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
+"""How the kernels around a call launch: see `before` in probes/company.cu."""
+_MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3}
+_BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+ELEMENTWISE = (
+    "ordinary",
+    "normal",
+    "large",
+    "tiny",
+    "zeros",
+    "outliers",
+    "infinities",
+    "uniform",
+    "range",
+    "index",
+    "integers",
+    "padded",
+    "bits",
+)
+"""Distributions whose elements are drawn one by one. Inputs of any other are redrawn whole, like constants."""
+_M32 = 0xFFFFFFFF
+_M64 = 0xFFFFFFFFFFFFFFFF
+
+
+def is_kept(tensor: Tensor) -> bool:
+    """Whether a model keeps this input between calls, so that no kernel writes it before each one."""
+    kind = tensor.values[0].partition(":")[0]
+    return tensor.role == "input" and (tensor.constant or tensor.touched is not None or kind not in ELEMENTWISE)
+
+
+@functools.cache
+def _flusher() -> ctypes.CDLL:
+    """probes/company.cpp, in this process. Raises RuntimeError where it does not compile."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/company.so"
+        command = [cpu.compiler(), "-O2", "-march=native", "-shared", "-fPIC", "-o", library, str(HOST_SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"what empties the caches does not compile:\n{done.stderr}")
+        return ctypes.CDLL(library)
+
+
+def mixed(number: int) -> int:
+    """splitmix64's finaliser, as in probes/company.cu."""
+    z = (number + 0x9E3779B97F4A7C15) & _M64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _M64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _M64
+    return z ^ (z >> 31)
+
+
+def digest(outputs: list[torch.Tensor]) -> int:
+    """What the consumer makes of the bytes of all outputs (uint8, flat): a sum over words and places, modulo 2^64."""
+    import torch
+
+    total, base = 0, 0
+    for raw in outputs:
+        packed = len(raw) // PACK_BYTES * PACK_BYTES
+        words = raw[:packed].clone().view(torch.int32).to(torch.int64).bitwise_and_(_M32)
+        rest = raw[packed:].to(torch.int64) + 1
+        for values, first in ((words, base), (rest, base + packed)):
+            at = (torch.arange(len(values), device=raw.device) + first).bitwise_and_(_M32)
+            at.mul_(0x9E3779B1).bitwise_and_(_M32)
+            at.bitwise_xor_(values).mul_(0x85EBCA77).bitwise_and_(_M32)
+            at.bitwise_xor_(at >> 15)
+            total += int(at.mul_(0xC2B2AE3D).bitwise_and_(_M32).sum())
+        base += len(raw)
+    return total & _M64
+
+
+def _freedom(a: torch.Tensor, kind: str, low: float, high: float) -> torch.Tensor:
+    """Which bits of each element may change (the same integer type): none of a zero, of an infinity only the sign."""
+    import torch
+
+    name = str(a.dtype).removeprefix("torch.")
+    bits = getattr(torch, _BITS[a.element_size()])
+    raw, width = a.view(bits), 8 * a.element_size()
+    mantissa = (1 << _MANTISSA[name]) - 1
+    sign = -(1 << (width - 1))
+    if kind in ("uniform", "range"):
+        # The low half of the mantissa, where neither end of what it can make leaves the range.
+        mask = (1 << (_MANTISSA[name] + 1) // 2) - 1
+        inside = torch.ones_like(raw, dtype=torch.bool)
+        for end in (raw | mask, raw & ~mask):
+            value = end.view(a.dtype).to(torch.float64)
+            inside &= (value >= low) & (value <= high)
+        return torch.where(inside, mask, 0).to(bits)
+    exponent = raw & (~sign & ~mantissa)
+    normal = (exponent != 0) & (exponent != (~sign & ~mantissa))
+    free = torch.where(normal, sign | mantissa, sign)
+    return torch.where((raw & ~sign) == 0, 0, free).to(bits)
+
+
+class Mixture:
+    """One produced input: `a`, `x` and `b`, flat uint8, each as long as the input (`b` maybe shorter) and steps packs more."""
+
+    def __init__(
+        self, spec: Spec, tensor: Tensor, workload: Workload, size: int, steps: int, most_round_bytes: int
+    ) -> None:
+        self.tensor, self.workload, self.size = tensor, workload, size
+        self.round_bytes = min(1 << max(4, (size - 1).bit_length()), most_round_bytes)
+        """After so much `b` begins anew: a power of two."""
+        self.same_x = False
+        """Whether `x` is the same for all elements; `b` is masked with it, then, and `x` not read."""
+        self.dtype = spec.dtype(tensor, workload)
+        self.kind = tensor.values[0].partition(":")[0]
+        self.steps_a = max(steps, min(ROOM * size, ROOM_BYTES) // PACK_BYTES) if most_round_bytes < 1 << 62 else steps
+        whole = -(-size // PACK_BYTES) * PACK_BYTES + self.steps_a * PACK_BYTES
+        self.bytes = {"a": whole, "x": whole, "b": self.round_bytes + steps * PACK_BYTES}
+        self.whole = "float" not in self.dtype
+        """Integers are not mixed bit by bit: `b` chooses between two draws."""
+        self.a: torch.Tensor
+        self.x: torch.Tensor
+        self.b: torch.Tensor
+
+    def fill(self, rng: torch.Generator) -> None:
+        """Draw all three, which somebody else has allocated."""
+        import torch
+
+        values = self.a.view(getattr(torch, self.dtype))
+        draw(values, self.tensor.values[0], self.workload, rng)
+        if self.whole:
+            other = torch.empty_like(values)
+            draw(other, self.tensor.values[0], self.workload, rng)
+            self.x.copy_(self.a ^ other.view(torch.uint8))
+        else:
+            if self.kind in ("ordinary", "large"):  # a few in 100,000: with them gone `x` need not be read
+                wide = values.float() if values.dtype.itemsize == 1 else values  # 8-bit floats cannot be compared
+                one = torch.ones(1, device=values.device).to(values.dtype).view(torch.uint8)
+                self.a.view(-1, values.dtype.itemsize)[wide.abs() < torch.finfo(values.dtype).smallest_normal] = one
+            _, low, high = (*self.tensor.values[0].split(":"), "0", "1")[:3]
+            free = _freedom(values, self.kind, float(low), float(high))
+            self.x.copy_(free.view(torch.uint8))
+            self.same_x = bool((free == free[0]).all())
+        self.renew(rng)
+
+    def renew(self, rng: torch.Generator) -> None:
+        """Draw `b` anew."""
+        import torch
+
+        if self.whole:
+            elements = self.b.view(getattr(torch, _BITS[DTYPE_BYTES[self.dtype]]))
+            elements.random_(0, 2, generator=rng).neg_()
+        else:
+            self.b.view(torch.int32).random_(-(1 << 31), 1 << 31, generator=rng)
+            if self.same_x:
+                self.b.view(torch.int64).bitwise_and_(self.x[:8].view(torch.int64))
+
+    def mix(self, to: torch.Tensor, at_a: int, at_b: int) -> None:
+        """Write the input of the call that reads `a` from byte `at_a` and `b` from `at_b` on; to: uint8 [size]."""
+        import torch
+
+        packed = self.size // 8 * 8
+        a, x = (raw[at_a : at_a + self.size] for raw in (self.a, self.x))
+        b = self.b[at_b : at_b + min(self.size, self.round_bytes)]
+        if len(b) < self.size:
+            b = b.repeat(-(-self.size // len(b)))[: self.size]
+        if packed:
+            eights = [raw[:packed].view(torch.int64) for raw in (a, x, b)]
+            torch.bitwise_and(eights[1], eights[2], out=to[:packed].view(torch.int64))
+            to[:packed].view(torch.int64).bitwise_xor_(eights[0])
+        torch.bitwise_xor(a[packed:], x[packed:] & b[packed:], out=to[packed:])
+
+
+class Production:
+    """The inputs of every call of a contest, by argument set: written, and made once more to check them."""
+
+    def __init__(self, spec: Spec, workload: Workload, layout: Layout, device: str, evict_bytes: int) -> None:
+        self.spec, self.workload, self.layout, self.device = spec, workload, layout, device
+        steps = STEPS if device == "cuda" else HOST_STEPS
+        self.steps = steps
+        made = [tensor for tensor in spec.inputs if not is_kept(tensor)]
+        most = ROUND_BYTES if device == "cuda" else 1 << 62
+        self.mixtures = [Mixture(spec, tensor, workload, layout.sizes[tensor.name], steps, most) for tensor in made]
+        if len(spec.tensors) > MAX_TENSORS:
+            raise ValueError(
+                f"{spec.name} has {len(spec.tensors)} tensors; at most {MAX_TENSORS} can be timed in company"
+            )
+        self.kept = [tensor for tensor in spec.inputs if is_kept(tensor)]
+        self.evict_bytes = evict_bytes
+        self.size = 0
+        self.places: dict[str, int] = {}
+        """Where in the arena, after the argument sets, things lie that a GPU's kernels read."""
+        if device == "cuda":
+            at = -(-layout.size // 256) * 256
+            wanted = [(f"{m.tensor.name} {part}", m.bytes[part]) for m in self.mixtures for part in "axb"]
+            for name, size in (
+                *wanted,
+                ("secrets", 8 * layout.slots),
+                ("digests", 8 * layout.slots),
+                ("never", 256),
+                ("evict", evict_bytes),
+            ):
+                self.places[name] = at
+                at += -(-size // 256) * 256
+            self.size = at - layout.size
+
+    def open(self, arena: Arena, rng: torch.Generator) -> None:
+        """Draw what inputs are made from, and the constants."""
+        import torch
+
+        self.arena, self.rng = arena, rng
+        for mixture in self.mixtures:
+            for part in "axb":
+                if self.device == "cuda":
+                    at = self.places[f"{mixture.tensor.name} {part}"]
+                    raw = arena.view[at : at + mixture.bytes[part]]
+                else:
+                    raw = torch.empty(mixture.bytes[part], dtype=torch.uint8)
+                setattr(mixture, part, raw)
+            mixture.fill(rng)
+        self.offsets: dict[int, list[tuple[int, int]]] = {}
+        """On a CPU: argument set -> where its inputs were read from."""
+        self.secrets = [0] * self.layout.slots
+        self.began: int | None = None
+        """On a GPU: the digest that the first call of a sample starts from; None after several passes in a row."""
+        self.constants: dict[str, torch.Tensor] = {}
+        """As they must be; the arena's own the candidate could have written to."""
+        for tensor in self.kept:
+            view = self.layout.view(arena, tensor)
+            for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
+                draw(view[copy], tensor.values[0], self.workload, rng)
+            raw = self.layout.bytes_view(arena, tensor)
+            whole = -(-self.layout.sizes[tensor.name] // PACK_BYTES) * PACK_BYTES  # each copy where eight bytes begin
+            self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
+
+    def _words(self, name: str) -> torch.Tensor:
+        import torch
+
+        at = self.places[name]
+        return self.arena.view[at : at + 8 * self.layout.slots].view(torch.int64)
+
+    def renew(self, *, passes: int = 1) -> None:
+        """Before a sample of so many passes: secrets nobody knows, other bits to mix in, another part of each constant."""
+        import torch
+
+        self._redraw_constants()
+        if self.device != "cuda":
+            return
+        for mixture in self.mixtures:
+            mixture.renew(self.rng)
+        self.secrets = [secrets.randbits(64) for _ in self.secrets]
+        signed = [value - (1 << 64) if value >> 63 else value for value in self.secrets]
+        self._words("secrets").copy_(torch.tensor(signed, dtype=torch.int64))
+        self.began = secrets.randbits(62)
+        self._words("digests").fill_(self.began)
+        if passes > 1:
+            self.began = None
+
+    def _redraw_constants(self) -> None:
+        """One copy of each that was drawn whole, or a part of it where that is large; at random a single element."""
+        import torch
+
+        for tensor in self.kept:
+            view = self.layout.view(self.arena, tensor)
+            copy = secrets.randbelow(len(view))
+            flat, kind = view[copy].view(-1), tensor.values[0].partition(":")[0]
+            first, count = 0, len(flat)
+            if kind in ELEMENTWISE:
+                most = REDRAWN_BYTES[self.device] // flat.element_size()
+                count = 1 if secrets.randbelow(4) == 0 else min(len(flat), most)
+                first = secrets.randbelow(len(flat) - count + 1)
+            draw(
+                flat[first : first + count] if kind in ELEMENTWISE else view[copy],
+                tensor.values[0],
+                self.workload,
+                self.rng,
+            )
+            size = flat.element_size()
+            at = slice(first * size, (first + count) * size)
+            self.constants[tensor.name][copy][at] = flat.view(torch.uint8)[at]
+
+    def produce(self, slots: list[int]) -> None:
+        """On a CPU: write the inputs of these argument sets anew, and poison their outputs."""
+        step = PACK_BYTES // 2
+        for slot in slots:
+            self.offsets[slot] = []
+            for mixture in self.mixtures:
+                at = (secrets.randbelow(self.steps) * step, secrets.randbelow(self.steps) * step)
+                self.offsets[slot].append(at)
+                mixture.mix(self.layout.bytes_view(self.arena, mixture.tensor)[slot], *at)
+            for tensor in self.spec.outputs:
+                if tensor.role == "output":
+                    self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
+
+    def forget(self, slots: list[int]) -> None:
+        """On a CPU: take what was written for these argument sets out of all caches."""
+        for slot in slots:
+            for tensor in self.spec.tensors:
+                if not is_kept(tensor):
+                    raw = self.layout.bytes_view(self.arena, tensor)[slot]
+                    _flusher().forget(ctypes.c_void_p(raw.data_ptr()), ctypes.c_int64(len(raw)))
+
+    def last_digest(self) -> int:
+        """On a GPU: what lies there of the last argument set's call."""
+        return int(self._words("digests")[-1])
+
+    def _offsets(self, slot: int) -> list[tuple[int, int]]:
+        """Where each input of that call was read from."""
+        if self.device != "cuda":
+            return self.offsets[slot]
+        seen = self.began if slot == 0 else int(self._words("digests")[slot - 1])
+        assert seen is not None
+        key = mixed(self.secrets[slot] ^ (seen & _M64))
+        return [
+            (
+                mixed((key + 2 * at) & _M64) % mixture.steps_a * PACK_BYTES,
+                mixed((key + 2 * at + 1) & _M64) % self.steps * PACK_BYTES,
+            )
+            for at, mixture in enumerate(self.mixtures)
+        ]
+
+    def inputs(self, slot: int) -> dict[str, torch.Tensor]:
+        """The inputs that the call on that argument set had, made once more; shape and dtype of the spec."""
+        import torch
+
+        made: dict[str, torch.Tensor] = {}
+        offsets = dict(zip((m.tensor.name for m in self.mixtures), self._offsets(slot), strict=True))
+        by_name = {m.tensor.name: m for m in self.mixtures}
+        for tensor in self.spec.inputs:
+            dtype = getattr(torch, self.spec.dtype(tensor, self.workload))
+            shape = self.spec.shape(tensor, self.workload.axes)
+            if tensor.name in by_name:
+                raw = torch.empty(self.layout.sizes[tensor.name], dtype=torch.uint8, device=self.arena.view.device)
+                by_name[tensor.name].mix(raw, *offsets[tensor.name])
+            else:
+                raw = self.constants[tensor.name][self.layout.copy(tensor, slot)]
+            made[tensor.name] = raw.view(dtype).view(shape)
+        return made
+
+    def digests_agree(self, slot: int) -> bool:
+        """On a GPU: whether the consumer of that call has read what lies there now."""
+        outputs = [self.layout.bytes_view(self.arena, tensor)[slot] for tensor in self.spec.outputs]
+        return digest(outputs) == int(self._words("digests")[slot]) & _M64
+
+    def constants_intact(self) -> str:
+        """Which constant has been written to, or ""."""
+        import torch
+
+        for name, right in self.constants.items():
+            tensor = next(tensor for tensor in self.kept if tensor.name == name)
+            if not torch.equal(self.layout.bytes_view(self.arena, tensor), right):
+                return name
+        return ""
+
+    def message(self, company: str) -> dict[str, Any]:
+        """What a worker needs to launch the neighbours of each argument set's call (see worker.Company)."""
+        layout = self.layout
+
+        def place(tensor: Tensor) -> list[int]:
+            return [layout.offsets[tensor.name], layout.strides[tensor.name], layout.sizes[tensor.name]]
+
+        def parts(mixture: Mixture) -> list[int]:
+            a, x, b = (self.places[f"{mixture.tensor.name} {part}"] for part in "axb")
+            return [a, -1 if mixture.same_x else x, b, mixture.round_bytes // PACK_BYTES, mixture.steps_a]
+
+        pieces = [[*place(mixture.tensor), *parts(mixture)] for mixture in self.mixtures]
+        return {
+            "arena": self.arena.id,
+            "neighbour": NEIGHBOURS[company],
+            "apart": company == "alone",
+            "steps": self.steps,
+            "pieces": pieces,
+            "poisoned": [place(tensor) for tensor in self.spec.outputs if tensor.role == "output"],
+            "outputs": [place(tensor) for tensor in self.spec.outputs],
+            "secrets": self.places["secrets"],
+            "digests": self.places["digests"],
+            "never": self.places["never"],
+            "programmatic": company in ("pdl", "early"),
+            "evict": [self.places["evict"], self.evict_bytes],
+        }

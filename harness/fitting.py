@@ -1,0 +1,49 @@
+"""Which workloads a machine can judge, decided from their sizes alone: nothing is drawn to find out."""
+
+from __future__ import annotations
+
+import math
+
+from kernels.catalog import KernelError
+from kernels.spec import DTYPE_BYTES, Spec, Workload
+
+JUDGING_FACTOR = 24
+"""A workload is left out where the device has not so many times the bytes that its tensors hold or that a call moves: its
+reference in fp64, that one's intermediate results and the tolerance are up to twenty times as large."""
+
+
+def needed_bytes(spec: Spec, workload: Workload) -> int:
+    """Memory that judging one workload takes. A gather's table counts whole, however little of it a call touches."""
+    held = sum(
+        math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
+        for tensor in spec.tensors
+    )
+    return JUDGING_FACTOR * max(held, spec.read_bytes(workload) + spec.write_bytes(workload))
+
+
+def too_large(spec: Spec, workload: Workload, device_bytes: int) -> str:
+    """Why the device cannot judge it, "" where it can."""
+    needed = needed_bytes(spec, workload)
+    if needed <= device_bytes:
+        return ""
+    return (
+        f"{workload.label} needs {needed / 2**30:,.1f} GiB to be judged ({JUDGING_FACTOR} times its tensors), "
+        f"and this device has {device_bytes / 2**30:,.1f} GiB"
+    )
+
+
+def left_out(spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: int) -> tuple[str, ...]:
+    """One sentence for each workload of the spec that the device cannot judge, held-out ones included."""
+    suite = (*spec.suite(on), *spec.suite(on, held_out=True))
+    reasons = [too_large(spec, workload, device_bytes) for workload in suite if workload.dtype in dtypes]
+    return tuple(f"left out, too large: {reason}" for reason in reasons if reason)
+
+
+def require_timed(spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: int) -> None:
+    """Raises KernelError where no timed workload that agents may see is left for these dtypes."""
+    suite = [workload for workload in spec.suite(on) if workload.dtype in dtypes and workload.timed]
+    if not any(not too_large(spec, workload, device_bytes) for workload in suite):
+        raise KernelError(
+            f"{spec.name} has no timed workload that fits device {on} and dtype {', '.join(dtypes)}"
+            + "".join(f"; {notice}" for notice in left_out(spec, on, dtypes, device_bytes))
+        )

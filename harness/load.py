@@ -1,0 +1,113 @@
+"""Who else uses this machine while something is timed: other processes' share of the CPU, and other measurements.
+
+On Linux only, from /proc: a machine that does not say is taken to be idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+DISTURBED = 0.1
+"""Of the machine's CPU time: more than the background of an idle machine takes, and enough to be felt on two cores."""
+
+
+def others_at_work(seconds: float = 0.2) -> float:
+    """Share of this machine's CPU time (0 to 1) that other processes take, watched for so long."""
+    watch = Watch()
+    time.sleep(seconds)
+    return watch.share()
+
+
+class Watch:
+    """From its making on: what share of the machine's CPU time went to processes that are not ours."""
+
+    def __init__(self) -> None:
+        self.began, self.busy, self.own = time.monotonic(), _busy_s(), _own_s()
+
+    def share(self) -> float:
+        """0 to 1; a process of ours that ended unseen counts as another's, for the little that it did since."""
+        passed = (time.monotonic() - self.began) * (os.cpu_count() or 1)
+        others = (_busy_s() - self.busy) - (_own_s() - self.own)
+        return min(max(others / passed, 0.0), 1.0) if passed else 0.0
+
+    def said(self) -> list[str]:
+        """A warning for what was timed meanwhile, or nothing."""
+        share = self.share()
+        return (
+            [f"other processes took {share:.0%} of this machine's CPU while it was timed"] if share >= DISTURBED else []
+        )
+
+
+def _busy_s() -> float:
+    """CPU seconds that the whole machine has worked, stolen ones included."""
+    try:
+        first = Path("/proc/stat").read_text().partition("\n")[0].split()
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _waiting, *more = (int(field) for field in first[1:])
+    return (user + nice + system + sum(more[:3])) / TICKS_PER_S  # what follows, guests, is in user already
+
+
+def _own_s() -> float:
+    """CPU seconds of this process and its descendants, of those too that have ended and were waited for."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # gone meanwhile
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), sum(int(field) for field in fields[11:15])
+    ours, found = {os.getpid()}, True
+    while found:
+        found = {pid for pid, parent in parents.items() if parent in ours} - ours
+        ours |= found
+    return sum(ticks.get(pid, 0) for pid in ours) / TICKS_PER_S
+
+
+@contextmanager
+def announced() -> Iterator[tuple[str, ...]]:
+    """Held while something is timed here: gives sentences about who else is at work, and lets others know of this.
+
+    Advice only, and it never waits. Another measurement is seen where it is of the same user.
+    """
+    said = []
+    share = others_at_work()
+    with _measuring() as other:
+        if other is not None:
+            said.append(
+                f"another Astrolabe is measuring on this machine (process {other}): the two disturb each other, and "
+                "intervals come out wider"
+            )
+        if share >= DISTURBED:
+            said.append(f"other processes take {share:.0%} of this machine's CPU: intervals come out wider")
+        yield tuple(said)
+
+
+@contextmanager
+def _measuring() -> Iterator[int | None]:
+    path = Path(tempfile.gettempdir()) / f"astrolabe-measuring-{os.getuid()}"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:  # somebody else's file under that name, no room: nothing is known
+        yield None
+        return
+    try:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: a forked worker would go on holding it
+        except OSError:
+            pid = os.pread(handle, 20, 0).decode(errors="replace").strip()
+            yield int(pid) if pid.isdigit() else 0
+        else:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
+            yield None
+    finally:
+        os.close(handle)

@@ -1,0 +1,101 @@
+"""What must hold of outputs that have many right answers: a random sample, a numbering in any order.
+
+A kernel's `properties.py`, executed in the parent only and hidden from candidates as the reference is, defines
+
+- `violated(inputs, outputs, sizes) -> str`: of one call, "" or which property is violated, one sentence. Tensors by
+  name, `sizes` the workload's axes and the spec's scalars; an output whose used length another one states (`Tensor.used`) is cut to it. Outputs may hold anything:
+  look at ranges before you index with them;
+- and, for what shows only over many calls (every position equally likely, the same seed twice), both of
+  `several(inputs, sizes) -> list[dict]`: the inputs of each call, made from drawn ones of the same shapes and dtypes; an
+  empty list where this workload is not the one to ask, and
+  `violated_together(calls, sizes) -> str`: of `[(inputs, outputs), ...]` in the same order.
+
+A test that can fail by chance says how often: kernels/chance.py has the rate and the two tests that samplers need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kernels.catalog import Kernel, KernelError
+from kernels.spec import Spec, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+NONE = -1
+"""An id that is none: padding in a list of ids."""
+
+
+def law(
+    kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
+) -> Callable[[dict[str, torch.Tensor]], str] | None:
+    """Outputs by name -> "" or which property is violated; None where the kernel has no properties.py."""
+    module = kernel.properties
+    if module is None:
+        return None
+    sizes = workload.axes | kernel.spec.scalars
+    return lambda outputs: _said(kernel, "violated", module.violated(inputs, outputs, sizes))
+
+
+def several(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """The inputs of the calls that are judged together; empty where there are none."""
+    module = kernel.properties
+    if module is None or not hasattr(module, "several"):
+        return []
+    calls = module.several(inputs, workload.axes | kernel.spec.scalars)
+    for call in calls:
+        for name, values in call.items():
+            if name not in inputs or values.shape != inputs[name].shape or values.dtype != inputs[name].dtype:
+                raise KernelError(f"{kernel.folder / 'properties.py'}: several() changed the shape or dtype of {name}")
+    return calls
+
+
+def violated_together(
+    kernel: Kernel, workload: Workload, calls: list[dict[str, torch.Tensor]], outputs: list[dict[str, torch.Tensor]]
+) -> str:
+    """ "" or what is violated of several calls, each of which is right by itself."""
+    module = kernel.properties
+    assert module is not None
+    pairs = [(inputs, used_only(kernel.spec, left)) for inputs, left in zip(calls, outputs, strict=True)]
+    said = module.violated_together(pairs, workload.axes | kernel.spec.scalars)
+    return _said(kernel, "violated_together", said)
+
+
+def used_only(spec: Spec, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The outputs, those with a stated length (`Tensor.used`) cut to what their call says, within their capacity."""
+    lengths = {t.name: max(int(outputs[t.used]), 0) for t in spec.outputs if t.used is not None}
+    return {name: values[: lengths.get(name, len(values))] for name, values in outputs.items()}
+
+
+def _said(kernel: Kernel, function: str, answer: object) -> str:
+    if not isinstance(answer, str):
+        raise KernelError(f"{kernel.folder / 'properties.py'}: {function}() returned {answer!r}, not a sentence or ''")
+    return answer
+
+
+def draw_integers(view: torch.Tensor, kind: str, limit: int, rng: torch.Generator) -> None:
+    """Fill an integer tensor in place.
+
+    `bits`: any non-negative value; `padded`: ids below `limit`, one in eight of them none (-1); `offsets`: non-decreasing
+    from 0 to `limit`, steps lognormal as degrees of graphs are (sigma 1.6), one in twenty of them empty.
+    """
+    import torch
+
+    if view.dtype.is_floating_point:
+        raise ValueError(f"{kind!r} needs an integer tensor")
+    if kind == "bits":
+        view.random_(generator=rng)
+        return
+    if kind == "padded":
+        view.random_(0, limit, generator=rng)
+        view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
+        return
+    steps = torch.randn(len(view) - 1, generator=rng, device=view.device, dtype=torch.float64).mul_(1.6).exp_()
+    steps.masked_fill_(torch.rand(steps.shape, generator=rng, device=view.device) < 0.05, 0.0)
+    if not bool(steps.any()):
+        steps.fill_(1.0)
+    upto = steps.cumsum(0)
+    view[0] = 0
+    view[1:] = (upto / upto[-1] * limit).round_().clamp_max_(limit)

@@ -1,0 +1,138 @@
+"""What a sample without replacement must keep: its rows, its sizes, no position twice, and all subsets equally likely."""
+
+import torch
+
+from kernels.chance import FALSE_ALARM, off_mean, too_uneven
+
+CALLS = 15
+"""Calls of different seeds that are judged together: at 4,096 rows some 60,000 samples."""
+CHUNK_EDGES = 1 << 24
+"""Neighbours that are sorted at once."""
+
+
+def violated(inputs, outputs, sizes) -> str:
+    rowptr, col, frontier, picked = inputs["rowptr"], inputs["col"], inputs["frontier"].long(), outputs["picked"].long()
+    nodes, fanout = sizes["nodes"], sizes["fanout"]
+    first = rowptr[frontier.clamp_min(0)]
+    degree = torch.where(frontier >= 0, rowptr[frontier.clamp_min(0) + 1] - first, 0)
+    wanted = torch.arange(fanout, device=picked.device) < degree.clamp_max(fanout)[:, None]
+    if bool((wanted & ((picked < 0) | (picked >= nodes))).any()):
+        row = int((wanted & ((picked < 0) | (picked >= nodes))).any(dim=1).nonzero()[0])
+        return f"row {row} of degree {int(degree[row])} holds {picked[row].tolist()}, should be {int(wanted[row].sum())} ids"
+    if bool((~wanted & (picked != -1)).any()):
+        row = int((~wanted & (picked != -1)).any(dim=1).nonzero()[0])
+        return f"row {row} of degree {int(degree[row])} holds {picked[row].tolist()}: behind its picks must be -1"
+    upto, at = degree.cumsum(0), 0
+    while at < len(frontier):
+        before = int(upto[at - 1]) if at else 0
+        end = max(at + 1, int(torch.searchsorted(upto, before + CHUNK_EDGES)))
+        if said := _foreign(col, first[at:end], degree[at:end], picked[at:end], at, nodes):
+            return said
+        at = end
+    return ""
+
+
+def _foreign(col, first, degree, picked, begins, nodes) -> str:
+    """Whether a row picked what it has not, or more often than it has: each (row, id) as one number."""
+    rows = torch.arange(len(degree), device=col.device)
+    owner = torch.repeat_interleave(rows, degree)
+    within = torch.arange(len(owner), device=col.device) - (degree.cumsum(0) - degree)[owner]
+    have, times = torch.unique(owner * nodes + col[first[owner] + within], return_counts=True)
+    keys = (rows[:, None] * nodes + picked)[picked >= 0]
+    if not len(keys):
+        return ""
+    got, often = torch.unique(keys, return_counts=True)
+    at = torch.searchsorted(have, got).clamp_max(len(have) - 1)
+    foreign = have[at] != got
+    if bool(foreign.any()):
+        key = int(got[foreign][0])
+        return f"row {begins + key // nodes} picked {key % nodes}, which is none of its neighbours"
+    if bool((often > times[at]).any()):
+        key = int(got[often > times[at]][0])
+        return f"row {begins + key // nodes} picked a position of neighbour {key % nodes} twice"
+    return ""
+
+
+def _degrees(fanout: int) -> tuple[int, ...]:
+    """One more than the fanout, where Floyd's method shows its bounds; two more, where every subset can be counted."""
+    return fanout + 1, fanout + 2, 4 * fanout
+
+
+def several(inputs, sizes) -> list:
+    """The calls of CALLS seeds, half of them consecutive, and the first again.
+
+    Node v has degree `_degrees()[v % 3]` and the neighbours v, v + 1, ..., so that a picked id says its position. Rows
+    come in a random order and, where there are more rows than nodes, repeatedly.
+    """
+    nodes, rows, degrees = sizes["nodes"], sizes["rows"], _degrees(sizes["fanout"])
+    device = inputs["col"].device
+    degree = torch.tensor(degrees, device=device).repeat(nodes // 3 + 1)[:nodes]
+    rowptr = torch.zeros_like(inputs["rowptr"])
+    rowptr[1:] = degree.cumsum(0)
+    if rows < 1000 or nodes < degrees[-1] or int(rowptr[-1]) > sizes["edges"]:
+        return []
+    owner = torch.repeat_interleave(torch.arange(nodes, device=device), degree)
+    col = torch.zeros_like(inputs["col"])
+    col[: len(owner)] = ((owner + torch.arange(len(owner), device=device) - rowptr[owner]) % nodes).to(col.dtype)
+    frontier = torch.cat([torch.randperm(nodes, device=device) for _ in range(-(-rows // nodes))])[:rows]
+    base = int(inputs["seed"]) % (1 << 62)
+    seeds = [base + i for i in range(CALLS // 2)]
+    seeds += torch.randint(1 << 62, (CALLS - len(seeds),)).tolist()
+    given = {"rowptr": rowptr, "col": col, "frontier": frontier.to(inputs["frontier"].dtype)}
+    return [given | {"seed": torch.full_like(inputs["seed"], seed)} for seed in [*seeds, seeds[0]]]
+
+
+def violated_together(calls, sizes) -> str:
+    first, last = calls[0], calls[-1]
+    if not torch.equal(first[1]["picked"], last[1]["picked"]):
+        return "the same seed gave two samples of the same rows"
+    frontier, fanout = first[0]["frontier"].long(), sizes["fanout"]
+    picked = torch.stack([outputs["picked"].long() for _, outputs in calls[:-1]])
+    for number, degree in enumerate(_degrees(fanout)):
+        mine = frontier % 3 == number
+        positions = (picked[:, mine] - frontier[mine][:, None]) % sizes["nodes"]
+        taken = torch.zeros((*positions.shape[:2], degree), device=picked.device).scatter_(2, positions, 1.0)
+        if said := _uneven(taken, fanout) or _dependent(taken, fanout):
+            return f"rows of degree {degree} at fanout {fanout}: {said}"
+    return ""
+
+
+ALARM = FALSE_ALARM / (3 * (4 + CALLS))
+"""Of each single test: there are 3 degrees, 4 tests of every kind and one for each distance of two calls."""
+
+
+def _uneven(taken, fanout) -> str:
+    """Tests of one row's sample. taken [calls, rows, degree]: 1 where that position was picked."""
+    calls, rows, degree = taken.shape
+    n, p = calls * rows, fanout / degree
+    counts = taken.sum(dim=(0, 1))
+    if said := too_uneven(counts, n * p, n * p * (1 - p) * degree / (degree - 1), ALARM):
+        return f"positions are not equally likely: {said}"
+    if degree == fanout + 2:  # the two that were left out say the whole subset
+        left = (1 - taken).reshape(n, degree).topk(2, dim=1).indices.sort(dim=1).values
+        pairs = torch.bincount(left[:, 0] * degree + left[:, 1], minlength=degree * degree)
+        upper = torch.ones(degree, degree, device=taken.device).triu(1).flatten() > 0
+        share = n / int(upper.sum())
+        if said := too_uneven(pairs[upper], share, share, ALARM):
+            return f"subsets of positions are not equally likely: {said}"
+    adjacent = (taken * taken.roll(1, dims=2)).sum(dim=2)
+    spread = max(float(adjacent.double().var()), 1e-9)
+    if said := off_mean(adjacent, fanout * (fanout - 1) / (degree - 1), spread, ALARM):
+        return f"neighbouring positions are not picked as often as others: pairs a row {said}"
+    return ""
+
+
+def _dependent(taken, fanout) -> str:
+    """Tests of two samples: how many positions they share is hypergeometric where they are independent."""
+    calls, rows, degree = taken.shape
+    mean = fanout * fanout / degree
+    variance = mean * (1 - fanout / degree) * (degree - fanout) / (degree - 1)
+    for what, other in (("the next row", taken[:, 1::2]), ("a far row", taken[:, 1::2].roll(rows // 4, dims=1))):
+        shared = (taken[:, ::2][:, : other.shape[1]] * other).sum(dim=2)
+        if said := off_mean(shared, mean, variance, ALARM):
+            return f"rows are not independent: with {what} of its degree a row shares {said} positions"
+    for apart in range(1, calls):
+        shared = (taken[apart:] * taken[:-apart]).sum(dim=2)
+        if said := off_mean(shared, mean, variance, ALARM):
+            return f"calls are not independent: a row shares with itself {apart} seeds later {said} positions"
+    return ""

@@ -1,0 +1,337 @@
+// SALIENT's route on the CPU: threads that each prepare a whole batch (sample every hop, renumber, copy feature rows and
+// labels) into one of a few slots that are used again and again. Whoever waits sleeps on a condition variable.
+//
+// Sampling is Robert Floyd's, with its bound mended: random numbers are counted from (seed of the batch and hop, row), the
+// same ones that kernels/sample_neighbors counts on, so a batch is the same whoever makes it. At each hop neighbours are
+// sampled for all nodes seen so far (message-flow layers, as SALIENT; not the newest only).
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr uint64_t STEP = 0x9e3779b97f4a7c15ull;
+constexpr int BLOCK = 32;  // rows whose misses are in flight together
+
+inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+inline int64_t below(uint64_t random, int64_t limit) {
+    return static_cast<int64_t>((static_cast<unsigned __int128>(random) * static_cast<uint64_t>(limit)) >> 64);
+}
+
+struct Graph {
+    const int64_t* rowptr;
+    const int32_t* col;
+    const char* features;
+    int64_t row_bytes;
+    const int64_t* labels;
+};
+
+struct Slot {
+    int32_t* nodes;      // [most nodes], those of the batch first
+    int32_t* local;      // hops one behind another, each [its rows, its fanout]
+    char* rows;          // [most nodes, row_bytes]
+    int64_t* labels;     // [batch size]
+    int64_t counts[16];  // nodes known before each hop, and after the last
+};
+
+// Global id -> local number. Entries of an earlier batch are told by their stamp, so nothing is cleared between batches.
+class Numbers {
+public:
+    explicit Numbers(int64_t most) {
+        int64_t size = 1024;
+        while (size < 2 * most) {
+            size *= 2;
+        }
+        entries.resize(static_cast<size_t>(size));
+        mask = static_cast<uint32_t>(size - 1);
+    }
+
+    void begin() {
+        if (++stamp == 0) {
+            std::memset(entries.data(), 0, entries.size() * sizeof(Entry));
+            stamp = 1;
+        }
+    }
+
+    void prefetch(int32_t id) const { __builtin_prefetch(&entries[place(id)], 1); }
+
+    // The number of id; `next` where it is new, and `fresh` says which.
+    int32_t number(int32_t id, int32_t next, bool* fresh) {
+        uint32_t at = place(id);
+        while (entries[at].stamp == stamp && entries[at].id != id) {
+            at = (at + 1) & mask;
+        }
+        *fresh = entries[at].stamp != stamp;
+        if (*fresh) {
+            entries[at] = Entry{stamp, id, next};
+        }
+        return entries[at].number;
+    }
+
+private:
+    struct Entry {
+        uint32_t stamp;
+        int32_t id;
+        int32_t number;
+    };
+
+    uint32_t place(int32_t id) const { return static_cast<uint32_t>(static_cast<uint32_t>(id) * STEP >> 32) & mask; }
+
+    std::vector<Entry> entries;
+    uint32_t mask = 0;
+    uint32_t stamp = 0;
+};
+
+// One hop: for the first `rows` of `nodes` up to `fanout` neighbours each; returns how many nodes are known afterwards.
+int64_t sample_hop(
+    const Graph& graph, Numbers& numbers, int32_t* nodes, int64_t rows, int64_t known, int fanout, uint64_t seed,
+    int32_t* local, int64_t* places) {
+    const uint64_t call = mix(seed + STEP);
+    for (int64_t begin = 0; begin < rows; begin += BLOCK) {
+        const int64_t end = begin + BLOCK < rows ? begin + BLOCK : rows;
+        for (int64_t row = end; row < end + BLOCK && row < rows; ++row) {
+            __builtin_prefetch(graph.rowptr + nodes[row]);
+        }
+        for (int64_t row = begin; row < end; ++row) {
+            int64_t* mine = places + (row - begin) * fanout;
+            const int64_t first = graph.rowptr[nodes[row]];
+            const int64_t degree = graph.rowptr[nodes[row] + 1] - first;
+            if (degree <= fanout) {
+                for (int i = 0; i < fanout; ++i) {
+                    mine[i] = i < degree ? first + i : -1;
+                }
+            } else {
+                const uint64_t key = mix(call ^ (static_cast<uint64_t>(row) * 0xd1342543de82ef95ull + 1));
+                for (int i = 0; i < fanout; ++i) {
+                    const int64_t last = degree - fanout + i;
+                    const int64_t at = first + below(mix(key + STEP * static_cast<uint64_t>(i)), last + 1);
+                    bool taken = false;
+                    for (int before = 0; before < i; ++before) {
+                        taken |= mine[before] == at;
+                    }
+                    mine[i] = taken ? first + last : at;
+                }
+            }
+            for (int i = 0; i < fanout; ++i) {
+                __builtin_prefetch(graph.col + (mine[i] < 0 ? first : mine[i]));
+            }
+        }
+        int32_t* out = local + begin * fanout;
+        const int64_t count = (end - begin) * fanout;
+        for (int64_t i = 0; i < count; ++i) {
+            out[i] = places[i] < 0 ? -1 : graph.col[places[i]];
+            if (out[i] >= 0) {
+                numbers.prefetch(out[i]);
+            }
+        }
+        for (int64_t i = 0; i < count; ++i) {
+            if (out[i] >= 0) {
+                bool fresh;
+                const int32_t id = out[i];
+                out[i] = numbers.number(id, static_cast<int32_t>(known), &fresh);
+                if (fresh) {
+                    nodes[known++] = id;
+                }
+            }
+        }
+    }
+    return known;
+}
+
+class Loader {
+public:
+    Loader(
+        const Graph& graph, const int64_t* fanouts, int64_t hops, int64_t batch, int64_t most, int64_t threads,
+        std::vector<Slot> slots)
+        : graph(graph), fanouts(fanouts, fanouts + hops), batch(batch), most(most), slots(std::move(slots)),
+          done(this->slots.size(), -1) {
+        for (int64_t i = 0; i < threads; ++i) {
+            workers.emplace_back([this] { work(); });
+        }
+    }
+
+    ~Loader() {
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            closing = true;
+        }
+        wake_workers.notify_all();
+        for (std::thread& worker : workers) {
+            worker.join();
+        }
+    }
+
+    // Batches of these ids, in order; the last may be smaller. What an earlier epoch left undone is dropped.
+    void begin(const int64_t* given, int64_t count, int64_t seed) {
+        std::unique_lock<std::mutex> guard(lock);
+        ++epoch;
+        total = taken = released = delivered = 0;
+        wake_consumer.wait(guard, [this] { return busy == 0; });
+        std::fill(done.begin(), done.end(), -1);
+        ids.assign(given, given + count);
+        epoch_seed = seed;
+        total = (count + batch - 1) / batch;
+        guard.unlock();
+        wake_workers.notify_all();
+    }
+
+    // The slot of the next batch, waiting for it; -1 at the end of the epoch.
+    int64_t next() {
+        std::unique_lock<std::mutex> guard(lock);
+        if (delivered == total) {
+            return -1;
+        }
+        const size_t at = static_cast<size_t>(delivered) % slots.size();
+        wake_consumer.wait(guard, [&] { return done[at] == delivered; });
+        ++delivered;
+        return static_cast<int64_t>(at);
+    }
+
+    // The oldest delivered batch is not needed any more.
+    void release() {
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            ++released;
+        }
+        wake_workers.notify_all();
+    }
+
+    const Slot& slot(int64_t at) const { return slots[static_cast<size_t>(at)]; }
+
+private:
+    void work() {
+        Numbers numbers(most);
+        int widest = 1;
+        for (const int64_t fanout : fanouts) {
+            widest = fanout > widest ? static_cast<int>(fanout) : widest;
+        }
+        std::vector<int64_t> places(static_cast<size_t>(BLOCK * widest));
+        std::unique_lock<std::mutex> guard(lock);
+        while (true) {
+            wake_workers.wait(guard, [this] {
+                return closing || (taken < total && taken < released + static_cast<int64_t>(slots.size()));
+            });
+            if (closing) {
+                return;
+            }
+            const int64_t mine = taken++;
+            const int64_t of = epoch;
+            ++busy;
+            guard.unlock();
+            prepare(mine, numbers, places.data());
+            guard.lock();
+            --busy;
+            if (of == epoch) {
+                done[static_cast<size_t>(mine) % slots.size()] = mine;
+            }
+            wake_consumer.notify_all();
+        }
+    }
+
+    void prepare(int64_t number, Numbers& numbers, int64_t* places) {
+        Slot& slot = slots[static_cast<size_t>(number) % slots.size()];
+        const int64_t first = number * batch;
+        const int64_t left = static_cast<int64_t>(ids.size()) - first;
+        int64_t known = left < batch ? left : batch;
+        numbers.begin();
+        for (int64_t i = 0; i < known; ++i) {
+            bool fresh;
+            slot.nodes[i] = static_cast<int32_t>(ids[static_cast<size_t>(first + i)]);
+            slot.labels[i] = graph.labels[slot.nodes[i]];
+            numbers.number(slot.nodes[i], static_cast<int32_t>(i), &fresh);
+        }
+        int32_t* local = slot.local;
+        for (size_t hop = 0; hop < fanouts.size(); ++hop) {
+            const int64_t rows = known;
+            const int fanout = static_cast<int>(fanouts[hop]);
+            slot.counts[hop] = rows;
+            const uint64_t seed = static_cast<uint64_t>(epoch_seed) + static_cast<uint64_t>(number) * 8 + hop;
+            known = sample_hop(graph, numbers, slot.nodes, rows, known, fanout, seed, local, places);
+            local += rows * fanout;
+        }
+        slot.counts[fanouts.size()] = known;
+        if (graph.features == nullptr) {
+            return;
+        }
+        for (int64_t i = 0; i < known; ++i) {
+            if (i + 8 < known) {
+                const char* ahead = graph.features + slot.nodes[i + 8] * graph.row_bytes;
+                for (int64_t at = 0; at < graph.row_bytes; at += 64) {
+                    __builtin_prefetch(ahead + at);
+                }
+            }
+            std::memcpy(
+                slot.rows + i * graph.row_bytes, graph.features + slot.nodes[i] * graph.row_bytes,
+                static_cast<size_t>(graph.row_bytes));
+        }
+    }
+
+    const Graph graph;
+    const std::vector<int64_t> fanouts;
+    const int64_t batch;
+    const int64_t most;
+    std::vector<Slot> slots;
+    std::vector<int64_t> done;  // slot -> the batch that it holds whole, -1 for none
+    std::vector<int64_t> ids;
+    std::vector<std::thread> workers;
+    std::mutex lock;
+    std::condition_variable wake_workers;
+    std::condition_variable wake_consumer;
+    int64_t epoch = 0;
+    int64_t epoch_seed = 0;
+    int64_t total = 0;
+    int64_t taken = 0;
+    int64_t delivered = 0;
+    int64_t released = 0;
+    int64_t busy = 0;
+    bool closing = false;
+};
+
+}  // namespace
+
+extern "C" {
+
+// slots: four addresses each (nodes, local, rows, labels). features may be null: then no rows are copied.
+void* loader_open(
+    const int64_t* rowptr, const int32_t* col, const char* features, int64_t row_bytes, const int64_t* labels,
+    const int64_t* fanouts, int64_t hops, int64_t batch, int64_t most, int64_t threads, void* const* addresses,
+    int64_t slots) {
+    std::vector<Slot> made(static_cast<size_t>(slots));
+    for (int64_t i = 0; i < slots; ++i) {
+        Slot& slot = made[static_cast<size_t>(i)];
+        slot.nodes = static_cast<int32_t*>(addresses[4 * i]);
+        slot.local = static_cast<int32_t*>(addresses[4 * i + 1]);
+        slot.rows = static_cast<char*>(addresses[4 * i + 2]);
+        slot.labels = static_cast<int64_t*>(addresses[4 * i + 3]);
+    }
+    const Graph graph{rowptr, col, features, row_bytes, labels};
+    return new Loader(graph, fanouts, hops, batch, most, threads, std::move(made));
+}
+
+void loader_begin(void* loader, const int64_t* ids, int64_t count, int64_t seed) {
+    static_cast<Loader*>(loader)->begin(ids, count, seed);
+}
+
+// counts [hops + 1]: nodes known before each hop and after the last.
+int64_t loader_next(void* loader, int64_t* counts, int64_t hops) {
+    const int64_t at = static_cast<Loader*>(loader)->next();
+    if (at >= 0) {
+        std::memcpy(counts, static_cast<Loader*>(loader)->slot(at).counts, static_cast<size_t>(hops + 1) * sizeof(int64_t));
+    }
+    return at;
+}
+
+void loader_release(void* loader) { static_cast<Loader*>(loader)->release(); }
+
+void loader_close(void* loader) { delete static_cast<Loader*>(loader); }
+}

@@ -1,0 +1,117 @@
+"""Models over message-flow layers: GraphSAGE of our own, others out of PyTorch Geometric's layers.
+
+All take `(layers, x)`: layers as in Batch.hops but deepest first, int32 [rows, fanout] of places in the features or hidden
+rows below, -1 for none; and give logits, float32 [seeds, classes].
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from minibatch.graphs import GraphError
+
+NAMES = ("sage", "gat", "gin", "sage-ri")
+Aggregate = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""(h [sources, width], ids int32 [rows, fanout]) -> (h[:rows], mean of h[ids])."""
+
+
+def self_and_mean(h: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by torch alone: a bag of embeddings is the mean of the rows that it names."""
+    some = ids >= 0
+    count = some.sum(dim=1)
+    mean = F.embedding_bag(ids[some].long(), h, count.cumsum(0) - count, mode="mean")
+    return h[: len(ids)], mean
+
+
+class Sage(nn.Module):
+    """GraphSAGE with mean aggregation as SALIENT trains it: no bias, ReLU, dropout between layers."""
+
+    def __init__(self, width: int, hidden: int, classes: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        sizes = [width, *[hidden] * (layers - 1), classes]
+        self.own = nn.ParameterList(_weight(a, b) for a, b in itertools.pairwise(sizes))
+        self.neighbours = nn.ParameterList(_weight(a, b) for a, b in itertools.pairwise(sizes))
+        self.dropout = dropout
+        self.aggregate: Aggregate = self_and_mean
+        self.activate = activate
+
+    def forward(self, layers: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        h = x
+        for number, ids in enumerate(layers):
+            h = self.layer(number, *self.aggregate(h, ids))
+        return h.float()
+
+    def layer(self, number: int, own: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        """The layer's output of rows and their neighbours' means, in the inputs' dtype."""
+        h = torch.addmm(own @ self.own[number].to(own.dtype), mean, self.neighbours[number].to(own.dtype))
+        if number == len(self.own) - 1:
+            return h
+        return self.activate(h, self.dropout) if self.training else F.relu(h)
+
+
+def activate(h: torch.Tensor, dropout: float) -> torch.Tensor:
+    """ReLU and dropout, between layers in training."""
+    return F.dropout(F.relu(h), dropout)
+
+
+def _weight(rows: int, columns: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(rows, columns)))
+
+
+class Geometric(nn.Module):
+    """A stack of PyTorch Geometric's convolutions; `gat` 4 heads, `gin` with two-layer perceptrons, `sage-ri` GraphSAGE
+    whose layers' outputs are all read by the classifier (SALIENT's SAGEResInception, without its batch norm)."""
+
+    def __init__(self, kind: str, width: int, hidden: int, classes: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        try:
+            from torch_geometric import nn as geometric
+        except ImportError:
+            raise GraphError(
+                f"--model {kind} is built of PyTorch Geometric's layers, which are not here: pip install torch-geometric "
+                "(or take --model sage)"
+            ) from None
+        self.kind, self.dropout = kind, dropout
+        inputs = [width, *[hidden] * (layers - 1)]
+        if kind == "gat":
+            made = [geometric.GATConv((n, n), hidden // 4, heads=4, add_self_loops=False) for n in inputs]
+        elif kind == "gin":
+            made = [
+                geometric.GINConv(nn.Sequential(nn.Linear(n, hidden), nn.ReLU(), nn.Linear(hidden, hidden)))
+                for n in inputs
+            ]
+        else:
+            made = [geometric.SAGEConv((n, n), hidden) for n in inputs]
+        self.convolutions = nn.ModuleList(made)
+        self.head = nn.Linear(hidden * layers if kind == "sage-ri" else hidden, classes)
+
+    def forward(self, layers: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        h, seeds, seen = x, len(layers[-1]), []
+        for convolution, ids in zip(self.convolutions, layers, strict=True):
+            rows = len(ids)
+            h = convolution((h, h[:rows]), edge_index(ids), size=(len(h), rows)) if self.kind != "gat" else convolution(
+                (h, h[:rows]), edge_index(ids)
+            )  # fmt: skip
+            h = F.dropout(F.relu(h), self.dropout, self.training)
+            seen.append(h[:seeds])
+        return self.head(torch.cat(seen, dim=1) if self.kind == "sage-ri" else h).float()
+
+
+def edge_index(ids: torch.Tensor) -> torch.Tensor:
+    """int64 [2, edges]: sources and rows of the neighbours that are there."""
+    rows, places = torch.nonzero(ids >= 0, as_tuple=True)
+    return torch.stack([ids[rows, places].long(), rows])
+
+
+def make(kind: str, width: int, hidden: int, classes: int, layers: int, dropout: float = 0.5) -> nn.Module:
+    """The named model with fresh weights. Raises GraphError for an unknown name or a missing package."""
+    if kind not in NAMES:
+        raise GraphError(f"there is no model {kind!r}; there is {', '.join(NAMES)}")
+    if kind == "sage":
+        return Sage(width, hidden, classes, layers, dropout)
+    return Geometric(kind, width, hidden, classes, layers, dropout)

@@ -1,0 +1,44 @@
+"""Compiled sources of this application and of kernels: built once by the harness's toolchains, kept by their content."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from pathlib import Path
+
+from harness import backends
+from harness.device import facts
+from harness.store import digest
+
+COMPILE_S = 300.0
+
+
+class NativeError(Exception):
+    """A source cannot be built here; one sentence that says why."""
+
+
+def cache_folder() -> Path:
+    """Where what is made once is kept: ASTROLABE_CACHE, else astrolabe in the user's cache folder."""
+    named = os.environ.get("ASTROLABE_CACHE")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "astrolabe"
+
+
+def library(source: str, device: str) -> ctypes.CDLL:
+    """The shared library of a C++ (device "cpu") or CUDA source ("cuda"). Raises NativeError."""
+    backend = backends.get(device)
+    if missing := backend.why_unavailable():
+        raise NativeError(missing)
+    known = facts(device)
+    kept = cache_folder() / "native" / f"{digest(source, backend.identity(known))}.so"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as made:
+            written = Path(made) / f"source{backend.SUFFIX}"
+            written.write_text(source)
+            artefact = Path(made) / "library.so"
+            done = backend.compile(written, artefact, known, COMPILE_S)
+            if not done.ok:
+                raise NativeError(f"a source does not compile for {device}: {done.log.strip()[:300]}")
+            artefact.rename(kept)
+    return ctypes.CDLL(str(kept))

@@ -1,0 +1,84 @@
+"""Several processes that train one model: started here or by torchrun, one a GPU, or on the CPU over gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from minibatch.graphs import GraphError
+
+RENDEZVOUS = "ASTROLABE_RENDEZVOUS"
+"""The file by which processes that `start` started find each other; torchrun's have an address and a port instead."""
+LOOK_S = 0.05
+GRACE_S = 0.5
+"""In which the kernel reports the process that died, where one that missed it ended first."""
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def ranks() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def started() -> bool:
+    """Whether this process is one of several that train together."""
+    return "RANK" in os.environ
+
+
+def join(device: str) -> None:
+    """Meet the other ranks; on a GPU take the rank's own."""
+    import torch
+    from torch import distributed
+
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    method = f"file://{os.environ[RENDEZVOUS]}" if RENDEZVOUS in os.environ else "env://"
+    backend = "nccl" if device == "cuda" else "gloo"
+    distributed.init_process_group(backend, init_method=method, rank=rank(), world_size=ranks())
+
+
+def leave() -> None:
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def start(words: list[str], count: int, checkpoint: Path) -> int:
+    """Run `python *words` as `count` ranks; 0 where all end well. Raises GraphError where one dies, after ending the rest."""
+    with tempfile.TemporaryDirectory() as meeting:
+        children = []
+        for number in range(count):
+            env = os.environ | {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(count)}
+            env[RENDEZVOUS] = f"{meeting}/rendezvous"
+            children.append(subprocess.Popen([sys.executable, *words], env=env))
+        try:
+            while any(child.poll() is None for child in children):
+                if any(child.returncode for child in children):
+                    time.sleep(GRACE_S)
+                    break
+                time.sleep(LOOK_S)
+            failed = [(n, child.poll()) for n, child in enumerate(children) if child.poll()]
+            if failed:
+                # Killed ones first: the others complain that it is gone.
+                number, code = min(failed, key=lambda one: one[1])
+                raise GraphError(_died(number, code, checkpoint))
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+    return 0
+
+
+def _died(number: int, code: int, checkpoint: Path) -> str:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    kept = (
+        f"the last checkpoint is {checkpoint}; go on with --resume" if checkpoint.exists() else "no epoch was finished"
+    )
+    return f"rank {number} {how}, so the others were ended too; {kept}"

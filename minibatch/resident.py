@@ -1,0 +1,366 @@
+"""The GPU route: graph and features resident on the device, sampling by our kernels, no host synchronisation in a step.
+
+Sizes that depend on the data stay on the device: buffers have capacities that were calibrated on a few batches, and ids
+behind what is used are -1. A batch that does not fit raises a flag on the device, which makes the optimizer leave its step
+out; the host reads the flags after the epoch, makes those batches' steps with exact sizes and counts them.
+
+On the CPU the same code runs with the kernels' C++ baselines, without streams and graphs: that is how it is tested.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import functional as F
+
+from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, require_fanouts
+from minibatch.graphs import Graph, GraphError
+from minibatch.models import Sage
+from minibatch.ops import Kernels, scratch_for
+
+CALIBRATED_ON = 16
+"""Batches whose largest sizes, and MARGIN more, are the capacities."""
+MARGIN = 1.06
+"""Of 1,179 batches of papers100M's shape sizes vary by some 1 % (standard deviation): a hub more or less."""
+WARM_STEPS = 3
+
+
+@dataclass
+class Sampled:
+    """One batch's neighbourhood. All int32 on the device but labels.
+
+    heads: the nodes known before each hop, global ids; picked: what was sampled for them, [rows, fanout] global ids;
+    local: the same as places among the nodes known after the hop (not of the last hop where it is fused).
+    """
+
+    labels: torch.Tensor
+    heads: list[torch.Tensor] = field(default_factory=list)
+    picked: list[torch.Tensor] = field(default_factory=list)
+    local: list[torch.Tensor] = field(default_factory=list)
+    totals: torch.Tensor | None = None
+    """int32 [relabelled hops]: how many nodes are known after each."""
+
+
+class Buffers:
+    """int32 buffers by name that stay where they are once they were asked for; or new ones each time (`kept` False)."""
+
+    def __init__(self, device: str, kept: bool) -> None:
+        self.device, self.kept = device, kept
+        self.held: dict[str, torch.Tensor] = {}
+
+    def get(self, name: str, size: int) -> torch.Tensor:
+        if not self.kept or name not in self.held:
+            self.held[name] = torch.empty(size, dtype=torch.int32, device=self.device)
+        return self.held[name]
+
+
+class Sampler:
+    """Samples the neighbourhoods of batches of seeds. `fused`: the last hop is not renumbered, its ids stay global."""
+
+    def __init__(self, graph: Graph, kernels: Kernels, fanouts: list[int], batch: int, *, fused: bool) -> None:
+        require_fanouts(fanouts)
+        self.graph, self.kernels, self.fanouts, self.batch, self.fused = graph, kernels, list(fanouts), batch, fused
+        self.device = str(graph.col.device.type)
+        self.relabelled = len(fanouts) - 1 if fused else len(fanouts)
+        self.capacities: list[int] = []
+        """Empty until `set_capacities`."""
+
+    def exact(self, seeds: torch.Tensor, draws: torch.Tensor) -> Sampled:
+        """Sizes as they are: the host waits for each hop. seeds int32 [rows], -1 behind them; draws int64 [hops]."""
+        seeds = seeds[seeds >= 0]
+        buffers = Buffers(self.device, kept=False)
+        most = most_nodes(len(seeds), self.fanouts, self.graph.nodes)
+        return self._sample(seeds, draws, buffers, most, exact=True)
+
+    def padded(self, seeds: torch.Tensor, draws: torch.Tensor, buffers: Buffers) -> Sampled:
+        """Sizes of the capacities, without waiting; whether they were enough is in `totals`."""
+        return self._sample(seeds, draws, buffers, self.capacities, exact=False)
+
+    def _sample(
+        self, seeds: torch.Tensor, draws: torch.Tensor, buffers: Buffers, sizes: list[int], *, exact: bool
+    ) -> Sampled:
+        found = Sampled(self._labels(seeds), totals=buffers.get("totals", self.relabelled))
+        rows = len(seeds)
+        ids = buffers.get("ids0", rows * (1 + self.fanouts[0]))
+        ids[:rows].copy_(seeds)
+        for hop, fanout in enumerate(self.fanouts):
+            head, picked = ids[:rows], ids[rows:].view(rows, fanout)
+            self.kernels.sample_neighbors(self.graph.rowptr, self.graph.col, head, draws[hop : hop + 1], picked)
+            found.heads.append(head)
+            found.picked.append(picked)
+            if hop == self.relabelled:
+                return found
+            following = self.fanouts[hop + 1] if hop + 1 < len(self.fanouts) else 0
+            room = min(sizes[hop + 1], len(ids))
+            after = buffers.get(f"ids{hop + 1}", room * (1 + following))
+            local, total = buffers.get(f"local{hop}", len(ids)), found.totals[hop : hop + 1]
+            after[:room].fill_(-1)
+            # Every hop has a table of its own: the next batch's may be at work beside this one's.
+            scratch = buffers.get(f"scratch{hop}", len(scratch_for(len(ids), "meta")))
+            self.kernels.relabel(ids, rows, after[:room], total, local, scratch)
+            found.local.append(local[rows:].view(rows, fanout))
+            if exact and int(total) < room:
+                room = max(1, int(total))
+                shorter = after.new_empty(room * (1 + following))
+                shorter[:room].copy_(after[:room])
+                after = shorter
+            ids, rows = after, room
+        found.heads.append(ids[:rows])
+        return found
+
+    def _labels(self, seeds: torch.Tensor) -> torch.Tensor:
+        return torch.where(seeds >= 0, self.graph.labels[seeds.long().clamp_min(0)], -1)
+
+    def overflowed(self, found: Sampled) -> torch.Tensor:
+        """float32 [], 1 where the batch did not fit its capacities."""
+        return (found.totals > self.room).any().float()
+
+    def set_capacities(self, capacities: list[int]) -> None:
+        """Nodes known before each hop, and after the last relabelled one: the sizes of padded batches from now on."""
+        self.capacities = list(itertools.accumulate(capacities, max))  # a hop's nodes are among the next one's
+        self.room = torch.tensor(self.capacities[1 : self.relabelled + 1], dtype=torch.int32, device=self.device)
+
+    def calibrate(self, ids: torch.Tensor) -> list[int]:
+        """Capacities from CALIBRATED_ON batches of these seeds. Returns them."""
+        known = [self.batch] * (self.relabelled + 1)
+        for number in range(CALIBRATED_ON):
+            at = torch.randint(len(ids), (min(self.batch, len(ids)),), device=ids.device)
+            seeds = padded_to(torch.unique(ids[at]), self.batch)
+            draws = torch.arange(len(self.fanouts), device=self.device) + (number << 8)
+            totals = self.exact(seeds, draws).totals.tolist()
+            known[1:] = [max(a, b) for a, b in zip(known[1:], totals, strict=True)]
+        most = most_nodes(self.batch, self.fanouts, self.graph.nodes)
+        rounded = [known[0], *(-(-int(n * MARGIN) // 256) * 256 for n in known[1:])]
+        self.set_capacities([min(a, b) for a, b in zip(rounded, most, strict=False)])
+        return self.capacities
+
+
+def padded_to(ids: torch.Tensor, size: int) -> torch.Tensor:
+    """int32 [size]: the ids, then -1."""
+    return F.pad(ids.to(torch.int32), (0, size - len(ids)), value=-1)
+
+
+@dataclass
+class ResidentEpoch:
+    """What one epoch did and took."""
+
+    number: int
+    seconds: float
+    loss: float
+    batches: int
+    edges: int
+    fallbacks: int
+    """Batches that did not fit their capacities and were made again with exact sizes."""
+
+
+class Trainer:
+    """Trains a GraphSAGE on a graph that is resident on its device.
+
+    padded: fixed sizes without synchronisation, otherwise exact ones; captured: steps are replays of a CUDA graph in which
+    the next batch is sampled beside the computation on this one (implies padded).
+    """
+
+    def __init__(
+        self, graph: Graph, model: Sage, kernels: Kernels, fanouts: list[int], batch: int, *, lr: float = 0.003,
+        fused: bool = True, padded: bool = True, captured: bool = False, seed: int = 0, ranks: int = 1,
+    ) -> None:  # fmt: skip
+        if not isinstance(model, Sage):
+            raise GraphError("the GPU route's kernels are GraphSAGE's; take --rung salient for other models")
+        self.graph, self.model, self.kernels, self.seed, self.ranks = graph, model, kernels, seed, ranks
+        self.sampler = Sampler(graph, kernels, fanouts, batch, fused=fused)
+        self.padded, self.captured, self.fused = padded or captured, captured, fused
+        self.device = self.sampler.device
+        model.aggregate = kernels.self_and_mean
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True, capturable=self.device == "cuda")
+        self.hops = len(fanouts)
+        self.buffers = [Buffers(self.device, kept=True) for _ in range(2)]
+        self.sampled: list[Sampled | None] = [None, None]
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+        self._room_for(-(-len(graph.train) // batch))
+
+    def _room_for(self, steps: int) -> None:
+        """Device-side state of an epoch of at most so many steps."""
+        device, batch = self.device, self.sampler.batch
+        self.order = torch.full((steps + 1, batch), -1, dtype=torch.int32, device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.finished = torch.zeros(1, dtype=torch.int64, device=device)
+        self.draws = torch.zeros(self.hops, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(steps + 1, device=device)
+        self.flags = torch.zeros(steps + 1, device=device)
+        self.edges = torch.zeros(1, dtype=torch.int64, device=device)
+        self.idle = torch.zeros((), device=device)
+        """1 while steps are made for their own sake (before a capture): the optimizer leaves them out."""
+
+    def begin(self, ids: torch.Tensor, number: int) -> int:
+        """Set the epoch's order of seeds (int64 ids); returns its number of batches."""
+        steps = -(-len(ids) // self.sampler.batch)
+        if steps >= len(self.order):
+            raise GraphError(f"an epoch of {steps} batches does not fit the room for {len(self.order) - 1}")
+        self.order.fill_(-1)
+        self.order.view(-1)[: len(ids)].copy_(ids)
+        for counter in (self.position, self.finished, self.flags, self.edges):
+            counter.zero_()
+        self.draws.copy_(torch.arange(self.hops) + batch_seed(self.seed, number))
+        return steps
+
+    def sample_next(self, slot: int) -> None:
+        """The next batch's neighbourhood into a slot; all sizes and counters stay on the device."""
+        seeds = self.order.index_select(0, self.position.clamp_max(len(self.order) - 1))[0]
+        if self.padded:
+            found = self.sampler.padded(seeds, self.draws, self.buffers[slot])
+        else:
+            found = self.sampler.exact(seeds, self.draws)
+        kept = self.sampled[slot]
+        if self.captured and kept is not None:
+            kept.labels.copy_(found.labels)  # the only tensor that is not in the slot's buffers
+        else:
+            self.sampled[slot] = found
+        for picked in found.picked:
+            self.edges += (picked >= 0).sum()
+        self.position += 1
+        self.draws += SEEDS_A_BATCH
+
+    def logits(self, found: Sampled) -> torch.Tensor:
+        """[rows of the batch, classes], in float32."""
+        features = self.graph.features
+        if self.fused:
+            own = self.kernels.gather_rows(features, found.heads[-1])
+            h = self.model.layer(0, own, self.kernels.gather_mean(features, found.picked[-1]))
+            layers = found.local[::-1]
+        else:
+            h, layers = self.kernels.gather_rows(features, found.heads[-1]), found.local[::-1]
+            h = self.model.layer(0, *self.model.aggregate(h, layers[0]))
+            layers = layers[1:]
+        for number, local in enumerate(layers, start=1):
+            h = self.model.layer(number, *self.model.aggregate(h, local))
+        return h.float()
+
+    def compute(self, found: Sampled) -> None:
+        """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit."""
+        loss = F.cross_entropy(self.logits(found), found.labels, ignore_index=-1)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        loss.backward()
+        flag = torch.maximum(self.sampler.overflowed(found), self.idle) if self.padded else self.idle.clone()
+        if self.ranks > 1:
+            self._reduce(flag)
+        self.optimizer.found_inf = flag
+        self.optimizer.step()
+        self.losses.index_copy_(0, self.finished, loss.detach().reshape(1))
+        self.flags.index_copy_(0, self.finished, flag.reshape(1))
+        self.finished += 1
+
+    def _reduce(self, flag: torch.Tensor) -> None:
+        """One all-reduce of all gradients and the flag: a step that one rank leaves out is left out by all."""
+        from torch import distributed
+
+        grads = [parameter.grad for parameter in self.model.parameters()]
+        flat = torch.cat([flag.reshape(1), *(grad.flatten() for grad in grads)])
+        distributed.all_reduce(flat)
+        flag.copy_((flat[0] > 0).float())
+        parts = (flat[1:] / self.ranks).split([grad.numel() for grad in grads])
+        for grad, part in zip(grads, parts, strict=True):
+            grad.copy_(part.view_as(grad))
+
+    def prepare(self) -> None:
+        """Calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
+        if not self.padded:
+            return
+        self.sampler.calibrate(self.graph.train)
+        self.begin(self.graph.train[: self.sampler.batch * WARM_STEPS], 0)
+        self.idle.fill_(1)
+        self.model.train()
+        try:
+            self._warm_up()
+        finally:
+            self.idle.zero_()
+
+    def _warm_up(self) -> None:
+        if not self.captured:
+            self.sample_next(0)
+            return
+        side, self.aside = torch.cuda.Stream(), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for slot in (0, 1, 0):
+                self.sample_next(slot)
+                self.compute(self.sampled[slot])
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        for slot in (0, 1):
+            captured = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+                now = torch.cuda.current_stream()
+                self.aside.wait_stream(now)
+                with torch.cuda.stream(self.aside):
+                    self.sample_next(1 - slot)
+                self.compute(self.sampled[slot])
+                now.wait_stream(self.aside)
+            self.graphs.append(captured)
+
+    def epoch(self, ids: torch.Tensor, number: int) -> ResidentEpoch:
+        """One pass over these seeds (int64 on the device) in their order."""
+        self.model.train()
+        start = time.perf_counter()
+        steps = self.begin(ids, number)
+        if self.captured:
+            self.sample_next(0)
+            for step in range(steps):
+                self.graphs[step % 2].replay()
+        else:
+            for _ in range(steps):
+                self.sample_next(0)
+                self.compute(self.sampled[0])
+        edges = int(self.edges)  # waits for all of it
+        missed = torch.nonzero(self.flags[:steps]).flatten().tolist()
+        for step in missed:
+            self._make_exactly(step, number)
+        loss = float(self.losses[:steps].mean())
+        return ResidentEpoch(number, time.perf_counter() - start, loss, steps, edges, len(missed))
+
+    def _make_exactly(self, step: int, number: int) -> None:
+        """The step of a batch that did not fit, with the same neighbours and exact sizes."""
+        draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, number) + step * SEEDS_A_BATCH
+        padded, self.padded = self.padded, False
+        try:
+            self.finished.fill_(step)
+            self.compute(self.sampler.exact(self.order[step], draws))
+        finally:
+            self.padded = padded
+
+    @torch.no_grad()
+    def accuracy(self, ids: torch.Tensor, fanouts: list[int], batch: int) -> float:
+        """Share of `ids` that are labelled rightly from neighbourhoods sampled with these fanouts."""
+        self.model.eval()
+        sampler = Sampler(self.graph, self.kernels, fanouts, batch, fused=self.fused)
+        right = torch.zeros((), dtype=torch.int64, device=self.device)
+        for number, begin in enumerate(range(0, len(ids), batch)):
+            draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1) + number * SEEDS_A_BATCH
+            found = sampler.exact(padded_to(ids[begin : begin + batch], batch), draws)
+            right += ((self.logits(found).argmax(dim=1) == found.labels) & (found.labels >= 0)).sum()
+        return int(right) / len(ids)
+
+    def stages_us(self, replays: int = 50) -> dict[str, float]:
+        """Microseconds a batch of sampling and of computing alone, each a CUDA graph of its own; captured only."""
+        found: dict[str, float] = {}
+        self.begin(self.graph.train, 0)
+        self.idle.fill_(1)
+        self.sample_next(0)
+        for name, run in (("sample", lambda: self.sample_next(0)), ("compute", lambda: self.compute(self.sampled[0]))):
+            torch.cuda.synchronize()
+            captured = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+                run()
+            self.begin(self.graph.train, 0)
+            captured.replay()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(min(replays, len(self.order) - 2)):
+                captured.replay()
+            torch.cuda.synchronize()
+            found[name] = (time.perf_counter() - start) / min(replays, len(self.order) - 2) * 1e6
+        self.idle.zero_()
+        return found

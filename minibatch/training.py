@@ -1,0 +1,146 @@
+"""The CPU route's training, evaluation and checkpoints; on a GPU the same with batches copied one ahead."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from harness.store import write_atomically
+from minibatch.batches import Batch, Loader, ahead
+from minibatch.graphs import Graph, GraphError
+
+Say = Callable[[int, int], None]
+"""Called with (batches done, batches in all)."""
+
+
+@dataclass
+class Epoch:
+    """What one epoch did and took."""
+
+    number: int
+    seconds: float
+    loss: float
+    batches: int
+    edges: int
+    nodes: int
+    stages_s: dict[str, float] = field(default_factory=dict)
+    """Seconds that the training thread spent: `waiting` for batches, at `compute`."""
+
+
+def moved(batches: Iterator[Batch], device: str) -> Iterator[Batch]:
+    return ahead(batches, device) if device == "cuda" else batches
+
+
+def train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
+    say: Say = lambda _done, _total: None,
+) -> Epoch:  # fmt: skip
+    """One pass over the seeds `ids` in their order."""
+    model.train()
+    start, waited, losses, edges, nodes, done = time.perf_counter(), 0.0, [], 0, 0, 0
+    total = -(-len(ids) // loader.batch)
+    batches = moved(loader.epoch(ids, number), device)
+    while True:
+        asked = time.perf_counter()
+        batch = next(batches, None)
+        waited += time.perf_counter() - asked
+        if batch is None:
+            break
+        loss = F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        if device == "cpu":
+            edges += batch.edges
+        nodes, done = nodes + len(batch.nodes), done + 1
+        say(done, total)
+    mean = float(torch.stack(losses).mean()) if losses else 0.0  # waits for a GPU: the clock is read behind it
+    seconds = time.perf_counter() - start
+    return Epoch(number, seconds, mean, done, edges, nodes, {"waiting": waited, "compute": seconds - waited})
+
+
+def inputs_of(batch: Batch, device: str) -> torch.Tensor:
+    """The batch's features as the model takes them: float32 on a CPU, bfloat16 on a GPU."""
+    return batch.x.float() if device == "cpu" else batch.x.to(torch.bfloat16)
+
+
+@torch.no_grad()
+def sampled_accuracy(
+    model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = lambda _done, _total: None
+) -> float:
+    """Share of `ids` that are labelled rightly, from sampled neighbourhoods (the loader's fanouts)."""
+    model.eval()
+    right, total = torch.zeros((), device=device), -(-len(ids) // loader.batch)
+    for number, batch in enumerate(moved(loader.epoch(ids, -1), device)):
+        right += (model(batch.hops[::-1], inputs_of(batch, device)).argmax(dim=1) == batch.y).sum()
+        say(number + 1, total)
+    return float(right) / len(ids)
+
+
+FULL_EDGES = 1 << 22
+"""Neighbours that full inference gathers at once."""
+
+
+@torch.no_grad()
+def full_accuracy(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = lambda _done, _total: None) -> float:
+    """The same from all neighbours: layer by layer over the whole graph, each layer's rows once. GraphSAGE only."""
+    from minibatch.models import Sage
+
+    if not isinstance(model, Sage):
+        raise GraphError("full inference is written for --model sage; take sampled inference for others")
+    model.eval()
+    h = graph.features.float() if graph.features.device.type == "cpu" else graph.features.to(torch.bfloat16)
+    layers = len(model.own)
+    for number in range(layers):
+        parts, first = [], 0
+        while first < graph.nodes:
+            begin = int(graph.rowptr[first])
+            last = max(first + 1, int(torch.searchsorted(graph.rowptr, begin + FULL_EDGES, right=True)) - 1)
+            last = min(last, graph.nodes)
+            offsets = graph.rowptr[first:last] - begin
+            mean = F.embedding_bag(graph.col[begin : int(graph.rowptr[last])].long(), h, offsets, mode="mean")
+            parts.append(model.layer(number, h[first:last], mean.to(h.dtype)))
+            first = last
+            say(number * graph.nodes + last, layers * graph.nodes)
+        h = torch.cat(parts)
+    return float((h[ids].argmax(dim=1) == graph.labels[ids]).float().mean())
+
+
+def order(graph: Graph, seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> torch.Tensor:
+    """The rank's seeds of an epoch: its slice of a permutation that every rank draws alike, all of one length."""
+    shuffled = graph.train.cpu()[
+        torch.randperm(len(graph.train), generator=torch.Generator().manual_seed(seed * 7919 + epoch))
+    ]
+    share = len(shuffled) // ranks
+    return shuffled[rank * share : (rank + 1) * share]
+
+
+def save_checkpoint(path: Path, **state: Any) -> None:
+    """Whole or not at all."""
+    import io
+
+    held = io.BytesIO()
+    torch.save(state, held)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, held.getvalue())
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Raises GraphError where there is none or it cannot be read."""
+    try:
+        return torch.load(path, weights_only=True)
+    except FileNotFoundError:
+        raise GraphError(f"there is no checkpoint {path}; `run.py epoch` writes one") from None
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise GraphError(
+            f"{path} is no checkpoint of ours ({type(error).__name__}); remove it and train anew"
+        ) from None

@@ -1,0 +1,102 @@
+"""A far side in this process, so that what a contest asks, and in which order, can be seen and its clocks be scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from harness.correctness import Layout
+from harness.device import Arena
+from kernels.catalog import Kernel
+from kernels.spec import Size, Spec, Tensor, Workload
+
+Compute = Callable[["FarSide", dict[str, torch.Tensor]], None]
+"""What one call does, on the arena's own tensors by name."""
+
+
+class FarSide:
+    """Offers what a Contest uses of harness.engines.process.Worker. `told` is shared with other sides: (name, what)."""
+
+    def __init__(self, name: str, one: Any, compute: Compute, told: list[tuple[str, Any]] | None = None) -> None:
+        self.name, self.one, self.compute = name, one, compute
+        self.told = [] if told is None else told
+        self.mapped: set[int] = set()
+        self.stopped = True
+        self.calls = 0
+        self.call_s = 1e-3
+        """What a call takes, by its clock; and what that clock lacks a request against ours."""
+        self.lacks_s = 1e-4
+        self.library = ""
+
+    def map(self, arena: Arena) -> None:
+        self.mapped.add(arena.id)
+
+    def pin(self, apart: bool) -> None:
+        self.told.append((self.name, "pin" if apart else "free"))
+
+    def pause(self) -> None:
+        self.stopped = True
+        self.told.append((self.name, "pause"))
+
+    def proceed(self) -> None:
+        self.stopped = False
+        self.told.append((self.name, "proceed"))
+
+    def foreign_code(self) -> str:
+        return self.library
+
+    def request(self, message: dict[str, Any], **_how: Any) -> dict[str, Any]:
+        assert not self.stopped, "a stopped process answers nothing"
+        if message["op"] == "plan":
+            self.told.append((self.name, "plan"))
+            return {"graph": True}
+        assert message["op"] == "time"
+        self.told.append((self.name, list(message["order"])))
+        for _ in range(message["repeat"]):
+            for slot in message["order"]:
+                self.calls += 1
+                self.compute(self, {t.name: self.one.bench.read(slot, t) for t in self.one.kernel.spec.tensors})
+        return {"seconds": self.call_s * len(message["order"]) * message["repeat"]}
+
+
+def timed_request(worker: FarSide, message: dict[str, Any]) -> tuple[dict, float]:
+    """In place of engines.process.timed_request: our clock is scripted too."""
+    answer = worker.request(message)
+    return answer, float(answer["seconds"]) + worker.lacks_s if isinstance(answer["seconds"], float) else 1.0
+
+
+def negate(_far: FarSide, tensors: dict[str, torch.Tensor]) -> None:
+    torch.neg(tensors["input"], out=tensors["out"])
+
+
+class Negation(Kernel):
+    """out = -input, of any dtype and size; a second input `table` is read by nobody and kept between calls."""
+
+    def reference(self, /, **arguments: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"out": -arguments["input"]}
+
+
+def negation(dtype: str, n: int, *, table: int = 0) -> tuple[Negation, Workload]:
+    """Of n elements, beside a constant table of so many."""
+    from pathlib import Path
+
+    workload = Workload(axes={"n": n, "rows": max(table, 1)}, dtype=dtype)  # type: ignore[arg-type]
+    kept = (Tensor(name="table", role="input", shape=("rows",), constant=True),) if table else ()
+    tensors = (Tensor(name="input", role="input", shape=("n",)), *kept, Tensor(name="out", role="output", shape=("n",)))
+    spec = Spec(
+        name="negation",
+        summary="out = -input",
+        axes=("n", "rows"),
+        dtypes=(dtype,),  # type: ignore[arg-type]
+        arguments=(*tensors, Size(name="n")),
+        workloads=(workload,),
+    )
+    return Negation(spec, Path(f"/nowhere/negation/{dtype}/{n}")), workload
+
+
+def guards(layout: Layout, arena: Arena, name: str) -> dict[str, torch.Tensor]:
+    """The last byte before a tensor and the first one behind each of its copies, to be written to."""
+    tensor = next(t for t in layout.spec.tensors if t.name == name)
+    return {"before": layout.head(arena, tensor)[:, -1:], "behind": layout.tail(arena, tensor)[:, :1]}

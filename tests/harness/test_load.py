@@ -1,0 +1,84 @@
+"""Others at work on the machine: seen, said, and never taken for our own work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import load
+
+pytestmark = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc")
+REPOSITORY = Path(__file__).resolve().parents[2]
+SPIN = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
+HOLD = (
+    "import time\nfrom harness import load\nwith load.announced():\n    print('held', flush=True)\n    time.sleep(60)"
+)
+
+
+def settle(true) -> bool:
+    for _ in range(100):
+        if true():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_our_own_work_and_that_of_our_workers_is_not_anothers() -> None:
+    before = load._own_s()
+    child = subprocess.Popen([sys.executable, "-c", SPIN])
+    try:
+        assert settle(lambda: load._own_s() - before > 0.5)
+    finally:
+        child.kill()
+        child.wait()
+    assert load._own_s() - before > 0.5  # also once it has ended
+
+
+def test_anothers_work_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is not a descendant: here, ours are taken to be none."""
+    child = subprocess.Popen([sys.executable, "-c", SPIN])
+    monkeypatch.setattr(load, "_own_s", lambda: 0.0)
+    try:
+        assert settle(lambda: load.others_at_work(0.2) > 0.5 / (os.cpu_count() or 1) * 0.5)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_what_took_the_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = load.Watch()
+    monkeypatch.setattr(load.Watch, "share", lambda _self: 0.43)
+    assert watch.said() == ["other processes took 43% of this machine's CPU while it was timed"]
+    monkeypatch.setattr(load.Watch, "share", lambda _self: 0.02)
+    assert watch.said() == []
+
+
+def test_another_measurement_is_announced_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(load, "others_at_work", lambda: 0.5)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    )  # fmt: skip
+    try:
+        assert other.stdout.readline() == "held\n"
+        with load.announced() as said:
+            assert f"another Astrolabe is measuring on this machine (process {other.pid})" in said[0]
+            assert "other processes take 50% of this machine's CPU" in said[1]
+    finally:
+        other.kill()
+        other.wait()
+    with load.announced() as said:
+        assert len(said) == 1
+
+
+def test_a_file_that_is_not_ours_to_write_is_no_trouble(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / f"astrolabe-measuring-{os.getuid()}").symlink_to("/etc/passwd")
+    monkeypatch.setattr(load, "others_at_work", lambda: 0.0)
+    with load.announced() as said:
+        assert said == ()

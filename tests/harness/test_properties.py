@@ -1,0 +1,238 @@
+"""Checks by property: of one call, of several together, and of outputs whose used length another one states."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness import properties
+from harness.correctness import draw, expected, judge_call, make_case
+from harness.evaluate import Evaluator
+from harness.records import Outcome
+from harness.store import Store
+from kernels import catalog
+from kernels.catalog import KernelError
+from kernels.chance import off_mean, too_uneven
+from kernels.spec import Workload
+
+SPEC = """
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="pick",
+    summary="picked = places of positive inputs, in any order; total = how many there are",
+    axes=("n",),
+    dtypes=("float32",),
+    arguments=(
+        Tensor(name="x", role="input", shape=("n",)),
+        Tensor(name="picked", role="output", shape=("n",), dtype="int32", used="total"),
+        Tensor(name="total", role="output", shape=("1",), dtype="int32"),
+        Size(name="n"),
+    ),
+    workloads=(Workload(axes={"n": 100}, dtype="float32"),),
+)
+"""
+REFERENCE = """
+import torch
+
+
+def reference(x):
+    return {"total": (x > 0).sum().reshape(1)}
+"""
+PROPERTIES = """
+import torch
+
+
+def violated(inputs, outputs, sizes):
+    wanted = torch.nonzero(inputs["x"] > 0).flatten()
+    picked = outputs["picked"].long().sort().values
+    return "" if torch.equal(picked, wanted) else f"{len(picked)} places of {sizes['n']}, not those of the positive ones"
+
+
+def several(inputs, sizes):
+    return [inputs, inputs]
+
+
+def violated_together(calls, sizes):
+    first, second = (outputs["picked"] for _, outputs in calls)
+    return "" if torch.equal(first, second) else "the same input in another order"
+"""
+BASELINE = """
+#include <cstdint>
+
+extern "C" void pick_float32(const float* x, int32_t* picked, int32_t* total, int64_t n) {
+    int32_t count = 0;
+    for (int64_t i = n - 1; i >= 0; --i) {
+        if (x[i] > 0.0f) {
+            picked[count++] = static_cast<int32_t>(i);
+        }
+    }
+    *total = count;
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    texts = {"spec.py": SPEC, "reference.py": REFERENCE, "properties.py": PROPERTIES, "baseline.cpp": BASELINE}
+    made = tmp_path / "pick"
+    made.mkdir()
+    for name, text in texts.items():
+        (made / name).write_text(text)
+    return made
+
+
+def verdict(folder: Path, text: str, tmp_path: Path):
+    store = Store(tmp_path / "store")
+    with Evaluator(catalog.load(str(folder)), "cpu", store) as evaluator:
+        return evaluator.verify(evaluator.build(store.put(text)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", ""),
+        ("*total = count;", "*total = count + 1;", "total[0] is"),
+        ("x[i] > 0.0f", "x[i] > 0.5f || (x[i] > 0.0f && i < 1000 && ++count && --count < 0)", "total[0] is"),
+        ("static_cast<int32_t>(i);", "0;", "not those of the positive ones"),
+        ("*total = count;", "*total = count; static int odd; if (odd++ % 2 && count > 1) {"
+         " int32_t t = picked[0]; picked[0] = picked[1]; picked[1] = t; }", "the same input in another order"),
+    ],
+    ids=["right", "total", "too few", "places", "order"],
+)  # fmt: skip
+def test_a_verdict_counts_properties(folder, tmp_path, old, new, says):
+    found = verdict(folder, BASELINE.replace(old, new) if old else BASELINE, tmp_path)
+    assert found.outcome is (Outcome.INCORRECT if says else Outcome.PASSED), found.reason
+    assert says in found.reason
+    if not says:
+        assert "2 calls together" in {check.name for check in found.checks}
+
+
+def test_what_is_behind_the_used_length_is_not_looked_at(folder):
+    kernel = catalog.load(str(folder))
+    workload = kernel.spec.workloads[0]
+    case = make_case(kernel, workload, "ordinary", {}, "cpu")
+    places = torch.nonzero(case.inputs["x"] > 0).flatten().int()
+    picked = torch.full((100,), 12345, dtype=torch.int32)
+    picked[: len(places)] = places
+    outputs = {"picked": picked, "total": torch.tensor([len(places)], dtype=torch.int32)}
+    assert judge_call(kernel.spec, workload, outputs, case.expected)[1] == ""
+    picked[0] = 12345
+    assert judge_call(kernel.spec, workload, outputs, case.expected)[1]
+
+
+def test_a_kernel_may_have_properties_alone(folder):
+    (folder / "reference.py").unlink()
+    kernel = catalog.load(str(folder))
+    inputs = make_case(kernel, kernel.spec.workloads[0], "ordinary", {}, "cpu").inputs
+    right = expected(kernel, kernel.spec.workloads[0], inputs)
+    assert not right
+    assert right.law is not None
+    (folder / "properties.py").unlink()
+    with pytest.raises(KernelError, match=r"no reference\.py"):
+        catalog.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1", "defines no function violated"),
+        ("def violated(inputs, outputs, sizes): return ''\ndef several(inputs, sizes): return []", "both several"),
+        ("def violated(inputs, outputs, sizes): return ''\ndef several(inputs, sizes): return [inputs]\n"
+         "def violated_together(calls, sizes): return None", "returned None, not a sentence"),
+        ("def violated(inputs, outputs, sizes): return ''\ndef violated_together(calls, sizes): return ''\n"
+         "def several(inputs, sizes): return [{'x': inputs['x'][:3]}]", "changed the shape or dtype of x"),
+    ],
+    ids=["none", "half", "no sentence", "other shapes"],
+)  # fmt: skip
+def test_what_properties_cannot_be_is_refused(folder, text, says):
+    (folder / "properties.py").write_text(text)
+    with pytest.raises(KernelError, match=says):
+        kernel = catalog.load(str(folder))
+        workload = kernel.spec.workloads[0]
+        inputs = make_case(kernel, workload, "ordinary", {}, "cpu").inputs
+        calls = properties.several(kernel, workload, inputs)
+        outputs = {"picked": torch.zeros(100, dtype=torch.int32), "total": torch.zeros(1, dtype=torch.int32)}
+        properties.violated_together(kernel, workload, calls, [outputs] * len(calls))
+
+
+def test_properties_are_part_of_a_verdicts_key(folder, tmp_path):
+    assert verdict(folder, BASELINE, tmp_path).passed
+    (folder / "properties.py").write_text("def violated(inputs, outputs, sizes): return 'never right'")
+    catalog._properties.cache_clear()
+    assert verdict(folder, BASELINE, tmp_path).reason.endswith("never right")
+
+
+def test_used_must_name_a_count(folder):
+    (folder / "spec.py").write_text(SPEC.replace('used="total"', 'used="x"'))
+    with pytest.raises(KernelError, match="used must name an output of shape"):
+        catalog.load(str(folder))
+
+
+def test_integers_are_drawn_as_their_kind_says():
+    workload, rng = Workload(axes={"edges": 5000, "nodes": 300}, dtype="int32"), torch.Generator().manual_seed(1)
+    offsets = torch.empty(301, dtype=torch.int64)
+    draw(offsets, "offsets:edges", workload, rng)
+    steps = offsets.diff()
+    assert (int(offsets[0]), int(offsets[-1]), int(steps.min())) == (0, 5000, 0)
+    assert int(steps.max()) > 5 * 5000 / 300, "degrees are not skewed"
+    ids = torch.empty(20_000, dtype=torch.int32)
+    draw(ids, "padded:nodes", workload, rng)
+    assert (int(ids.min()), int(ids.max())) == (-1, 299)
+    assert float((ids < 0).float().mean()) == pytest.approx(0.125, abs=0.02)
+    bits = torch.empty(100, dtype=torch.int64)
+    draw(bits, "bits", workload, rng)
+    assert int(bits.max()) > 1 << 60
+    with pytest.raises(ValueError, match="integer tensor"):
+        draw(torch.empty(3), "bits", workload, rng)
+
+
+def test_chance_is_told_from_bias():
+    torch.manual_seed(3)
+    fair = torch.bincount(torch.randint(20, (100_000,)), minlength=20)
+    assert too_uneven(fair, 5000, 5000, 1e-6) == ""
+    fair[0] += 600
+    assert "chi-square" in too_uneven(fair, 5000, 5000, 1e-6)
+    values = torch.randn(10_000)
+    assert off_mean(values, 0.0, 1.0, 1e-6) == ""
+    assert "standard errors" in off_mean(values, 0.1, 1.0, 1e-6)
+
+
+def test_the_stated_rate_of_false_alarms_holds():
+    # Of 4,000 fair draws at a rate of 5 % about 200 are refused: far from none and far from all.
+    torch.manual_seed(4)
+    refused = sum(
+        bool(too_uneven(torch.bincount(torch.randint(16, (4000,)), minlength=16), 250, 250, 0.05)) for _ in range(4000)
+    )
+    assert 120 < refused < 290
+
+
+def test_a_right_sampler_is_not_refused_by_chance(tmp_path):
+    kernel = catalog.load("sample_neighbors")
+    library = tmp_path / "sampler.so"
+    source = kernel.baselines("cpu")["production"]
+    subprocess.run(["g++", "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    workload = Workload(axes={"nodes": 2048, "edges": 65_536, "rows": 1024, "fanout": 7}, dtype="int32")
+    module, chances = kernel.properties, []
+    with pytest.MonkeyPatch.context() as patch:
+        for alarm in (1e-9, 0.5):
+            patch.setattr(module, "ALARM", alarm)
+            chances.append(sum(bool(_together(kernel, workload, library)) for _ in range(4)))
+    assert chances[0] == 0
+    assert chances[1] == 4, "tests that refuse nothing at a rate of one half would not test"
+
+
+def _together(kernel, workload: Workload, library: Path) -> str:
+    import ctypes
+
+    entry = ctypes.CDLL(str(library)).sample_neighbors_int32
+    inputs = make_case(kernel, workload, "bits", {}, "cpu").inputs
+    pairs = []
+    for call in kernel.properties.several(inputs, workload.axes):
+        picked = torch.empty(1024, 7, dtype=torch.int32)
+        tensors = (call["rowptr"], call["col"], call["frontier"], call["seed"], picked)
+        sizes = (ctypes.c_int64(workload.axes[name]) for name in ("nodes", "edges", "rows", "fanout"))
+        entry(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes)
+        pairs.append((call, {"picked": picked}))
+    return kernel.properties.violated_together(pairs, workload.axes)

@@ -1,0 +1,138 @@
+"""Training that learns, several processes that train one model, kills, and the command line's sentences."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from minibatch import models, synthetic, training
+from minibatch.batches import Loader
+from minibatch.graphs import GraphError
+from run import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+TINY = ("--graph", "tiny", "--fanout", "5", "5", "--batch", "128", "--lr", "0.01", "--json")
+
+
+@pytest.fixture
+def trained(capsys):
+    """trained(*words, runs=folder): the records of the epochs that `run.py epoch` makes in this process."""
+
+    def go(*more: str, runs: Path) -> list[dict]:
+        assert main(["epoch", *TINY, "--threads", "1", *more, "--runs-dir", str(runs)]) == 0
+        return json.loads(capsys.readouterr().out)["epochs"]
+
+    return go
+
+
+def test_training_beats_chance_and_what_a_node_alone_shows(tmp_path, trained, capsys):
+    epochs = trained("--epochs", "4", runs=tmp_path)
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    # The most frequent of six classes has 20 %; a linear model of a node's own features reaches some 50 %.
+    assert epochs[-1]["valid_accuracy"] > 0.75
+    assert main(["infer", "--graph", "tiny", "--fanout", "20", "20", "--json", "--runs-dir", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sampled_accuracy"] == pytest.approx(found["full_accuracy"], abs=0.03)
+    assert found["full_accuracy"] > 0.75
+
+
+def test_training_goes_on_where_it_was_left(tmp_path, trained):
+    whole = trained("--epochs", "3", runs=tmp_path / "whole")
+    trained("--epochs", "2", runs=tmp_path / "parts")
+    rest = trained("--epochs", "1", "--resume", runs=tmp_path / "parts")
+    assert [epoch["number"] for epoch in rest] == [2]
+    assert rest[0]["edges"] == whole[2]["edges"], "another order or other neighbours"
+    assert rest[0]["loss"] == pytest.approx(whole[2]["loss"], rel=0.2)  # dropout draws anew
+
+
+@pytest.mark.parametrize("rung", ["salient", "gpu-fused"])
+def test_two_processes_train_one_model(tmp_path, rung):
+    words = ["epoch", *TINY, "--epochs", "4", "--ranks", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
+    done = subprocess.run([sys.executable, "run.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    epochs = json.loads(done.stdout)["epochs"]
+    assert epochs[0]["batches"] == 4  # of 900 seeds 450 each
+    assert epochs[-1]["valid_accuracy"] > 0.5
+
+
+def test_ranks_see_every_seed_once(tmp_path):
+    graph = synthetic.generate("tiny")
+    parts = [training.order(graph, 1, 2, rank, 4) for rank in range(4)]
+    assert len({len(part) for part in parts}) == 1
+    assert torch.equal(torch.cat(parts).sort().values, graph.train.sort().values)
+    assert not torch.equal(parts[0], training.order(graph, 1, 3, 0, 4))
+
+
+def test_a_rank_that_is_killed_ends_the_others_with_one_sentence(tmp_path):
+    words = ["epoch", "--graph", "tiny", "--fanout", "5", "5", "--batch", "32", "--epochs", "2000", "--ranks", "2"]
+    parent = subprocess.Popen(
+        [sys.executable, "run.py", *words, "--runs-dir", str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    checkpoint = tmp_path / "minibatch" / "tiny-sage.pt"
+    try:
+        until = time.monotonic() + 120
+        while not checkpoint.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        assert len(children) == 2
+        os.kill(int(children[1]), signal.SIGKILL)
+        said = parent.communicate(timeout=60)[1]
+    finally:
+        parent.kill()
+        parent.wait()
+    assert parent.returncode == 2
+    assert (
+        f"rank 1 was killed by signal 9, so the others were ended too; the last checkpoint is {checkpoint}"
+        in " ".join(said.split())
+    )
+    assert not Path(f"/proc/{children[0]}").exists()
+    assert training.load_checkpoint(checkpoint)["epoch"] >= 0
+
+
+@pytest.mark.parametrize("kind", ["gat", "gin", "sage-ri"])
+def test_other_models_learn(kind):
+    pytest.importorskip("torch_geometric")
+    graph = synthetic.generate("tiny", seed=1)
+    torch.manual_seed(0)
+    model = models.make(kind, graph.features.shape[1], 32, graph.classes, 2, dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with Loader(graph, [5, 5], 128, threads=1) as loader:
+        for number in range(3):
+            training.train_epoch(model, optimizer, loader, training.order(graph, 0, number), number, "cpu")
+        assert training.sampled_accuracy(model, loader, graph.valid, "cpu") > 0.5
+    if kind == "gat":
+        with pytest.raises(GraphError, match="full inference"):
+            training.full_accuracy(model, graph, graph.test)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--fanout", "5", "0"), "fanouts must be at least 1"),
+        (("--graph", "nope"), "there is no graph 'nope'"),
+        (("--gpus", "99"), "--gpus 99: there are"),
+        (("--rung", "gpu", "--model", "gin"), "--rung salient only"),
+        (("--rung", "salient", "--features", "hbm"), "features in host memory"),
+        (("--resume", "--graph", "tiny"), "there is no checkpoint"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_is_refused_with_one_sentence(words, says, tmp_path, capsys):
+    assert main(["epoch", *words, "--runs-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04 not a checkpoint")
+    with pytest.raises(GraphError, match="no checkpoint of ours"):
+        training.load_checkpoint(tmp_path / "model.pt")

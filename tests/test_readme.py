@@ -1,0 +1,40 @@
+"""What the README shows as a library runs as it stands there, on a smaller kernel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+KERNEL = REPOSITORY / "tests" / "inputs" / "cpu_quantise"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_the_library_example_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    small = code.replace('"silu_and_mul"', repr(str(KERNEL)))
+    assert small != code
+    (tmp_path / "my.cpp").write_text((KERNEL / "baseline.cpp").read_text() + "\n// mine\n")
+    (tmp_path / "example.py").write_text(f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n{small}")
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("PASSED") and "speedup=" in done.stdout
+
+
+def test_every_command_of_the_readme_is_one() -> None:
+    import run as door
+
+    text = (REPOSITORY / "README.md").read_text()
+    for command in re.findall(r"run\.py ([^|`\n]*?)[`\n]", text):
+        words = [word.strip("`,;") for word in command.split() if "=" not in word]
+        if words and not words[0].startswith("-"):
+            assert words[0] in door.COMMANDS, command
+        options = [word for word in words if word.startswith("--")]
+        parser = door.COMMANDS[words[0]]() if words[0] in door.COMMANDS else door.run_parser()
+        for option in options:
+            assert option in parser.format_help(), command

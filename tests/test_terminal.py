@@ -1,0 +1,85 @@
+"""What the command line does to a terminal, a pipe and a person: encodings, signals, help, silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import run as door
+from graph.session import Door
+from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    Door(tmp_path, paper_context(Script({1: ["speed 1.3"]}))).start(
+        record(settings(rounds=1, baseline="plain ×")), BASELINE, Silent(), nobody
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("words", [["runs"], ["show", "run"], ["show", "run", "--json"], ["history", "run"]])
+def test_any_encoding_of_the_output_will_do(runs: Path, words: list[str], encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "run.py"), *words, "--runs-dir", str(runs)],
+        capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+    )  # fmt: skip
+    said = done.stdout.decode(encoding)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    if words[-1] == "--json":
+        assert json.loads(said)["baseline"] == "plain ×"
+    elif words[0] != "history":
+        assert ("1.30×" if encoding != "ascii" else "1.30x") in said and "?" not in said
+
+
+@pytest.mark.parametrize(("command", "own"), [("resume", ()), ("fork", ()), ("", ("(5)", "(1)"))])
+def test_help_names_only_defaults_that_hold_there(command: str, own: tuple[str, ...], capsys) -> None:
+    with pytest.raises(SystemExit):
+        door.main([*command.split(), "--help"])
+    said = capsys.readouterr().out
+    for default in ("(5)", "(1)"):
+        assert (default in said) is (default in own)
+    if command:
+        assert "as before" in said
+
+
+def test_ctrl_c_before_there_is_a_run_says_so(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def interrupted(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernels.catalog.load", interrupted)
+    assert door.main(["--kernel", "silu_and_mul"]) == 130
+    assert capsys.readouterr().err == "run.py: interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is not None
+
+
+def test_a_slow_start_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def slow(_name: str) -> None:
+        time.sleep(0.3)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernels.catalog.load", slow)
+    monkeypatch.setattr(door, "STARTING_S", 0.01)
+    door.main(["--kernel", "silu_and_mul"])
+    assert capsys.readouterr().err.startswith("run.py: still starting")
+
+
+def test_evaluate_shows_what_it_is_at(capsys, tmp_path: Path) -> None:
+    source = REPOSITORY / "tests" / "inputs" / "cpu_quantise" / "baseline.cpp"
+    words = ["evaluate", "--kernel", str(source.parent), "--device", "cpu", str(source)]
+    assert door.main(words) == 0
+    said = capsys.readouterr()
+    assert " harness " in said.err and "checking " in said.err and "checking" not in said.out
+    assert door.main([*words, "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and json.loads(said.out)["outcome"] == "PASSED"
