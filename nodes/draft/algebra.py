@@ -81,11 +81,6 @@ def _rank(node: fx.Node) -> int:
     return node.meta["val"].dim()
 
 
-def _static(node: fx.Node) -> list[int] | None:
-    shape = list(node.meta["val"].shape)
-    return shape if all(isinstance(size, int) for size in shape) else None
-
-
 # ---------------------------------------------------------------------------------------------- products
 
 
@@ -114,7 +109,8 @@ def triangle_of_product(node: fx.Node) -> fx.Node | None:
     product = node.args[0]
     if not _is(product, "aten.matmul.default", "aten.mm.default") or not _once(product):
         return None
-    if any(_rank(side) != 2 for side in product.args) or _static(node) is None or min(_static(node)) < SMALLEST_PANELS:
+    sizes = [size for size in node.meta["val"].shape if isinstance(size, int)]
+    if any(_rank(side) != 2 for side in product.args) or min(sizes, default=SMALLEST_PANELS) < SMALLEST_PANELS:
         return None
     upper = _is(node, "aten.triu.default")
     partial = insert(node, triangular_product, *product.args, upper)

@@ -21,7 +21,7 @@ from .expressions import (
 )
 from .index import product
 from .lower_pointwise import power
-from .lower_views import cat, wrapped
+from .lower_views import side_by_side, wrapped
 from .lowering import Lowering, axes_of, broadcast, keep_dims, lowers
 from .tensors import Value
 
@@ -467,4 +467,4 @@ def sums_over_ranges(low: Lowering, a: Value, parts):
 
         return low.program.fold("sum", a, axes, [low.dtype], element)[0]
 
-    return cat(low, [part_of(ranges) for ranges in parts], 1)
+    return side_by_side(low, [part_of(ranges) for ranges in parts], 1)

@@ -155,11 +155,13 @@ def roll(low: Lowering, a: Value, shifts, dims=()):
 @lowers("aten.cat.default")
 def cat(low: Lowering, parts, dim=0):
     parts = [part for part in parts if part.shape != (0,)]
-    if len(parts) > MOST_JOINED:
-        return None
+    return None if len(parts) > MOST_JOINED else side_by_side(low, parts, dim)
+
+
+def side_by_side(low: Lowering, parts, dim: int) -> Value:
+    """The pieces one after another along an axis, each read where it is."""
     dim %= len(low.shape)
     type = COMPUTED[low.dtype]
-
     ends = [sympy.Add(*(part.shape[dim] for part in parts[: count + 1])) for count in range(len(parts))]
 
     def formula(position):

@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from . import library
 from .expressions import Expr, cast, constant, index_value, loads_of
@@ -124,6 +125,10 @@ def keep_dims(program: Program, value: Value, axes: list[int], rank: int, keepdi
 
 def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
     """Lowers every call of the graph; `values` holds the placeholders' Values and gets the others'."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
+            raise NoDraft(f"the module calls {node.target}, and how much that returns depends on values")
     for node in graph.nodes:
         if node.op != "call_function" or node in values:
             continue

@@ -73,7 +73,8 @@ class Forward:
         texts = {b.name: self.in_place.get(b, b.text) for b in self.partition.program.buffers}
         numbers = set(native.scalars)
         arguments = [
-            f"ctypes.c_double({name.removesuffix('_in')})" if name in numbers else texts.get(name, name) for name in native.arguments
+            f"ctypes.c_double({name.removesuffix('_in')})" if name in numbers else texts.get(name, name)
+            for name in native.arguments
         ]
         self.lines.append(f"native.{native.name}({', '.join(arguments)})")
 

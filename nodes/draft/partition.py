@@ -136,7 +136,8 @@ class Partition:
         variables, batch = self.program.ranges, definition.ranges[:-3]
         ends = [product(batch), *definition.ranges[-3:]]
         loops = [
-            variables.named(self.program.name(word), end) for word, end in zip(("batch", "m", "n", "k"), ends, strict=True)
+            variables.named(self.program.name(word), end)
+            for word, end in zip(("batch", "m", "n", "k"), ends, strict=True)
         ]
         kernel = Kernel(
             definition.ranges,

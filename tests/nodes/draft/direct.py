@@ -53,7 +53,17 @@ def library(source: str, device: str, folder: Path) -> ctypes.CDLL:
     if device == "cuda":
         command = ["nvcc", "-std=c++17", "-O2", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-arch=native"]
     else:
-        command = ["g++", "-std=c++17", "-O1", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror"]
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O1",
+            "-fopenmp",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wno-unknown-pragmas",
+            "-Werror",
+        ]
     done = subprocess.run([*command, "-o", str(shared), str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000] + source
     return ctypes.CDLL(str(shared))
@@ -131,7 +141,9 @@ class Pair:
             assert mine.shape == other.shape and mine.dtype == other.dtype
             _close(mine, other, right)
         for given, kept in zip(inputs, before, strict=True):
-            assert not isinstance(given, torch.Tensor) or torch.equal(given.nan_to_num(7.0), kept.nan_to_num(7.0)), "an input was changed"
+            assert not isinstance(given, torch.Tensor) or torch.equal(given.nan_to_num(7.0), kept.nan_to_num(7.0)), (
+                "an input was changed"
+            )
         mine = dict(new.named_buffers())
         for name, value in eager.named_buffers():
             torch.testing.assert_close(mine[name], value, rtol=1e-3, atol=1e-4, check_dtype=True)

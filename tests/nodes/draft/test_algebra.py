@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodes.draft.algebra import RULES, _same_ranges
+from nodes.draft.algebra import RULES, _same_ranges, rewritten
 from nodes.draft.exported import export
-from nodes.draft.algebra import rewritten
 from tests.nodes.draft.direct import Pair, problem
 
 LINEAR = "self.linear = nn.Linear(33, 17)"
@@ -25,7 +24,9 @@ HOLDS = {
     ),
 }  # fmt: skip
 BESIDE = {
-    "a diagonal that is not the main one": problem("return torch.diag(x, 1) @ y", "[torch.randn(8), torch.randn(9, 13)]"),
+    "a diagonal that is not the main one": problem(
+        "return torch.diag(x, 1) @ y", "[torch.randn(8), torch.randn(9, 13)]"
+    ),
     "a sum over rows": problem("return self.linear(x).sum(dim=0)", "[torch.randn(6, 33)]", LINEAR),
     "a layer that is read again": problem("y = self.linear(x)\nreturn y.sum(dim=1), y", "[torch.randn(6, 33)]", LINEAR),
     "a function in between": problem("return torch.relu(self.linear(x)).sum(dim=1)", "[torch.randn(6, 33)]", LINEAR),
@@ -63,9 +64,7 @@ def test_weights_are_summed_by_the_constructor(tmp_path):
     assert "self.linear.weight" not in forward
 
 
-@given(
-    st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2), st.integers(0, 1)
-)
+@given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2), st.integers(0, 1))
 @settings(max_examples=80, deadline=None)
 def test_ranges_of_a_transposed_convolution_sum_to_the_whole(window, size, stride, padding, dilation, more):
     more = min(more, max(stride, dilation) - 1)
