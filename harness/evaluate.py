@@ -175,6 +175,7 @@ class Evaluator:
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
+        self._others = 0.0
         self._arena: Arena | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._workers: OrderedDict[str, Worker] = OrderedDict()
@@ -242,6 +243,7 @@ class Evaluator:
     def build(self, candidate: str) -> Build:
         """Compile the source of that hash. Safe to call from several threads. Raises MissingTool without a compiler."""
         module = self.backend(candidate)
+        self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = module.identity(self.facts)
         # A toolchain that binds the entry itself must know its name; the others build the same for every kernel.
         entry = {"entry": self.spec.entry_name} if is_python_side(module) else {}
         key = digest(candidate, module.__name__, module.identity(self.facts), *entry.values())
@@ -636,7 +638,7 @@ class Evaluator:
                     if timed.note:
                         warnings.append(f"{workload.label}, {cache}: {timed.note}")
             suite = self._suite(ratios["baseline"], timings)
-            warnings += self._look_at_clocks() + others.said()
+            warnings += self._look_at_clocks() + self._look_at_load(others)
             if suite is not None and suite.comparison is Comparison.FASTER and not itself:
                 self._compare_alone(verdict, baseline, random.choice([t for t in timings if t.cache == "cold"]))
         except SideFailure as fault:
@@ -747,6 +749,14 @@ class Evaluator:
             message["calls"] = [layout.arguments(self.memory(layout.size), 0)]
             seconds.append(float(worker.request(message)["seconds"]))
         return Launch(time_us=seconds[0] * 1e6, baseline_us=seconds[1] * 1e6)
+
+    def _look_at_load(self, others: load.Watch) -> list[str]:
+        """Note what other processes took while a candidate was timed, the worst of them; a warning where it was much."""
+        self._others = max(self._others, others.share())
+        self.measured["load"] = (
+            f"other processes took at most {self._others:.0%} of the CPU while a candidate was timed"
+        )
+        return others.said()
 
     def _look_at_clocks(self) -> list[str]:
         """Note the GPU's clocks right after it was timed; a warning where it was throttled."""

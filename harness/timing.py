@@ -217,7 +217,7 @@ class Contest:
             if tensor.role == "output":
                 self.layout.bytes_view(arena, tensor).fill_(0xFF)
         if self.device == "cpu":
-            self.production.produce([0])  # who plans may call once; all others are written just before they are called
+            self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -296,11 +296,15 @@ class Contest:
         self.synchronize()
         side.worker.proceed()
         answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
-        if self.device == "cuda":  # an answer is no end: this waits for the device, and shows whether the last call was done
+        if (
+            self.device == "cuda"
+        ):  # an answer is no end: this waits for the device, and shows whether the last call was done
             start = time.perf_counter()
             self.finished = self.production.last_digest()
             outside += time.perf_counter() - start
         side.worker.pause()
+        if self.device == "cpu":
+            side.worker.rest()
         if library := side.worker.foreign_code():
             raise WorkerFailure(Outcome.CHEATED, f"a library did the work: it runs code of {library}")
         return _seconds(answer), outside

@@ -40,6 +40,9 @@ class FarSide:
         self.stopped = True
         self.told.append((self.name, "pause"))
 
+    def rest(self) -> None:
+        assert self.stopped
+
     def proceed(self) -> None:
         self.stopped = False
         self.told.append((self.name, "proceed"))
