@@ -42,7 +42,11 @@ def load(text: str) -> types.ModuleType:
     module = types.ModuleType("problem")
     module.__file__ = "problem.py"
     sys.modules["problem"] = module
-    exec(compile(text, "problem.py", "exec"), module.__dict__)
+    try:
+        exec(compile(text, "problem.py", "exec"), module.__dict__)
+    except Exception as error:  # noqa: BLE001 -- the problem's code raises what it likes, a package that is missing say
+        words = str(error).strip().splitlines() or ["no reason given"]
+        raise NoDraft(f"the problem does not import: {type(error).__name__}: {words[0]}") from None
     for name in ("Model", "get_inputs", "get_init_inputs"):
         if name not in module.__dict__:
             raise NoDraft(f"the problem defines no {name}")

@@ -64,7 +64,7 @@ class Lowering:
     def __init__(self, program: Program, node: fx.Node, uses: int) -> None:
         self.program, self.node, self.uses = program, node, uses
         self.meta = node.meta.get("val")
-        self.name = str(node.target).removeprefix("aten.").split(".")[0].strip("_")
+        self.name = str(node.target).removeprefix("aten.").removeprefix("draft.").split(".")[0].strip("_")
 
     @property
     def shape(self) -> tuple[Index, ...]:
