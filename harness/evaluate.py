@@ -8,6 +8,7 @@ run re-evaluates nothing that was finished.
 from __future__ import annotations
 
 import random
+import statistics
 import threading
 import time
 from collections import OrderedDict
@@ -84,6 +85,9 @@ ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
 """Companies beside the plain one, which decides."""
 STRESSED = 2
 """Of the smallest timed workloads of each dtype so many are run behind a producer that triggers at once and stores late."""
+SMALL_GAIN = 0.05
+"""What is FASTER or SLOWER by less is timed once more in fresh processes, and both count: of 135 contests of a binary with
+itself on an H200 one was 3.3 % SLOWER, cold, as long as its two processes lived."""
 STRESS_LOOKS = 4
 DRAWS = 200
 """Inputs that a winner meets beyond those of the checks: none wrong of so many excludes a failure rate of 1.5 %."""
@@ -838,13 +842,16 @@ class Evaluator:
         ratios: dict[str, list[list[float]]],
     ) -> tuple[Timing, list[Check]]:
         cache, on = case
-        contest = self.contest(workload, cache, on)
-        sides = [self._side(name, self.build(rival)) for name, rival in rivals.items()]
         mine = "baseline" if itself else "candidate"
-        if not itself:
-            assert verdict.build is not None
-            sides.append(self._side("candidate", verdict.build))
-        result = self.run(contest, sides, check=(mine,))
+        result = self._contested(verdict, rivals, workload, case, itself)
+        said = comparison.compare(comparison.median_interval(result.ratios[mine]), comparison.MARGIN[self.device])
+        if (
+            said in (Comparison.FASTER, Comparison.SLOWER)
+            and abs(statistics.median(result.ratios[mine]) - 1) < SMALL_GAIN
+        ):
+            for one in (*rivals.values(), verdict.candidate):
+                self._drop(one)
+            result = result.joined(self._contested(verdict, rivals, workload, case, itself))
         raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
         samples.keep(
             self.store, verdict.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
@@ -883,6 +890,17 @@ class Evaluator:
             ),
             result.checks[mine],
         )
+
+    def _contested(
+        self, verdict: Verdict, rivals: dict[str, str], workload: Workload, case: tuple[Cache, Company], itself: bool
+    ) -> Result:
+        """One contest of the rivals and, unless it is the baseline, the candidate, whose calls are looked at."""
+        contest = self.contest(workload, *case)
+        sides = [self._side(name, self.build(rival)) for name, rival in rivals.items()]
+        if not itself:
+            assert verdict.build is not None
+            sides.append(self._side("candidate", verdict.build))
+        return self.run(contest, sides, check=("baseline" if itself else "candidate",))
 
     def _side(self, name: str, build: Build) -> Side:
         """Raises SideFailure where its process cannot load."""

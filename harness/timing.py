@@ -103,7 +103,7 @@ class SideFailure(WorkerFailure):
 
 
 PROTOCOLS = {
-    "cuda": Protocol(0.0, 0.01, (12, 24), 1.0, 0.015, 0.0, 6, 1, 0.15),
+    "cuda": Protocol(0.0, 0.01, (8, 24), 1.0, 0.015, 0.0, 8, 1, 0.15),
     "cpu": Protocol(2e-3, 0.02, (8, 24), 1.0, 0.04, 3.0, 1 << 30, 8, 0.25),
 }
 
@@ -438,6 +438,17 @@ class Result:
 
     def speedup(self, name: str) -> Interval:
         return median_interval(self.ratios[name])
+
+    def joined(self, other: Result) -> Result:
+        """Both contests of the same sides as one."""
+        return Result(
+            {name: (us + other.median_us[name]) / 2 for name, us in self.median_us.items()},
+            {name: [*ratios, *other.ratios[name]] for name, ratios in self.ratios.items()},
+            {name: [*checks, *other.checks[name]] for name, checks in self.checks.items()},
+            self.samples + other.samples,
+            {name: graph and other.graph[name] for name, graph in self.graph.items()},
+            {name: [*seconds, *other.raw[name]] for name, seconds in self.raw.items()},
+        )
 
 
 def run(
