@@ -46,6 +46,8 @@ def _judged(state: State, context: Context) -> dict:
             update["disqualified"] = said
     if is_problem(settings):
         compared = _compared(watched, state, context)
+        if not compared.passed:  # found out while it was timed against torch.compile
+            return {**update, "disqualified": f"{compared.outcome}: {compared.reason}", "answer": compared}
         update |= {"incumbent": incumbent.model_copy(update={"verdict": compared}), "answer": compared}
         suite = compared.suite
         if suite is not None and suite.comparison is not Comparison.FASTER:
