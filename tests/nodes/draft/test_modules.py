@@ -81,6 +81,10 @@ MODULES = {
     "nothing but a transposed convolution": problem(
         "return self.conv(x)", f"[{IMAGE}]", "self.conv = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1)"
     ),
+    "nothing but a transposed convolution of groups": problem(
+        "return self.conv(x)", "[torch.randn(2, 4, 3, 4, 5)]",
+        "self.conv = nn.ConvTranspose3d(4, 6, (2, 3, 1), stride=(2, 1, 2), padding=(1, 0, 0), groups=2, dilation=(2, 1, 1))",
+    ),
     "nothing but attention": problem(
         "return F.scaled_dot_product_attention(x, y, z, is_causal=True)",
         "[torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)]",
