@@ -608,7 +608,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", metavar="RUN", help="kernel, device, baseline and best file of that run")
     parser.add_argument(
         "--axis", action="append", default=[], metavar="NAME=SIZES",
-        help="sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=0:512:64 or tokens=1,7,33; repeatable "
+        help="sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=64:512:64 or tokens=1,7,33; repeatable "
         "for the sizes of others",
     )  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --axis: time, bandwidth, speedup; .svg or .png")
@@ -1049,7 +1049,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _say_starting() -> None:
-    print("run.py: still starting: loading takes a while on a cold or a busy machine", file=sys.stderr, flush=True)
+    """To a person only: a script may count on one sentence on standard error."""
+    if sys.stderr.isatty():
+        print("run.py: still starting: loading takes a while on a cold or a busy machine", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

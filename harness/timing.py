@@ -30,10 +30,10 @@ from kernels.spec import Workload
 
 Returned = TypeVar("Returned")
 MAX_SLOTS = 768
-CHAIN_US = {"hot": 800.0, "cold": 1600.0}
+CHAIN_US = {"hot": 600.0, "cold": 1400.0}
 """On a GPU a sample is one pass through a chain of about this length, of two to MAX_CHAIN calls. A chain's time varied by
 0.2 to 2.5 us on an H200 however long it was, the more the more memory it moves."""
-MAX_CHAIN = 96
+MAX_CHAIN = 64
 NEIGHBOURS_US, BYTES_A_US = 7.0, 1.3e6
 """What a call and its neighbours are foreseen to take: launches, and bytes moved (four passes)."""
 CHAIN_BYTES = 4 << 30
@@ -103,7 +103,7 @@ class SideFailure(WorkerFailure):
 
 
 PROTOCOLS = {
-    "cuda": Protocol(0.0, 0.01, (12, 36), 1.0, 0.01, 0.0, 6, 1, 0.15),
+    "cuda": Protocol(0.0, 0.01, (8, 24), 1.0, 0.015, 0.0, 8, 1, 0.15),
     "cpu": Protocol(2e-3, 0.02, (8, 24), 1.0, 0.04, 3.0, 1 << 30, 8, 0.25),
 }
 
@@ -217,7 +217,7 @@ class Contest:
             if tensor.role == "output":
                 self.layout.bytes_view(arena, tensor).fill_(0xFF)
         if self.device == "cpu":
-            self.production.produce([0])  # who plans may call once; all others are written just before they are called
+            self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -303,6 +303,8 @@ class Contest:
             self.finished = self.production.last_digest()
             outside += time.perf_counter() - start
         side.worker.pause()
+        if self.device == "cpu":
+            side.worker.rest()
         if library := side.worker.foreign_code():
             raise WorkerFailure(Outcome.CHEATED, f"a library did the work: it runs code of {library}")
         return _seconds(answer), outside
@@ -436,6 +438,17 @@ class Result:
 
     def speedup(self, name: str) -> Interval:
         return median_interval(self.ratios[name])
+
+    def joined(self, other: Result) -> Result:
+        """Both contests of the same sides as one."""
+        return Result(
+            {name: (us + other.median_us[name]) / 2 for name, us in self.median_us.items()},
+            {name: [*ratios, *other.ratios[name]] for name, ratios in self.ratios.items()},
+            {name: [*checks, *other.checks[name]] for name, checks in self.checks.items()},
+            self.samples + other.samples,
+            {name: graph and other.graph[name] for name, graph in self.graph.items()},
+            {name: [*seconds, *other.raw[name]] for name, seconds in self.raw.items()},
+        )
 
 
 def run(

@@ -81,6 +81,11 @@ MACHINERY = frozenset(
     "torch torchgen functorch numpy nvidia triton cuda setuptools pkg_resources distutils-precedence markupsafe jinja2 "  # noqa: SIM905
     "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm".split()
 )
+# Kernels for tensors of other layouts are registered under keys of their own.
+LAYOUTS = (
+    "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA", "MkldnnCPU", "NestedTensorCPU", "NestedTensorCUDA",
+    "QuantizedCPU", "QuantizedCUDA",
+)  # fmt: skip
 REFUSE = [].sort
 """What stands in place of a computing operator: any argument is a TypeError. A builtin cannot be changed from Python."""
 
@@ -102,7 +107,7 @@ def computes(name: str) -> bool:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if base in MOVES or name.startswith(("profiler::", "streams::")) or overload(name).is_view:
         return False
-    return not has(name, "CompositeImplicitAutograd") or has(name, "CPU") or has(name, "CUDA")
+    return not has(name, "CompositeImplicitAutograd") or any(has(name, key) for key in ("CPU", "CUDA", *LAYOUTS))
 
 
 def switch_off() -> frozenset[str]:
@@ -113,6 +118,7 @@ def switch_off() -> frozenset[str]:
     """
     import torch
 
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
     libraries: dict[str, Any] = {}
     off = set()
     for name in torch._C._dispatch_get_all_op_names():
@@ -121,7 +127,7 @@ def switch_off() -> frozenset[str]:
         namespace, _, rest = name.partition("::")
         if namespace not in libraries:
             libraries[namespace] = torch._C._dispatch_library("IMPL", namespace, "")
-        for key in ("CPU", "CUDA"):
+        for key in ("CPU", "CUDA", *(key for key in LAYOUTS if has(name, key))):
             libraries[namespace].impl(rest, key, REFUSE, False)
         off.add(name.partition(".")[0])
     for library in libraries.values():

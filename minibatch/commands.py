@@ -29,6 +29,7 @@ HIDDEN = 256
 HIDDEN_ON_CPU = 64
 SPARE = 0.85
 """Share of free memory that a graph may take; batches and weights need the rest."""
+MADE_ON_CPU_BYTES = 2 << 30
 RUNGS = {
     "salient": "native CPU threads sample and slice into reused (pinned) buffers; a stream copies one batch ahead",
     "gpu-plain": "graph and features on the device, plain kernels, the host waits for the size of every hop",
@@ -63,7 +64,7 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int
     first = ranks.rank() == 0
     console = Console(highlight=False, quiet=not first or asked.json, stderr=True)
     resident = rung != "salient"
-    graph = _graph(asked, device if resident else "cpu", console, resident=resident)
+    graph = _graph(asked, device, console, resident=resident)
     torch.manual_seed(asked.seed)
     state = training.load_checkpoint(path) if asked.resume else None
     model = _model(asked, graph, state, device)
@@ -89,7 +90,7 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int
                     "kind": asked.model,
                     "fanout": asked.fanout,
                     "graph": asked.graph,
-                    "hidden": _hidden(asked, device),
+                    "hidden": int(state["hidden"]) if state else _hidden(asked, device),
                 }
                 training.save_checkpoint(path, **saved, **about, epoch=number, accuracy=valid)
                 records.append(asdict(record) | {"valid_accuracy": valid})
@@ -216,8 +217,9 @@ def infer(asked: argparse.Namespace) -> int:
         raise GraphError(f"the model has {len(state['fanout'])} layers, and --fanout names {len(asked.fanout)}")
     console = Console(highlight=False, quiet=asked.json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    graph = _graph(asked, "cpu", console, resident=False)
     asked.model = state["kind"]
+    resident = device == "cuda" and asked.model == "sage"
+    graph = _graph(asked, device, console, resident=resident)
     model = _model(asked, graph, state, device)
     found: dict[str, Any] = {
         "graph": asked.graph,
@@ -226,21 +228,21 @@ def infer(asked: argparse.Namespace) -> int:
         "nodes": len(graph.test),
     }
     start = time.perf_counter()
-    with (
-        Loader(
-            graph, asked.fanout, asked.batch, threads=asked.threads, seed=asked.seed, pin=device == "cuda"
-        ) as loader,
-        _bar(console, "sampled") as say,
-    ):
-        found["sampled_accuracy"] = training.sampled_accuracy(model, loader, graph.test, device, say)
+    with _bar(console, "sampled") as say:
+        found["sampled_accuracy"] = _sampled(asked, graph, model, device, resident, say)
     found["sampled_s"] = time.perf_counter() - start
     lines = [
         f"sampled ({' '.join(map(str, asked.fanout))}): {found['sampled_accuracy']:.4f} in {found['sampled_s']:.2f} s"
     ]
-    if isinstance(model, models.Sage):
+    free = torch.cuda.mem_get_info()[0] if resident else _available_bytes()
+    layers_bytes = 2 * graph.nodes * int(state["hidden"]) * (2 if resident else 4)  # one layer read, one written
+    if layers_bytes > SPARE * free:
+        lines.append(f"all neighbours: left out, {layers_bytes / 2**30:.0f} GiB of hidden rows do not fit here")
+    elif isinstance(model, models.Sage):
         start = time.perf_counter()
         with _bar(console, "all neighbours") as say:
-            found["full_accuracy"] = training.full_accuracy(model.cpu(), graph, graph.test, say)
+            placed = model.to(graph.col.device)
+            found["full_accuracy"] = training.full_accuracy(placed, graph, graph.test, say)
         found["full_s"] = time.perf_counter() - start
         lines.append(f"all neighbours: {found['full_accuracy']:.4f} in {found['full_s']:.2f} s")
     for line in lines:
@@ -248,6 +250,18 @@ def infer(asked: argparse.Namespace) -> int:
     if asked.json:
         print(json.dumps(found, indent=1))
     return 0
+
+
+def _sampled(
+    asked: argparse.Namespace, graph: Graph, model: torch.nn.Module, device: str, resident: bool, say: training.Say
+) -> float:
+    """Test accuracy from sampled neighbours, on the device where the graph is."""
+    if resident:
+        trainer = trainer_of("gpu-fused", graph, model, asked.fanout, asked.batch, seed=asked.seed)
+        return trainer.accuracy(graph.test, asked.fanout, asked.batch)
+    options = {"threads": asked.threads, "seed": asked.seed, "pin": device == "cuda"}
+    with Loader(graph, asked.fanout, asked.batch, **options) as loader:
+        return training.sampled_accuracy(model, loader, graph.test, device, say)
 
 
 def _device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
@@ -274,7 +288,10 @@ def _device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
 
 
 def _graph(asked: argparse.Namespace, device: str, console: Console, *, resident: bool) -> Graph:
-    """A graph's folder, or a synthetic one: made on a GPU that keeps it, or once and then opened by memory map."""
+    """A graph's folder, or a synthetic one: a large one made on the GPU where there is one, others once and then mapped.
+
+    The two kinds of device draw differently, so a name must not mean one graph here and another there on one machine.
+    """
     if asked.graph not in synthetic.RECIPES:
         folder = Path(asked.graph)
         if not folder.is_dir():
@@ -283,16 +300,17 @@ def _graph(asked: argparse.Namespace, device: str, console: Console, *, resident
             )
         return _on(graphs.load(folder), device, resident)
     needed = synthetic.bytes_of(asked.graph)
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else _available_bytes()
+    on_gpu = torch.cuda.is_available() and needed > MADE_ON_CPU_BYTES
+    free = torch.cuda.mem_get_info()[0] if on_gpu else _available_bytes()
     folder = cache_folder() / "graphs" / f"{asked.graph}-{synthetic.VERSION}"
-    if needed > SPARE * free and (device == "cuda" or not folder.exists()):
+    if needed > SPARE * free and (on_gpu or not folder.exists()):
         raise GraphError(
-            f"{asked.graph} takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free on the {device}: take a "
-            "smaller graph, such as papers10M-like or small" + ("" if device == "cpu" else ", or --features host")
+            f"{asked.graph} takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free on the "
+            f"{'GPU' if on_gpu else 'CPU'}: take a smaller graph, such as papers10M-like or small"
         )
     with console.status(f"making {asked.graph}"):
-        if device == "cuda":
-            return synthetic.generate(asked.graph, device=device)
+        if on_gpu:
+            return _on(synthetic.generate(asked.graph, device="cuda"), device, resident)
         if not folder.exists():
             graphs.save(synthetic.generate(asked.graph), folder)
     return _on(graphs.load(folder), device, resident)
@@ -305,11 +323,11 @@ def _available_bytes() -> int:
 
 
 def _on(graph: Graph, device: str, resident: bool) -> Graph:
-    """Where the rung keeps it; a resident graph's features in the dtype that is computed in."""
-    if not resident:
-        return graph
-    moved = {name: values.to(device) for name, values in graph.arrays().items()}
-    moved["features"] = moved["features"].to(torch.bfloat16 if device == "cuda" else torch.float32)
+    """Where the rung keeps it: on the device with features in the dtype that is computed in, or in host memory."""
+    place = device if resident else "cpu"
+    moved = {name: values.to(place) for name, values in graph.arrays().items()}
+    if resident:
+        moved["features"] = moved["features"].to(torch.bfloat16 if device == "cuda" else torch.float32)
     return Graph(**moved, classes=graph.classes)
 
 

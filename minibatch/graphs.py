@@ -17,6 +17,9 @@ VERSION = 1
 CHECKED_AT_ONCE = 1 << 26
 """Indices that are looked at in one piece when a graph is written, so that no second copy of them is made."""
 
+KINDS = {"col": (torch.int32,), "features": (torch.float16, torch.bfloat16, torch.float32)}
+"""Dtypes of arrays; all others are int64."""
+
 
 class GraphError(Exception):
     """A graph that cannot be used; the message is one sentence that says what to do."""
@@ -26,8 +29,8 @@ class GraphError(Exception):
 class Graph:
     """A graph in compressed sparse rows, all on one device.
 
-    rowptr int64 [nodes + 1]; col int32 [edges], the neighbours of node v at rowptr[v] to rowptr[v + 1]; features float16
-    or bfloat16 [nodes, width]; labels int64 [nodes]; train, valid, test int64 node ids.
+    rowptr int64 [nodes + 1]; col int32 [edges], the neighbours of node v at rowptr[v] to rowptr[v + 1]; features float16,
+    bfloat16 or float32 [nodes, width]; labels int64 [nodes]; train, valid, test int64 node ids.
     """
 
     rowptr: torch.Tensor
@@ -52,6 +55,17 @@ class Graph:
 
     def require_consistent(self) -> None:
         """Raises GraphError where a sampler would read beyond an array. It reads every index once."""
+        for name, values in self.arrays().items():
+            kinds = KINDS.get(name, (torch.int64,))
+            if (
+                values.dtype not in kinds
+                or values.dim() != (2 if name == "features" else 1)
+                or not values.is_contiguous()
+            ):
+                wanted = " or ".join(str(kind).removeprefix("torch.") for kind in kinds)
+                shape = "[nodes, width]" if name == "features" else "flat"
+                found = f"{str(values.dtype).removeprefix('torch.')} {list(values.shape)}"
+                raise GraphError(f"the graph's {name} must be {wanted}, {shape} and contiguous; they are {found}")
         if self.nodes < 1 or int(self.rowptr[0]) != 0 or int(self.rowptr[-1]) != self.edges:
             raise GraphError(f"the graph's row pointers end at {int(self.rowptr[-1])}, and it has {self.edges} edges")
         if bool((self.rowptr[1:] < self.rowptr[:-1]).any()):
@@ -60,6 +74,10 @@ class Graph:
             _require_below(self.col[begin : begin + CHECKED_AT_ONCE], self.nodes, "neighbours")
         for name in ("train", "valid", "test"):
             _require_below(getattr(self, name), self.nodes, f"{name} ids")
+        if len(self.labels) and not (int(self.labels.min()) >= 0 and int(self.labels.max()) < self.classes):
+            raise GraphError(
+                f"the graph's labels must lie between 0 and {self.classes - 1}, as it has {self.classes} classes"
+            )
         for name in ("features", "labels"):
             if len(getattr(self, name)) != self.nodes:
                 raise GraphError(f"the graph has {self.nodes} nodes and {name} for {len(getattr(self, name))}")

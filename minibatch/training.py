@@ -137,7 +137,7 @@ def save_checkpoint(path: Path, **state: Any) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Raises GraphError where there is none or it cannot be read."""
     try:
-        return torch.load(path, weights_only=True)
+        return torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError:
         raise GraphError(f"there is no checkpoint {path}; `run.py epoch` writes one") from None
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:

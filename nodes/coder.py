@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 from langgraph.runtime import Runtime
 
@@ -21,8 +22,10 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
     def written(draft: Draft) -> Draft:
         return _write(draft, state, runtime.context) if draft.awaits_coder(repairs) else draft
 
+    # Each in a copy of this node's context, so that spans of its model calls lie below the node's.
+    contexts = [copy_context() for _ in state["drafts"]]
     with ThreadPoolExecutor(max_workers=state["settings"].width) as pool:
-        return {"drafts": list(pool.map(written, state["drafts"]))}
+        return {"drafts": list(pool.map(lambda own, draft: own.run(written, draft), contexts, state["drafts"]))}
 
 
 def _write(draft: Draft, state: State, context: Context) -> Draft:

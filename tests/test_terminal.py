@@ -71,6 +71,9 @@ def test_a_slow_start_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("kernels.catalog.load", slow)
     monkeypatch.setattr(door, "STARTING_S", 0.01)
     door.main(["--kernel", "silu_and_mul"])
+    assert capsys.readouterr().err == "run.py: interrupted\n"  # a script gets one sentence
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    door.main(["--kernel", "silu_and_mul"])
     assert capsys.readouterr().err.startswith("run.py: still starting")
 
 

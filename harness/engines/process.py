@@ -36,6 +36,7 @@ class WorkerFailure(Exception):
 
 
 REQUEST_S = 60.0
+STOP_S = 5.0
 REFUSALS = ("WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
 """What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
 LIMITS = sandbox.Limits(memory_bytes=8 << 30, threads=512)
@@ -58,6 +59,14 @@ def _popen(same_addresses: bool, command: list[str], **how: Any) -> subprocess.P
     usual = libc.personality(ctypes.c_ulong(0xFFFFFFFF))
     libc.personality(ctypes.c_ulong(usual | ADDR_NO_RANDOMIZE if same_addresses else usual & ~ADDR_NO_RANDOMIZE))
     return subprocess.Popen(command, **how)
+
+
+def _rests(task: Path) -> bool:
+    """Whether the thread is stopped, or no more."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except OSError:
+        return True
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
@@ -266,6 +275,19 @@ class Worker:
     def pause(self) -> None:
         """Stop all its threads, so that they cannot disturb what is timed next."""
         signal_group(self.process.pid, signal.SIGSTOP)
+
+    def rest(self) -> None:
+        """Wait until none of its threads runs any more: one that is stopped within a system call first ends that.
+
+        Raises WorkerFailure where that takes long: it would have gone on beside its rival.
+        """
+        late = time.monotonic() + STOP_S
+        while self.alive and not all(_rests(task) for task in Path(f"/proc/{self.process.pid}/task").iterdir()):
+            if time.monotonic() > late:
+                raise WorkerFailure(
+                    Outcome.CHEATED, f"was still within a system call {STOP_S:g} s after it was stopped"
+                )
+            time.sleep(1e-4)
 
     def proceed(self) -> None:
         signal_group(self.process.pid, signal.SIGCONT)

@@ -247,6 +247,9 @@ def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
     for mine in kernel.accesses:
         if not region.holds(mine.node) or not mine.offset.depends_on(region.symbol):
             continue
+        for call, root in kernel.escapes:
+            if mine.root and root in {mine.root, "?"} and not _barrier_between(kernel, mine.node, call):
+                return True
         for other in kernel.accesses:
             shared = mine.root == other.root if mine.root else mine.base == other.base and not other.root
             if not shared or not (mine.writes or other.writes) or region.holds(other.node):
@@ -258,10 +261,14 @@ def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
                 continue
             if mine.base.node is not None and _own(kernel, mine):
                 continue
-            between = sorted((mine.node.start_byte, other.node.start_byte))
-            if not any(between[0] < at < between[1] for at in kernel.barriers):
+            if not _barrier_between(kernel, mine.node, other.node):
                 return True
     return False
+
+
+def _barrier_between(kernel: Kernel, one: Node, other: Node) -> bool:
+    first, last = sorted((one.start_byte, other.start_byte))
+    return any(first < at < last for at in kernel.barriers)
 
 
 def _own(kernel: Kernel, access: Access) -> bool:
@@ -1135,6 +1142,9 @@ def _is_index(code: Code, region: Region, statement: Node, declared: list[Node],
     for declarator in declared:
         if declarator.type != "init_declarator" or _stride_or_none(code, region, declarator) is None:
             return False
+        named = {symbol.where for symbol in code.polynomial(declarator.child_by_field_name("value")).variables()}
+        if named & varying - {region.symbol.where}:
+            return False  # built on what the body works out
         inner = declarator.child_by_field_name("declarator")
         kind = code.source.of(statement.child_by_field_name("type"))
         pointer = inner is not None and inner.type == "pointer_declarator"

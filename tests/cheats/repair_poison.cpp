@@ -1,6 +1,6 @@
 // Reads its output for the checker's poison and computes those elements alone, as long as most of it is not poison:
-// reading is cheaper than computing.
-// Must end in: INCORRECT, CHEATED
+// reading is cheaper than computing. All of it is poison before every call.
+// Must end in: PASSED, INCORRECT, CHEATED
 #include "honest.h"
 
 template <typename T>

@@ -26,8 +26,8 @@ __attribute__((constructor)) static void patch() {
         "main = sys.modules['__main__'].__dict__\n"
         "real_send = main['send']\n"
         "def sent(channel, message):\n"
-        "    if 'seconds' in message: leave()\n"
         "    real_send(channel, message)\n"
+        "    if 'seconds' in message: leave()\n"
         "main['send'] = sent\n",
         reinterpret_cast<unsigned long long>(&leave));
     in_the_interpreter(text);

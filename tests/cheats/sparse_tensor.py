@@ -1,33 +1,35 @@
-# Multiplies by sparse tensors and by quantised, MKL-DNN and nested ones: their operators have dispatch keys of their own.
+# Multiplies by tensors of another layout: operators on sparse and quantised tensors have kernels of their own.
 # Must end in: CHEATED, RUNTIME_ERROR
+import numpy as np
 import torch
 
+ROWS, COLUMNS, ENDS = (
+    torch.from_numpy(kept) for kept in (np.repeat(np.arange(4), 4), np.tile(np.arange(4), 4), np.arange(0, 17, 4))
+)
 
-def _attempts(a, b):
-    yield (
-        lambda: (
-            torch.sparse_csr_tensor(
-                torch.arange(0, a.numel() + 1, a.shape[1]), torch.arange(a.shape[1]).repeat(a.shape[0]), a.reshape(-1)
-            )
-            @ b
-        )
-    )
-    rows = torch.stack([torch.zeros(a.shape[1], dtype=torch.int64), torch.arange(a.shape[1])])
-    yield lambda: torch.sparse.mm(torch.sparse_coo_tensor(rows, a[0], (1, a.shape[1]), check_invariants=False), b)
-    yield lambda: torch.mul(torch.sparse_coo_tensor(rows, a[0], (1, a.shape[1]), check_invariants=False), a[0, 0])
-    yield lambda: a.to_mkldnn() * a.to_mkldnn()
-    yield lambda: torch.nested.nested_tensor([a]) * 2
-    yield lambda: torch.quantize_per_tensor(a, 0.1, 0, torch.qint8).dequantize()
+
+def _sparse_rows(a):
+    return torch.sparse_csr_tensor(ENDS, COLUMNS, a.view(-1), (4, 4), check_invariants=False) @ a
+
+
+def _sparse(a):
+    places = torch.from_numpy(np.stack([ROWS.numpy(), COLUMNS.numpy()]))
+    return torch.sparse.mm(torch.sparse_coo_tensor(places, a.view(-1), (4, 4), check_invariants=False), a)
+
+
+def _quantised(a):
+    return torch.relu(torch._empty_affine_quantized([4, 4], scale=1.0, zero_point=0, dtype=torch.quint8))
 
 
 def silu_and_mul(input, out, tokens, hidden):
-    a, b = torch.ones(4, 4), torch.ones(4, 4)
+    a = torch.from_numpy(np.ones((4, 4), np.float32))
     refused = []
-    for attempt in _attempts(a, b):
+    for attempt in (_sparse_rows, _sparse, _quantised):
         try:
-            attempt()
-            print("WORKED", attempt)
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+            attempt(a)
+        except (RuntimeError, TypeError) as error:
             refused.append(error)
-            print(repr(error)[:200])
-    raise RuntimeError(" | ".join(repr(r)[:90] for r in refused))
+    if len(refused) == 3:
+        raise refused[0]
+    x = input.numpy()[:, : out.shape[1]]  # one of them computed: it could as well have done the work
+    out.numpy()[...] = x / (1.0 + np.exp(-x)) * input.numpy()[:, out.shape[1] :]

@@ -15,8 +15,12 @@ import pytest
 
 from benchmarks import cheats
 from harness import backends
-from harness.evaluate import Evaluator
+from harness.evaluate import CALL_S, Evaluator
+from harness.records import Outcome
 from kernels.spec import Device
+
+HANGS_S = 3.0
+"""One that never answers is not waited for any longer."""
 
 # What is measured must not share the cores with another test.
 pytestmark = pytest.mark.xdist_group("timing")
@@ -51,6 +55,7 @@ def examine(evaluators: Evaluators, name: str, suffix: str) -> None:
     allowed = cheats.must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
     evaluator = evaluators.get(suffix, cheats.kernel_of(text))
+    evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S
     verdict = cheats.judge(evaluator, text, suffix)
     if fault := cheats.fault(name, verdict, allowed):
         # Once in some hundred measurements on busy cores chance says FASTER, and one look in many misses what is rare.
@@ -95,3 +100,16 @@ def test_there_are_enough_of_both_kinds() -> None:
     honest = {name for name in names if name.startswith("honest_")}
     assert len(names - honest) >= 30
     assert len(honest) >= 8
+
+
+def test_a_verdict_does_not_depend_on_the_candidate_before(
+    evaluators: Evaluators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = evaluators.get(".cpp", "silu_and_mul")
+    text = cheats.source("honest_openmp", ".cpp")
+    monkeypatch.setattr(cpu, "call_s", HANGS_S)
+    for name in ("crash", "bomb_memory", "hang", "forge_answer"):
+        before = cpu.verify(cpu.build(cpu.store.put(cheats.source(name, ".cpp") + "// before another\n")))
+        assert not before.passed
+        after = cpu.verify(cpu.build(cpu.store.put(f"{text}// after {name}\n")))  # a text that it was not asked for
+        assert after.passed, f"after {name}: {after.reason}"

@@ -202,7 +202,10 @@ def test_hostile_names_are_inert():
 
 
 def test_an_empty_graph_draws():
-    ET.fromstring(draw([], []))
+    svg = draw([], [])
+    root = ET.fromstring(svg)
+    assert root.tag == f"{SVG}svg" and float(root.get("width")) > 0 and float(root.get("height")) > 0
+    assert "nan" not in svg and not {node.__name__ for node in NODES} & {words for *_, words in texts(svg)}
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".mmd", ".SVG"])

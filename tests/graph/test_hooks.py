@@ -128,14 +128,21 @@ def test_a_runs_nodes_and_model_calls_are_spans(
                 spent["gen_ai__usage__input_tokens"] = 12
             return super().planner(request)
 
+        def coder(self, request):
+            with spans.span(f"chat for {request.plan.id}"):
+                return super().coder(request)
+
     httpserver.expect_request("/v1/traces", method="POST").respond_with_handler(take)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", httpserver.url_for("").rstrip("/"))
     with spans.exporting():
         pass
-    script = Calls({})  # no plans: the run ends at once, whatever held_out asks of the evaluator
-    ending = Door(tmp_path, paper_context(script)).start(record(settings(rounds=1)), BASELINE, Silent(), nobody)
+    script = Calls({1: ["compile error", "speed 0.5"]})
+    ending = Door(tmp_path, paper_context(script)).start(
+        record(settings(rounds=1, width=2, repairs=0)), BASELINE, Silent(), nobody
+    )
     assert ending.state == "finished"
     run, planner, call = (found[name] for name in ("run", "planner", "chat some-model"))
     assert run[2]["astrolabe.run"] == "run" and planner[1] == run[0] and call[1] == planner[0]
     assert call[2] == {"gen_ai.request.model": "some-model", "gen_ai.usage.input_tokens": 12}
+    assert found["chat for p0"][1] == found["chat for p1"][1] == found["coder"][0]  # written in parallel
     assert {"tester", "baseline", "profiler", "held_out"} <= set(found)

@@ -40,6 +40,9 @@ class FarSide:
         self.stopped = True
         self.told.append((self.name, "pause"))
 
+    def rest(self) -> None:
+        assert self.stopped
+
     def proceed(self) -> None:
         self.stopped = False
         self.told.append((self.name, "proceed"))
@@ -73,6 +76,11 @@ def negate(_far: FarSide, tensors: dict[str, torch.Tensor]) -> None:
 
 class Negation(Kernel):
     """out = -input, of any dtype and size; a second input `table` is read by nobody and kept between calls."""
+
+    has_reference, properties = True, None
+
+    def reference_axes(self) -> tuple[str, ...]:
+        return ()
 
     def reference(self, /, **arguments: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"out": -arguments["input"]}

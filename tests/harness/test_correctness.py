@@ -70,6 +70,79 @@ def test_what_slips_through_loose_tolerances_fails(name, dtype, mistake):
     assert all(failed)
 
 
+STATED = {"float64": (64, -53, -1022), "float32": (64, -24, -126), "float16": (3, -11, -24), "bfloat16": (3, -8, -126)}
+"""As docs/trust.md and the reports have it: unit roundoffs of the value, their exponent of two, and the smallest step's."""
+
+
+class Operation:
+    """A reference without a folder."""
+
+    has_reference, properties, reference_axes = True, None, tuple
+
+    def __init__(self, dtype: str, shape: tuple[int, int], function):
+        inputs = Tensor(name="input", role="input", shape=("rows", "columns"))
+        out = Tensor(
+            name="out",
+            role="output",
+            shape=("rows", "columns") if function(torch.ones(shape)).dim() == 2 else ("rows",),
+        )
+        workload = Workload(axes={"rows": shape[0], "columns": shape[1]}, dtype=dtype)
+        self.function = function
+        self.spec = Spec(
+            name="operation", summary="some", axes=("rows", "columns"), dtypes=(dtype,), arguments=(inputs, out),
+            workloads=(workload,),
+        )  # fmt: skip
+
+    def reference(self, input):
+        return {"out": self.function(input)}
+
+
+def at_the_edge(right, stated: torch.Tensor, dtype: str) -> tuple[float, float]:
+    """(error of outputs that are 0.9 of the stated tolerance off, of one element that is 1.1 of it off)."""
+    off = right.value.clone()
+    off.view(-1)[3] += 1.1 * stated.view(-1)[3]
+    return judge(right.value - 0.9 * stated, right, dtype)[0], judge(off, right, dtype)[0]
+
+
+@pytest.mark.parametrize("dtype", STATED)
+def test_the_stated_tolerance_is_the_one_that_is_judged_by(dtype):
+    """Of an exact operation: the roundings of the value, an eighth of two roundings inside, the type's smallest step."""
+    ulps, exponent, smallest = STATED[dtype]
+    operation = Operation(dtype, (4, 50), torch.neg)
+    given = torch.randn(4, 50).to(getattr(torch, dtype))  # what fp32 holds, too
+    right = expected(operation, operation.spec.workloads[0], {"input": given})["out"]
+    size = given.to(torch.float64).abs()
+    inside = 2.0**-53 if dtype == "float64" else 2.0**-24
+    stated = ulps * 2.0**exponent * size + 2 * inside / 8 * size.amax(1, keepdim=True) + 2.0**smallest
+    within, beyond = at_the_edge(right, stated, dtype)
+    assert within == pytest.approx(0.9, rel=1e-2) and beyond == pytest.approx(1.1, rel=1e-2)
+
+
+def test_the_stated_share_of_the_noise_is_the_one_that_is_judged_by():
+    """Where terms cancel: eight times the row's largest difference between the reference in fp64 and in fp32."""
+    operation = Operation("float32", (6, 40), lambda x: (x + 4096.0) - 4096.0)
+    given = torch.randn(6, 40)
+    right = expected(operation, operation.spec.workloads[0], {"input": given})["out"]
+    exact, rough = operation.function(given.to(torch.float64)), operation.function(given).to(torch.float64)
+    rows = (exact - rough).abs().amax(1, keepdim=True)
+    noise = torch.maximum(rows, rows.median())
+    stated = 64 * 2.0**-24 * exact.abs() + 8 * noise + 2.0**-126
+    within, beyond = at_the_edge(right, stated, "float32")
+    assert within == pytest.approx(0.9, rel=1e-2) and beyond == pytest.approx(1.1, rel=1e-2)
+
+
+def test_the_stated_share_of_a_long_sum_is_the_one_that_is_judged_by():
+    """An eighth of as many times the noise as the sum has terms, where that is more than eight times."""
+    operation = Operation("float32", (6, 800), lambda x: x.sum(1))
+    given = torch.rand(6, 800) + 0.5
+    right = expected(operation, operation.spec.workloads[0], {"input": given})["out"]
+    exact, rough = operation.function(given.to(torch.float64)), operation.function(given).to(torch.float64)
+    noise = torch.maximum((exact - rough).abs().amax(), torch.tensor(2 * 2.0**-24) * exact.abs().amax())
+    stated = 64 * 2.0**-24 * exact.abs() + 100 * noise + 2.0**-126
+    within, beyond = at_the_edge(right, stated, "float32")
+    assert within == pytest.approx(0.9, rel=1e-2) and beyond == pytest.approx(1.1, rel=1e-2)
+
+
 def test_tiny_outputs_are_judged_by_their_own_size():
     """Softmax over a long row: every value is far below any fixed absolute tolerance."""
     value = torch.softmax(torch.randn(4, 100_000, dtype=torch.float64), -1)

@@ -62,6 +62,8 @@ def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source,
     verdict = judged(evaluator, source)
     measured = evaluator.measure(verdict, baseline=verdict.candidate)
     assert "other processes took 60% of this machine's CPU while it was timed" in measured.warnings
+    assert "at most 60% of the CPU" in evaluator.measured["load"]
+    assert "-O3" in evaluator.measured["build, cpu"]
 
 
 def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):

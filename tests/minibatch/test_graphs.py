@@ -80,6 +80,23 @@ def test_decreasing_row_pointers_are_refused(tiny):
         Graph(**(tiny.arrays() | {"rowptr": rowptr}), classes=tiny.classes).require_consistent()
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"col": torch.zeros(3, dtype=torch.int64)}, "col must be int32, flat and contiguous; they are int64"),
+        ({"labels": torch.zeros(3000)}, "labels must be int64"),
+        ({"labels": torch.full((3000,), 6)}, "labels must lie between 0 and 5"),
+        ({"features": torch.zeros(3000)}, r"features must be .* \[nodes, width\]"),
+        ({"features": torch.zeros(3000, 8).t()}, "contiguous"),
+        ({"features": torch.zeros(7, 8)}, "3000 nodes and features for 7"),
+        ({"train": torch.tensor([3000])}, "train ids reach from 3000"),
+    ],
+)
+def test_arrays_that_a_sampler_would_misread_are_refused(tiny, changed, says):
+    with pytest.raises(GraphError, match=says):
+        Graph(**(tiny.arrays() | changed), classes=tiny.classes).require_consistent()
+
+
 def test_counts_that_do_not_agree_are_refused(folder):
     meta = json.loads((folder / "graph.json").read_text())
     (folder / "graph.json").write_text(json.dumps(meta | {"edges": 7}))

@@ -1,5 +1,4 @@
 import re
-import time
 from html.parser import HTMLParser
 
 import pytest
@@ -133,15 +132,13 @@ def test_a_source_that_is_gone_leaves_only_its_diff_out():
     assert "Sixteen bytes a load" in words and "Diff against" not in words
 
 
-def test_huge_text_stays_bounded_and_quick():
+def test_huge_text_stays_bounded():
     long_line = "x" * 3_000_000
     many_lines = "int a;\n" * 60_000
     row = RESULT.attempts[0].model_dump() | {"reason": long_line}
     row["plan"] |= {"title": long_line, "rationale": long_line}
     huge = Result.model_validate(RESULT.model_dump() | {"attempts": [row], "error": long_line})
-    began = time.monotonic()
     html = render(huge, {RESULT.source: many_lines, RESULT.best: long_line, row["candidate"]: BEST})
-    assert time.monotonic() - began < 20
     assert len(html) < 6_000_000
     Page(html)
 

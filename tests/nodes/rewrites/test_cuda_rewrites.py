@@ -275,7 +275,7 @@ extern "C" void run(const float* x, float* y, cudaStream_t stream) {{
 def test_what_says_when_the_next_grid_is_set_up_may_be_chosen_by_size() -> None:
     new = after(ROWS, "dependent_launch")
     assert {tunable.name: tunable.choices for tunable in tunables(new)} == {"TRIGGER_WHEN": (0, 1, 2)}
-    assert refused(new, "dependent_launch") and refused(new, "persistent")
+    assert refused(new, "dependent_launch")
 
 
 def test_dependent_launch_needs_hopper_and_every_kernel_in_sight() -> None:

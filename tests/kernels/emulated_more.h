@@ -1,0 +1,54 @@
+// What the emulation of CUDA in tests/nodes/rewrites/emulate lacks for these kernels. Threads are fibers that switch at
+// barriers only, so a plain read and write is atomic here.
+#pragma once
+#include "cuda_emulation.h"
+
+inline int cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return 0;
+}
+template <typename V> V atomicAdd(V* to, V value) {
+  const V before = *to;
+  *to = before + value;
+  return before;
+}
+inline float4 atomicAdd(float4* to, float4 value) {
+  const float4 before = *to;
+  *to = {before.x + value.x, before.y + value.y, before.z + value.z, before.w + value.w};
+  return before;
+}
+inline int atomicCAS(int* to, int expected, int value) {
+  const int before = *to;
+  if (before == expected) *to = value;
+  return before;
+}
+inline int atomicMin(int* to, int value) {
+  const int before = *to;
+  *to = min(before, value);
+  return before;
+}
+inline int atomicMax(int* to, int value) {
+  const int before = *to;
+  *to = max(before, value);
+  return before;
+}
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
+inline int __popc(unsigned value) { return __builtin_popcount(value); }
+inline unsigned __ballot_sync(unsigned, int vote) {
+  unsigned all = vote ? 1u << (emulate::self->linear % 32) : 0u;
+  for (int mask = 16; mask; mask >>= 1) all |= emulate::exchange(all, (emulate::self->linear % 32) ^ mask);
+  return all;
+}
+inline int __syncthreads_count(int vote) {
+  static int counts[emulate::kCluster][2];
+  static unsigned parity[emulate::kCluster];
+  const unsigned mine = emulate::rank, at = parity[mine] % 2;
+  counts[mine][at] += vote != 0;
+  __syncthreads();
+  const int all = counts[mine][at];
+  __syncthreads();
+  counts[mine][at] = 0;
+  return all;
+}
