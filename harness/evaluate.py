@@ -311,7 +311,7 @@ class Evaluator:
         import torch
 
         arena = self._arena.size if self._arena is not None else 0
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena + self.kernel.gpu_bytes()
 
     @contextmanager
     def _guarding_memory(self, candidate: str) -> Iterator[None]:

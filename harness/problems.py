@@ -183,6 +183,12 @@ class Problem(Kernel):
             said.append(f"values also {', '.join(self.description.alternatives)}")
         return "; ".join(said)
 
+    def gpu_bytes(self) -> int:
+        """The buffers that the reference answers in; its process gives back what it computed with."""
+        if self.box is None or self.device != "cuda":
+            return 0
+        return sum(arena.size for name, arena in self.box.arenas.items() if name != "inputs")
+
     def close(self) -> None:
         if self.box is not None:
             self.box.close()

@@ -430,6 +430,10 @@ class ModelForm:
         if self.problem["role"] == "reference":  # ours to judge by, so nothing is asked of how it keeps its results
             returned = [one.detach().contiguous() for one in returned]
         self.take(returned, outputs)
+        if self.problem["role"] == "reference" and self.device == "cuda":
+            del returned
+            torch.cuda.empty_cache()  # candidates are asked how much of the memory they take
+            return None
         return returned
 
 

@@ -96,6 +96,10 @@ class Kernel:
         """`reference`, told in which dtype ("float64" or "float32") it is to compute, as the float inputs say, too."""
         return self.reference(**arguments)
 
+    def gpu_bytes(self) -> int:
+        """Of a GPU's memory that the kernel itself holds."""
+        return 0
+
     def close(self) -> None:
         """End what the kernel has started: nothing here."""
 

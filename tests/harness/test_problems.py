@@ -179,7 +179,8 @@ def test_an_honest_candidate_passes_and_is_timed(opened, tmp_path: Path):
         assert verdict.degenerate == () and any("fp64" in note for note in verdict.notes)
         assert evaluator.verify(evaluator.build(verdict.candidate), held_out=True).passed
         measured = evaluator.measure(verdict, baseline=base)
-        assert measured.passed and measured.suite is not None and measured.timings
+        assert measured.passed, measured.reason
+        assert measured.suite is not None and measured.timings
 
 
 @pytest.mark.parametrize(
