@@ -17,15 +17,11 @@ DRAFT_S = 300.0
 MOST_BYTES = 8 << 20
 
 
-def draft(problem: str, device: str, package: Path = PACKAGE) -> DraftAnswer:
+def draft(problem: str, device: str) -> DraftAnswer:
     """A ModelNew for the problem's text, or one sentence why there is none."""
-    if not (package / "__main__.py").is_file():
-        return DraftAnswer(
-            reason="the rules write no drafts in this version; give one with --draft FILE, or ask a model"
-        )
     with tempfile.TemporaryDirectory(prefix="astrolabe-draft-") as folder:
         scratch = Path(folder)
-        shutil.copytree(package, scratch / "draft", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, scratch / "draft", ignore=shutil.ignore_patterns("__pycache__"))
         (scratch / "problem.py").write_text(problem)
         out = scratch / "out.json"
         command = [sys.executable, "-I", str(scratch / "draft"), str(scratch / "problem.py"), device, str(out)]
