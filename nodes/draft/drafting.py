@@ -29,6 +29,7 @@ CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 RESERVED = frozenset(
     [
         "self",
+        "triangular_product",
         "device",
         "native",
         "torch",
