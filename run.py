@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graph.runs import Run
     from graph.session import Door, Ending
 
-ROLES = ("tester", "profiler", "planner", "coder")
+ROLES = ("tester", "drafter", "profiler", "planner", "coder")
 EPILOG = """\
 commands (python run.py COMMAND --help):
   resume RUN            go on with a run after Ctrl-C, a kill, a reboot, a pause
@@ -31,6 +31,7 @@ commands (python run.py COMMAND --help):
   history RUN           a run's checkpoints
   fork RUN              a new run from a checkpoint of another
   graph [RUN]           draw the graph, and the path that a run took
+  campaign              every problem of a suite, one run each, one report
   evaluate FILE         the verdict on one file, without any agent
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
@@ -99,8 +100,9 @@ def common(parser: argparse.ArgumentParser, *, json_too: bool = True) -> None:
 
 def on_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
-        "--kernel", required=required, metavar="NAME|FOLDER", help="a kernel of the catalog, or a folder"
-    )
+        "--kernel", required=required, metavar="NAME|FOLDER|FILE.py",
+        help="a kernel of the catalog, a folder, or a PyTorch module in KernelBench's form",
+    )  # fmt: skip
     parser.add_argument("--baseline", metavar="NAME", help="the kernel's baseline that 1.0x is")
     parser.add_argument(
         "--device", choices=("auto", "cuda", "cpu"), default="auto", help="(auto: cuda where it is there)"
@@ -110,6 +112,23 @@ def on_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     )
     parser.add_argument(
         "--sandbox", choices=("auto", "require"), default="auto", help="require: refuse where a layer is missing"
+    )
+
+
+def of_problems(parser: argparse._ActionsContainer, *, rule: str | None = "some") -> None:
+    parser.add_argument(
+        "--own-kernels", choices=("some", "all"), default=rule,
+        help="of a PyTorch module's candidates: some of the work is their own (KernelBench's rule), or all of it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compare", action="append", default=[], choices=("compile", "max-autotune", "none"),
+        help="time a PyTorch module's winner against torch.compile too; repeatable (cuda: both, cpu: none)",
+    )  # fmt: skip
+
+
+def protocol(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--protocol", choices=("kernelbench",), help="of a PyTorch module: KernelBench's own numbers beside ours"
     )
 
 
@@ -144,6 +163,8 @@ def run_parser() -> argparse.ArgumentParser:
     )
     on_device(parser)
     parser.add_argument("--source", metavar="FILE", help="start from your own file for that kernel's spec")
+    parser.add_argument("--draft", metavar="FILE", help="of a PyTorch module: your own first candidate (ModelNew)")
+    of_problems(parser)
     parser.add_argument("--run-id", metavar="NAME", help="name the run")
     budget(parser, "5", "1")
     parser.set_defaults(rounds=5, width=1)
@@ -238,7 +259,7 @@ def run(asked: argparse.Namespace) -> int:
     made = Run(asked.runs_dir, record.run_id)
     made.reserve()
     with told(asked, made), front(asked, choice.settings.why) as shown:
-        ending = door(asked).start(record, choice.source, shown, asker())
+        ending = door(asked).start(record, choice.source, shown, asker(), choice.draft)
     return close(ending, asked)
 
 
@@ -332,11 +353,11 @@ def asker():
     return on_terminal
 
 
-def door(asked: argparse.Namespace) -> Door:
+def door(asked: argparse.Namespace, runs_dir: Path | None = None) -> Door:
     from graph.opening import open_context
     from graph.session import Door
 
-    return Door(asked.runs_dir, open_context, asked.checkpointer)
+    return Door(runs_dir or asked.runs_dir, open_context, getattr(asked, "checkpointer", ""))
 
 
 def close(ending: Ending, asked: argparse.Namespace) -> int:
@@ -579,6 +600,8 @@ def evaluate_parser() -> argparse.ArgumentParser:
         description="The verdict on one file, without any agent. Exit code 0 where it PASSED, 3 where it did not.",
     )  # fmt: skip
     on_device(parser, required=False)
+    of_problems(parser, rule=None)
+    protocol(parser)
     parser.add_argument("file", metavar="FILE", nargs="?", help="the source; without, --run's best")
     parser.add_argument("--run", metavar="RUN", help="kernel, device, baseline and best file of that run")
     parser.add_argument(
@@ -606,6 +629,7 @@ def evaluate(asked: argparse.Namespace) -> int:
         said = one_file.evaluate(
             swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
             dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=asked.sandbox,
+            own_kernels=what.own_kernels, compare=what.compare, protocol=bool(asked.protocol),
             say=lambda line: shown.say("harness", line),
         )  # fmt: skip
     verdict, name = said.verdict, what.baseline[0]
@@ -614,12 +638,25 @@ def evaluate(asked: argparse.Namespace) -> int:
     if asked.json:
         comparison = verdict.suite.comparison if verdict.suite else None
         record = {"file": what.name, "baseline": name, "comparison": comparison, "notices": said.notices}
+        if said.kernelbench is not None:
+            record["kernelbench"] = said.kernelbench.model_dump(mode="json")
         print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
     else:
         print_verdict(verdict, name, said.notices)
+        if said.kernelbench is not None:
+            print_kernelbench(said.kernelbench, verdict)
         if asked.plot:
             print(asked.plot)
     return 0 if verdict.passed else EXIT_SAME
+
+
+def print_kernelbench(found, verdict) -> None:
+    from harness.protocol_kernelbench import disagreement
+
+    time = f", {found.runtime:g} ms (eager {found.ref_runtime:g} ms)" if found.runtime > 0 else ""
+    print(f"KernelBench: compiled {found.compiled}, correct {found.correctness}{time}")
+    if differs := disagreement(found, verdict.outcome, verdict.reason, verdict.degenerate):
+        print(f"the two verdicts differ: {differs}")
 
 
 def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
@@ -638,6 +675,12 @@ def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
     console.print(words, markup=False)
     for notice in notices:
         console.print(f"notice: {notice}", markup=False)
+    for mode, suite in verdict.against.items():
+        console.print(f"against torch.compile ({mode}): {suite.comparison} {interval(suite.speedup)}", markup=False)
+    if verdict.degenerate:
+        console.print(f"degenerate problem: {', '.join(verdict.degenerate)} passes KernelBench's check", markup=False)
+    for note in verdict.notes:
+        console.print(f"note: {note}", markup=False)
     for warning in verdict.warnings:
         console.print(f"warning: {warning}", markup=False)
 
@@ -691,6 +734,8 @@ def export(asked: argparse.Namespace) -> int:
         outputs.write_samples(run, result, asked.samples)
         print(asked.samples)
         return 0
+    if result.problem:
+        return _said(f"{run.id} is about a PyTorch module, and its best is one already: {run.folder / 'best.py'}")
     to = asked.to or run.folder / "export"
     source = run.source(result.best)
     kernel = catalog.load(run.record.settings.kernel)
@@ -698,6 +743,93 @@ def export(asked: argparse.Namespace) -> int:
         print(path)
     if not result.improved:
         print("run.py: no improvement was found; this is the baseline as an operator", file=sys.stderr)
+    return 0
+
+
+def campaign_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="run.py campaign", allow_abbrev=False,
+        description="Every problem of a suite as a run of its own. The same command goes on where it was killed.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--suite",
+        required=True,
+        metavar="NAME|PATH",
+        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py)",
+    )
+    parser.add_argument("--levels", metavar="1,2,3", default="", help="only these")
+    parser.add_argument("--name", metavar="NAME", help="name the campaign")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where it is kept (runs)")
+    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live table")
+    parser.add_argument("--json", action="store_true", help="summary.json on standard output, nothing else there")
+    options = parser.add_argument_group("for every problem, as in `run.py --kernel FILE.py`")
+    of_problems(options)
+    protocol(options)
+    budget(options)
+    options.add_argument("--repairs", type=number(int, 0), metavar="N")
+    options.add_argument("--tune-seconds", type=number(float, 0), metavar="S")
+    options.add_argument("--policy", choices=("auto", "rules", "chat"), default="auto")
+    options.add_argument("--model", metavar="NAME")
+    options.add_argument("--agents", choices=("four", "single"))
+    options.add_argument("--sandbox", choices=("auto", "require"))
+    parser.set_defaults(go=campaign)
+    return parser
+
+
+def campaign_words(asked: argparse.Namespace) -> list[str]:
+    """The options that every problem's run gets."""
+    words: list[str] = []
+    for option in (
+        "own-kernels", "compare", "rounds", "width", "seconds", "tokens", "money", "repairs", "tune-seconds", "policy",
+        "model", "agents", "sandbox",
+    ):  # fmt: skip
+        value = getattr(asked, option.replace("-", "_"))
+        for one in value if isinstance(value, list) else [value]:
+            words += [] if one is None else [f"--{option}", str(one)]
+    return words
+
+
+def campaign(asked: argparse.Namespace) -> int:
+    from graph import campaign as campaigns
+    from graph.campaign_live import Board, summary
+    from graph.choices import choose
+    from graph.runs import RunError
+    from harness import device
+    from kernels import suites
+
+    on, _why = device.choose(asked.device)
+    try:
+        levels = tuple(int(level) for level in asked.levels.split(",") if level)
+    except ValueError:
+        raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
+    problems = suites.problems(asked.suite, levels)
+    words = [*campaign_words(asked), "--device", on]
+    theirs = campaigns.by_kernelbench(on) if asked.protocol else None
+    name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
+    found = campaigns.Campaign(asked.runs_dir, name)
+    found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems))
+
+    def chosen(path: Path, run_id: str):
+        each = ["--kernel", str(path), *words, "--run-id", run_id]
+        settings = run_parser().parse_args(each)
+        settings.words = each
+        return choose(settings)
+
+    out = sys.stderr if asked.json else sys.stdout
+    with found.lock():
+        board = Board(len(problems), found.entries(), out, live=not asked.no_live)
+        with board.shown():
+            whole = found.work(
+                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None, theirs), board
+            )
+    if not whole:
+        print("interrupted; give the same command to go on", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(EXIT_INTERRUPTED)  # a node may still be at work in its thread; under sync durability it loses nothing
+    if asked.json:
+        print((found.folder / "summary.json").read_text(), end="")
+    print(f"{summary(found.entries())}\n{board.so_far()}\n{found.folder / 'report.html'}", file=out)
     return 0
 
 
@@ -832,6 +964,7 @@ def infer(asked: argparse.Namespace) -> int:
 
 
 COMMANDS = {
+    "campaign": campaign_parser,
     "resume": resume_parser,
     "runs": runs_parser,
     "show": show_parser,

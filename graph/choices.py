@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graph.runs import RunError, new_id, valid_id
-from harness import backends, device
+from harness import backends, device, problems
 from harness.fitting import require_timed
 from harness.store import digest
 from kernels import catalog
@@ -30,12 +30,20 @@ class Choice:
     settings: Settings
     source: str
     """The baseline's text."""
+    draft: str = ""
+    """Of a problem: the first candidate's text where the person gave one."""
 
 
 def choose(asked: argparse.Namespace) -> Choice:
     """Raises KernelError, DeviceError or RunError."""
-    kernel = catalog.load(asked.kernel)
     on, why_device = device.choose(asked.device)
+    kernel = problems.load(asked.kernel, on)
+    kernel.close()  # what it is like is known now; its processes are the run's to start
+    if asked.source is not None and kernel.spec.problem:
+        raise RunError(
+            "a problem's baseline is its own Model: --source does not apply; --draft FILE gives a first candidate"
+        )
+    draft = _draft(asked, kernel, on)
     baseline, source = baseline_source(kernel, on, name=asked.baseline, file=asked.source)
     for dtype in asked.dtype:
         if dtype not in kernel.spec.dtypes:
@@ -73,8 +81,30 @@ def choose(asked: argparse.Namespace) -> Choice:
         transcript=str(Path(asked.transcript).resolve()) if asked.transcript else "",
         why=(f"device {on}: {why_device}", f"policy {why_policy}"),
         command=command(asked.words),
+        draft=digest(draft) if draft else "",
+        own_kernels=asked.own_kernels,
+        compare=compared(asked.compare, kernel, on),
     )
-    return Choice(kernel, settings, source)
+    return Choice(kernel, settings, source, draft)
+
+
+def compared(asked: list[str], kernel: Kernel, on: str) -> tuple[str, ...]:
+    """Modes of torch.compile to time a problem's winner against; on a GPU both unless something else is asked for."""
+    if not kernel.spec.problem:
+        if asked:
+            raise RunError(f"{kernel.spec.name} is no PyTorch module: --compare does not apply")
+        return ()
+    chosen = asked or (list(problems.COMPILE_MODES) if on == "cuda" else ["none"])
+    return tuple(dict.fromkeys(mode for mode in chosen if mode != "none"))
+
+
+def _draft(asked: argparse.Namespace, kernel: Kernel, on: str) -> str:
+    """The text of a problem's first candidate where the person gave one, else ""."""
+    if asked.draft is None:
+        return ""
+    if not kernel.spec.problem:
+        raise RunError(f"{kernel.spec.name} is no PyTorch module: --draft does not apply; --source gives a baseline")
+    return read_source(asked.draft, on)
 
 
 def baseline_source(kernel: Kernel, on: str, *, name: str | None, file: str | None) -> tuple[str, str]:

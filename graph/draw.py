@@ -24,6 +24,8 @@ from nodes.state import Spent
 
 START, END = "__start__", "__end__"
 MEANING: Mapping[tuple[str, str], str] = {
+    ("tester", "drafter"): "a PyTorch module",
+    ("tester", "baseline"): "a kernel",
     ("baseline", "profiler"): "passed",
     ("baseline", "held_out"): "at the limit",
     ("baseline", "__end__"): "failed",

@@ -29,6 +29,8 @@ def measure(
     for run, result in found:
         if not result.best or not result.source:
             raise RunError(f"run {run.id} has no result yet; `run.py resume {run.id}` goes on with it")
+        if result.problem:
+            raise RunError(f"run {run.id} is about a PyTorch module, which has no place in a transformer's step")
         kernel = catalog.load(run.record.settings.kernel)
         if kernel.spec.name in kernels:
             raise RunError(f"two of these runs are of {kernel.spec.name}; name one")

@@ -32,6 +32,7 @@ from nodes.state import Incumbent, Settings, Spent, State
 
 NODES = {
     "tester": "testing: looking for workloads to add",
+    "drafter": "drafting the module as kernels",
     "baseline": "checking and timing the baseline",
     "profiler": "profiling the incumbent",
     "planner": "planning",

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph.choices import baseline_source, read_source
+from graph.choices import baseline_source, compared, read_source
 from graph.result import baseline_failed
 from graph.runs import Run, RunError
 from graph.session import Door
-from harness import device, load
+from harness import device, load, problems, protocol_kernelbench
+from harness.engines.process import WorkerFailure
 from harness.evaluate import Evaluator
+from harness.of_problems import measure_against
+from harness.problems import Problem
+from harness.protocol_kernelbench import KernelBenchResult
 from harness.records import Verdict
 from harness.store import Store
-from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Device
 
@@ -32,6 +36,10 @@ class Asked:
     baseline: tuple[str, str]
     """Its name and its text."""
     dtypes: tuple[str, ...]
+    own_kernels: str
+    """Of a problem's candidates: "all" work is theirs, or "some"."""
+    compare: tuple[str, ...]
+    """Modes of torch.compile that a problem's candidate is timed against, too."""
 
 
 def of_file(asked: argparse.Namespace) -> Asked:
@@ -39,15 +47,16 @@ def of_file(asked: argparse.Namespace) -> Asked:
     if not asked.kernel or not asked.file:
         missing = [name for name, value in (("--kernel", asked.kernel), ("FILE", asked.file)) if not value]
         raise RunError(f"the following arguments are required: {', '.join(missing)} (or --run RUN)")
-    kernel = catalog.load(asked.kernel)
     on, _why = device.choose(asked.device)
     source = read_source(asked.file, on)
+    kernel = problems.load(asked.kernel, on)
     known = kernel.baselines(on)  # type: ignore[arg-type]
     as_file = asked.baseline is not None and asked.baseline not in known and Path(asked.baseline).is_file()
     baseline = baseline_source(
         kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
     )
-    return Asked(kernel, on, asked.file, source, baseline, tuple(asked.dtype))  # type: ignore[arg-type]
+    rule, compare = asked.own_kernels or "some", compared(asked.compare, kernel, on)
+    return Asked(kernel, on, asked.file, source, baseline, tuple(asked.dtype), rule, compare)  # type: ignore[arg-type]
 
 
 def of_run(door: Door, asked: argparse.Namespace) -> Asked:
@@ -60,13 +69,16 @@ def of_run(door: Door, asked: argparse.Namespace) -> Asked:
     name = asked.file or f"best of {run.id}"
     source = read_source(asked.file, on) if asked.file else run.source(door.result(run).best)
     baseline = (settings.baseline, run.source(settings.source))
-    kernel = catalog.load(settings.kernel)
-    return Asked(kernel, settings.device, name, source, baseline, tuple(asked.dtype) or settings.dtypes)
+    kernel = problems.load(settings.kernel, settings.device)
+    rule, compare = asked.own_kernels or settings.own_kernels, compared(asked.compare, kernel, on)
+    return Asked(kernel, settings.device, name, source, baseline, tuple(asked.dtype) or settings.dtypes, rule, compare)
 
 
 @dataclass(frozen=True)
 class Evaluation:
     verdict: Verdict
+    kernelbench: KernelBenchResult | None
+    """What KernelBench's own protocol says, where it was asked for."""
     notices: tuple[str, ...]
 
 
@@ -78,22 +90,50 @@ def evaluate(
     *,
     dtypes: tuple[str, ...],
     sandbox: str,
+    own_kernels: str = "some",
+    compare: tuple[str, ...] = (),
+    protocol: bool = False,
     say: Callable[[str], None],
 ) -> Evaluation:
-    """Build, check and time `source` against the baseline (name, text). Raises RunError where the baseline fails."""
+    """Build, check and time `source` against the baseline (name, text), and close the kernel.
+
+    Raises RunError where the baseline fails.
+    """
     name, text = baseline
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         store = Store(Path(folder))
         candidate, base = store.put(source), store.put(text)
         with (
             load.announced() as others,
-            Evaluator(kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, say=say) as evaluator,
+            closing(kernel),
+            Evaluator(
+                kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, own_kernels=own_kernels, say=say
+            ) as evaluator,
         ):
             evaluator.notices = (*evaluator.notices, *others)
             verdict = evaluator.verify(evaluator.build(candidate))
+            if verdict.passed and isinstance(kernel, Problem) and evaluator.suite(held_out=True):
+                unseen = evaluator.verify(evaluator.build(candidate), held_out=True)
+                if not unseen.passed:
+                    verdict = unseen.model_copy(update={"reason": f"on held-out sizes: {unseen.reason}"})
             if verdict.passed:
                 first = verdict if base == candidate else evaluator.verify(evaluator.build(base))
                 if not first.passed:
                     raise RunError(baseline_failed(name, first))
                 verdict = evaluator.measure(verdict, baseline=base)
-            return Evaluation(verdict, evaluator.notices)
+            for mode in compare:
+                verdict = measure_against(evaluator, kernel, verdict, mode)
+            theirs = None
+            if protocol and isinstance(kernel, Problem):
+                say("KernelBench's protocol: five trials, a hundred timed calls")
+                theirs = by_their_protocol(evaluator, kernel, source)
+            return Evaluation(verdict, theirs, evaluator.notices)
+
+
+def by_their_protocol(evaluator: Evaluator, problem: Problem, source: str) -> KernelBenchResult:
+    """What KernelBench says of the candidate; where Model itself fails under its protocol, nobody can pass."""
+    try:
+        return protocol_kernelbench.evaluate(evaluator, problem, source)
+    except WorkerFailure as fault:
+        said = {"runtime_error_name": str(fault.outcome), "runtime_error": f"Model itself fails: {fault.reason}"}
+        return KernelBenchResult(compiled=True, metadata=said)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from graph.runs import Run, RunError, RunRecord
 from graph.session import kernel_digest
-from harness import load
+from harness import load, problems
 from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
-from kernels.catalog import Kernel
 from nodes.context import Context
 from nodes.roles import ROLES, Policy, Role, Usage
-from nodes.state import Settings, Spent, State
+from nodes.state import Settings, Spent, State, is_problem
 
 Say = Callable[[str, str], None]
 
@@ -25,30 +24,30 @@ Say = Callable[[str, str], None]
 def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterator[Context]:
     """Raises RunError where the kernel is another one now, and whatever its parts raise where they cannot be had."""
     settings = record.settings
-    kernel = catalog.load(settings.kernel)
-    if kernel_digest(kernel.folder) != record.kernel_digest:
+    folder = problems.read(Path(settings.kernel))[0] if is_problem(settings) else catalog.load(settings.kernel).folder
+    if kernel_digest(folder) != record.kernel_digest:
         raise RunError(
-            f"the spec or the reference of {kernel.folder} has changed since run {run.id} began, so its verdicts do "
+            f"the spec or the reference of {folder} has changed since run {run.id} began, so its verdicts do "
             "not hold any more; start a new run"
         )
-    with opened(settings, kernel, run.store, run.folder / "transcript.jsonl", state, say) as context:
+    with opened(settings, run.store, run.folder / "transcript.jsonl", state, say) as context:
         yield context
 
 
 @contextmanager
-def opened(
-    settings: Settings, kernel: Kernel, store: Store, transcript: Path, state: State, say: Say
-) -> Iterator[Context]:
+def opened(settings: Settings, store: Store, transcript: Path, state: State, say: Say) -> Iterator[Context]:
     """The live objects that these settings and that state call for; `transcript` keeps what models answer."""
     policies, usage_before = answering(settings, transcript, state, say)
     with (
         load.announced() as others,
+        closing(problems.load(settings.kernel, settings.device)) as kernel,
         Evaluator(
             kernel,
             settings.device,
             store,
             dtypes=settings.dtypes,
             sandbox_mode=settings.sandbox,
+            own_kernels=settings.own_kernels,
             exact_to=settings.source if settings.exact else "",
             say=lambda text: say("harness", text),
         ) as evaluator,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from graph.conversation import exchanges
 from graph.runs import Run, RunError
 from harness import samples
+from harness.alone import needs_loader, standalone
 from harness.report import html, plot
 from harness.report.result import Result, WorkloadRow
 from harness.report.source import diff_text
@@ -21,7 +22,7 @@ SUFFIX = {"cuda": "cu", "cpu": "cpp"}
 
 
 def best_file(run: Run, result: Result) -> Path:
-    return run.folder / f"best.{SUFFIX[result.device]}"
+    return run.folder / f"best.{'py' if result.problem else SUFFIX[result.device]}"
 
 
 def write(run: Run, result: Result) -> None:
@@ -29,6 +30,8 @@ def write(run: Run, result: Result) -> None:
     before, after = run.store.get(result.source), run.store.get(result.best)
     best = best_file(run, result)
     write_atomically(best, after)
+    if result.problem and needs_loader(after):
+        write_atomically(run.folder / "best_standalone.py", standalone(after))
     write_atomically(run.folder / "best.diff", diff_text(before, after, f"{result.baseline} (baseline)", best.name))
     # Last, because whoever finds it may expect the others.
     write_atomically(run.folder / "result.json", result.model_dump_json(indent=1) + "\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 from graph.runs import RunRecord, now
 from harness.records import Comparison, Interval, Outcome, Timing, Verdict
 from harness.report.result import (
+    Answer,
     AttemptRow,
     FindingRow,
     PlanRow,
@@ -25,7 +26,7 @@ from harness.report.result import (
     policy_text,
 )
 from nodes.roles import Attempt, Plan
-from nodes.state import Settings, State, Stop
+from nodes.state import Settings, State, Stop, is_problem
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -107,6 +108,11 @@ def result(
         measured=dict(measured or {}),
         notices=(*settings.why, *notices),
         warnings=_warnings(state, held_out_timings),
+        answer=_answer(state.get("answer")),
+        problem=is_problem(settings),
+        against={name: suite.speedup for name, suite in best.against.items()} if best else {},
+        degenerate=best.degenerate if best else (),
+        notes=_notes(state, best),
         command=settings.command,
         versions=versions(settings),
         commit=commit(),
@@ -139,6 +145,26 @@ def _warnings(state: State, held_out: Sequence[Timing]) -> tuple[str, ...]:
         if timing.comparison is Comparison.SLOWER:
             said.append(f"slower on held-out {timing.workload.label}, {timing.cache}: {timing.speedup.median:.3f}x")
     return tuple(said)
+
+
+def _answer(verdict: Verdict | None) -> Answer | None:
+    if verdict is None:
+        return None
+    return Answer(
+        candidate=verdict.candidate,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        speedup=verdict.suite.speedup if verdict.suite else None,
+        against={name: suite.speedup for name, suite in verdict.against.items()},
+    )
+
+
+def _notes(state: State, best: Verdict | None) -> tuple[str, ...]:
+    draft = state.get("draft")
+    said = [f"the draft: {note}" for note in draft.notes] if draft else []
+    if draft and draft.refused:
+        said.append(f"no draft: {draft.refused}")
+    return (*(best.notes if best else ()), *said)
 
 
 def _attempt(attempt: Attempt) -> AttemptRow:

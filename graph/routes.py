@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from nodes.state import State, Stop
+from nodes.state import State, Stop, is_problem
 from nodes.stops import budget_stop
+
+
+def after_tester(state: State) -> Literal["drafter", "baseline"]:
+    return "drafter" if is_problem(state["settings"]) else "baseline"
 
 
 def after_baseline(state: State) -> Literal["profiler", "held_out", "__end__"]:

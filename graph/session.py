@@ -88,12 +88,14 @@ class Door:
     checkpointer: str = ""
     """PostgreSQL's address with its password; "" is SQLite."""
 
-    def start(self, record: RunRecord, source: str, front: Front, ask: Ask) -> Ending:
-        """Begin a run. Raises RunError where its name is taken."""
+    def start(self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "") -> Ending:
+        """Begin a run; `draft` is a problem's first candidate. Raises RunError where its name is taken."""
         run = Run(self.runs_dir, record.run_id)
         with run.made(), self.saver(run, record) as saver:
             if saver.get_tuple(config_of(run)) is not None:
                 raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
+            if draft:
+                run.store.put(draft)
             run.begin(record, source)
             return Session(run, record, front, ask, self.open_context).work(saver)
 
@@ -428,6 +430,8 @@ def refuse_other_graph(record: RunRecord) -> None:
 
 def kernel_digest(folder: Path) -> str:
     """Of what defines right: a run is not resumed under another spec or reference."""
+    if folder.is_file():  # a problem is its own reference
+        return digest(folder.read_bytes())
     judges = (folder / name for name in ("spec.py", "reference.py", "properties.py"))
     return digest(*(path.read_bytes() for path in judges if path.exists()))
 

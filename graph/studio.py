@@ -27,7 +27,6 @@ from graph.workflow import build
 from harness.device import DeviceError
 from harness.evaluate import MissingTool
 from harness.store import Store
-from kernels import catalog
 from kernels.catalog import KernelError
 from nodes.context import Context
 from nodes.roles import ROLES
@@ -46,7 +45,7 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     kernel: str = "silu_and_mul"
-    """A kernel of the catalog, or the path of a folder."""
+    """A kernel of the catalog, the path of a folder, or that of a PyTorch module in KernelBench's form."""
     device: Literal["auto", "cuda", "cpu"] = "cpu"
     baseline: str | None = None
     """The kernel's baseline that 1.0x is; None: its default."""
@@ -114,7 +113,7 @@ def _alive(node: Callable[..., dict[str, Any]], state: State, runtime: Runtime[A
         runtime.stream_writer({"kind": kind, "text": text})
 
     transcript = FOLDER / "transcripts" / f"{settings.run_id}.jsonl"
-    with _ONE_AT_A_TIME, opened(settings, catalog.load(settings.kernel), store(), transcript, state, say) as context:
+    with _ONE_AT_A_TIME, opened(settings, store(), transcript, state, say) as context:
         return {**begun, **node(state, runtime.override(context=cast(Any, context)))}
 
 
@@ -139,6 +138,7 @@ def begin(asked: Asked, thread: str) -> dict[str, Any]:
         argparse.Namespace(
             **asked.model_dump(), **roles, source=None, run_id=f"studio-{thread}", light=0.97, sandbox="auto",
             agents="four", interface="chat", when_spent="rules", prices=None, transcript=None, words=[],
+            draft=None, own_kernels="some", compare=[],
         )
     )  # fmt: skip
     store().put(choice.source)

@@ -1,6 +1,6 @@
 """The whole graph on one screen.
 
-    tester -> baseline -> round* -> held_out
+    tester -> [drafter ->] baseline -> round* -> held_out
     round: profiler -> planner -> coder -> compile -> verify -> tune -> measure -> select
 
 Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
@@ -25,6 +25,7 @@ from nodes.baseline import baseline
 from nodes.coder import coder
 from nodes.compile import compile
 from nodes.context import Context
+from nodes.drafter import drafter
 from nodes.held_out import held_out
 from nodes.measure import measure
 from nodes.planner import planner
@@ -38,7 +39,7 @@ from nodes.verify import verify
 
 Node = Callable[[State, Runtime[Context]], dict[str, Any]]
 NODES: tuple[Node, ...] = (
-    tester, baseline, profiler, planner, approve_plans, coder, approve_candidates, compile, verify, tune, measure,
+    tester, drafter, baseline, profiler, planner, approve_plans, coder, approve_candidates, compile, verify, tune, measure,
     select, held_out,
 )  # fmt: skip
 
@@ -61,7 +62,8 @@ def build(
         graph.add_node(one.__name__, node(accounted(one)), input_schema=State)
 
     graph.add_edge(START, "tester")
-    graph.add_edge("tester", "baseline")
+    graph.add_conditional_edges("tester", route(routes.after_tester))
+    graph.add_edge("drafter", "baseline")
     graph.add_conditional_edges("baseline", route(routes.after_baseline))
 
     graph.add_edge("profiler", "planner")

@@ -50,6 +50,7 @@ _MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 ELEMENTWISE = (
     "ordinary",
+    "normal",
     "large",
     "tiny",
     "zeros",
@@ -58,6 +59,7 @@ ELEMENTWISE = (
     "uniform",
     "range",
     "index",
+    "integers",
     "padded",
     "bits",
 )

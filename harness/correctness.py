@@ -17,7 +17,7 @@ from harness import properties
 from harness.device import Arena, generator
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
+from kernels.spec import AXIS_VALUES, DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -146,11 +146,23 @@ class Layout:
         return encoded
 
 
+GIVEN: dict[str, Callable[[torch.Tensor], None]] = {}
+"""By the name in `given:<name>`: fills a tensor, or several of them one above the other, with draws of a generator that
+the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away."""
+
+
 def draw(view: torch.Tensor, values: str, workload: Workload, rng: torch.Generator) -> None:
     """Fill `view` (any shape, the tensor's dtype) in place with values of the named distribution."""
     import torch
 
     kind, _, rest = values.partition(":")
+    if kind == "given":
+        GIVEN[rest](view)
+        return
+    if kind == "integers":
+        low, high = (int(bound) for bound in rest.split(":"))
+        view.random_(low, high, generator=rng)
+        return
     if kind in ("bits", "padded", "offsets"):
         properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
         return
@@ -164,6 +176,10 @@ def draw(view: torch.Tensor, values: str, workload: Workload, rng: torch.Generat
         wide = torch.empty(view.shape, dtype=torch.float32, device=view.device)
         draw(wide, values, workload, rng)
         view.copy_(wide)
+        return
+    if kind == "normal":
+        mean, deviation = (float(number) for number in rest.split(":"))
+        view.normal_(mean, deviation, generator=rng)
         return
     if kind == "range":
         low, high = (float(bound) for bound in rest.split(":"))
@@ -219,13 +235,15 @@ def _upcast(inputs: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, to
     return {name: t.to(dtype) if t.dtype.is_floating_point else t for name, t in inputs.items()}
 
 
-def _run_reference(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _run_reference(
+    kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], dtype: str = "float64"
+) -> dict[str, torch.Tensor]:
     import torch
 
     try:
         with torch.no_grad():
             sizes = {axis: workload.axes[axis] for axis in kernel.reference_axes()}
-            return kernel.reference(**inputs, **kernel.spec.scalars, **sizes)
+            return kernel.reference_in(dtype, **inputs, **kernel.spec.scalars, **sizes)
     except (KernelError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's own code may raise anything, SystemExit too
@@ -300,7 +318,8 @@ def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
     if not kernel.has_reference:
         return result
     exact, rough = (
-        _run_reference(kernel, workload, _upcast(inputs, dtype)) for dtype in (torch.float64, torch.float32)
+        _run_reference(kernel, workload, _upcast(inputs, getattr(torch, dtype)), dtype)
+        for dtype in ("float64", "float32")
     )
     for tensor in spec.outputs:
         if tensor.name not in exact:
@@ -388,9 +407,14 @@ class Cases:
         return self.kept[key]
 
 
+ALONG = (*(f"{kind}:" for kind in AXIS_VALUES), "range:", "integers:", "given:")
+"""What says which integers or numbers an input takes at all, rather than how its floats are spread."""
+
+
 def distributions(spec: Spec, extra: dict[str, tuple[str, ...]]) -> list[str]:
-    """Every distribution that some input knows, the first of the first input first; index and range draws ride along."""
-    known = [v for t in spec.inputs for v in (*t.values, *extra.get(t.name, ())) if ":" not in v]
+    """Every distribution that some input knows, the first of the first input first; index, range and given draws ride
+    along."""
+    known = [v for t in spec.inputs for v in (*t.values, *extra.get(t.name, ())) if not v.startswith(ALONG)]
     return list(dict.fromkeys(known)) or [spec.inputs[0].values[0] if spec.inputs else "ordinary"]
 
 

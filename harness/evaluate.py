@@ -27,6 +27,7 @@ from harness import (
     device,
     light,
     load,
+    of_problems,
     probes,
     properties,
     samples,
@@ -49,6 +50,7 @@ from harness.correctness import (
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.fitting import left_out, require_timed, too_large
+from harness.problems import Problem
 from harness.records import (
     Build,
     Cache,
@@ -152,6 +154,7 @@ class Evaluator:
         *,
         dtypes: tuple[str, ...] = (),
         sandbox_mode: str = "auto",
+        own_kernels: str = "some",
         exact_to: str = "",
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
@@ -168,6 +171,8 @@ class Evaluator:
         self.facts: DeviceFacts = device.facts(on)
         self.device_bytes = device.memory_bytes(on)
         self.sandbox_mode = sandbox_mode
+        self.own_kernels = own_kernels
+        """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
         self.call_s = CALL_S
         self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes)
         """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
@@ -232,7 +237,9 @@ class Evaluator:
     # --- build ---------------------------------------------------------------------------------------------------
 
     def backend(self, candidate: str) -> ModuleType:
-        module = backends.for_source(self.store.get(candidate), self.device)
+        text = self.store.get(candidate)
+        problem = isinstance(self.kernel, Problem) and backends.is_python(text)
+        module = backends.for_source(text, self.device, problem=problem)
         if missing := module.why_unavailable():
             raise MissingTool(missing)
         return module
@@ -304,7 +311,7 @@ class Evaluator:
         import torch
 
         arena = self._arena.size if self._arena is not None else 0
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena + self.kernel.gpu_bytes()
 
     @contextmanager
     def _guarding_memory(self, candidate: str) -> Iterator[None]:
@@ -337,7 +344,10 @@ class Evaluator:
         """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
         artefact = Path(build.artefact)
         worker: Worker
-        if is_python_side(backends.get(build.backend)):
+        if isinstance(self.kernel, Problem) and build.backend == "model_new":
+            libraries = self.own_kernels == "some"
+            worker = self.kernel.start(build.candidate, artefact, libraries=libraries, company=self._company())
+        elif is_python_side(backends.get(build.backend)):
             if self._zygote is not None and not self._zygote.alive:
                 self._zygote.close()
                 self._zygote = None
@@ -433,6 +443,7 @@ class Evaluator:
         start = time.perf_counter()
         checks: list[Check] = []
         warnings: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
         outcome, reason = Outcome.PASSED, ""
         try:
             if not build.ok:
@@ -454,7 +465,9 @@ class Evaluator:
                 if self.device == "cuda":
                     checks += self._stress(build, workloads)
             warnings = tuple(worker.warnings)
-            if self.device == "cuda" and is_python_side(backends.get(build.backend)):
+            if isinstance(self.kernel, Problem):
+                notes = of_problems.look_at_kernels(self, self.kernel, build, workloads[0])
+            elif self.device == "cuda" and is_python_side(backends.get(build.backend)):
                 self._refuse_library_kernels(build, workloads[0])
         except WorkerFailure as fault:
             outcome, reason = fault.outcome, fault.reason
@@ -467,6 +480,8 @@ class Evaluator:
             reason=reason,
             checks=tuple(checks),
             warnings=warnings,
+            notes=notes,
+            degenerate=of_problems.degenerate(self, self.kernel) if isinstance(self.kernel, Problem) else (),
             build=build,
             seconds=time.perf_counter() - start,
         )
@@ -989,6 +1004,7 @@ class Evaluator:
         if self._arena is not None:
             self._arena.close()
             self._arena = None
+        self.kernel.close()
 
     def __enter__(self) -> Evaluator:
         return self

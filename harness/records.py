@@ -181,7 +181,13 @@ class Verdict(Frozen):
     draws: Draws | None = None
     launch: Launch | None = None
     suite_incumbent: Suite | None = None
+    against: dict[str, Suite] = Field(default_factory=dict)
+    """Against other baselines by name, such as torch.compile of a problem's Model."""
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What else is to be known: how right was defined, whose kernels worked, what could not be seen."""
+    degenerate: tuple[str, ...] = ()
+    """Of a problem: what passes KernelBench's check on it without computing."""
     build: Build | None = None
     seconds: float = 0.0
 
@@ -193,7 +199,7 @@ class Verdict(Frozen):
             failed = [check.name for check in self.checks if not check.passed]
             if failed:
                 raise ValueError(f"PASSED with failed checks: {', '.join(failed)}")
-        elif self.timings or self.suite or self.suite_incumbent:
+        elif self.timings or self.suite or self.suite_incumbent or self.against:
             raise ValueError(f"{self.outcome} with timings: only a PASSED candidate has a time")
         elif not self.reason:
             raise ValueError(f"{self.outcome} without a reason")

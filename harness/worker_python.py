@@ -1,6 +1,6 @@
 """The far side for Python candidates and torch extensions: harness/worker.py with torch in the process.
 
-    python -I worker_python.py zygote FD PARENT SITE     fork workers on request, torch already imported
+    python -I worker_python.py zygote FD PARENT SITE none|libraries  fork workers on request, torch already imported
     python -I worker_python.py build SOURCE FOLDER SITE  in the compiler's box: import a module once, so that the
                                                          extensions that it brings are built into FOLDER
 
@@ -50,6 +50,8 @@ def load_sibling(name: str) -> Any:
 
 native = load_sibling("worker")
 sandbox = load_sibling("sandbox")
+problem_side = load_sibling("worker_problem")
+protocol_side = load_sibling("worker_kernelbench")
 
 
 class Refused(Exception):
@@ -62,10 +64,11 @@ class Refused(Exception):
 
 # --- who does the work -----------------------------------------------------------------------------------------------
 
-# Operators that make, move or fill memory; views are known by their schema.
+# Operators that make, move or fill memory, with random numbers too; views are known by their schema.
 MOVES = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "  # noqa: SIM905
     "full full_like new_full ones ones_like new_ones scalar_tensor arange eye uniform_ normal_ random_ copy_ _copy_from "
+    "rand randn randint rand_like randn_like randint_like randperm bernoulli_ "
     "_copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
     "record_stream is_pinned pin_memory _pin_memory resolve_conj resolve_neg _reshape_alias is_same_size "
     "_has_compatible_shallow_copy_type".split()
@@ -342,19 +345,22 @@ class PythonWorker(native.Worker):
             self.cuda = native.Cuda(loaded_cudart() or message["cuda_library"], message["device"])
             self.streams = [torch.cuda.ExternalStream(stream.value) for stream in self.cuda.streams]
             self.on_stream, self.graph = torch.cuda.stream, torch.cuda.CUDAGraph
-            self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            if "company" in message:  # who only answers what is right is not timed
+                self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
             torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
-        self.watch = Watch(OFF)
+        self.watch = Watch(OFF) if OFF else problem_side.Ledger()
         # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
         self.ours = frozenset(foreign_libraries(self.site, self.folder))
         signature = Signature(message["arguments"], message["entry"])
         torch.set_grad_enabled(False)
-        if message["backend"] == "torch_extension":
+        if message.get("problem"):
+            self.form = problem_side.form(self, sys.modules[__name__], message, signature)
+        elif message["backend"] == "torch_extension":
             self.form = extension_form(self.folder, signature)
         else:
             self.form = module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
         self.static, self.last = False, list[Any]()
-        return {"found": dict.fromkeys(message["symbols"], message["entry"])}
+        return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
@@ -366,6 +372,8 @@ class PythonWorker(native.Worker):
             self.settle("the kernel")
 
         self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
+        if not OFF:  # libraries may work here; whose the kernels were is for the parent to judge
+            return {"static": self.static, "kernels": self.watch.kernels}
         if foreign := [name for name in foreign_libraries(self.site, self.folder) if name not in self.ours]:
             raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
         return {"static": self.static}
@@ -614,8 +622,8 @@ def use_site(site: str) -> None:
         sys.path.append(site)
 
 
-def warm() -> None:
-    """What every worker needs, once. Nothing here may start a thread or touch CUDA."""
+def warm(libraries: bool) -> None:
+    """What every worker needs, once. Nothing here may start a thread or touch CUDA. `libraries`: torch may compute."""
     global OFF
     import torch
 
@@ -630,7 +638,7 @@ def warm() -> None:
                 continue
     torch.cuda.is_available = asked
     warnings.simplefilter("ignore")  # torch warns that kernels are replaced
-    OFF = switch_off()
+    OFF = frozenset() if libraries else switch_off()
 
 
 OFF: frozenset[str] = frozenset()
@@ -709,12 +717,12 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
 def main() -> None:
     what, *given = sys.argv[1:]
     if what == "zygote":
-        descriptor, parent, site = given
+        descriptor, parent, site, libraries = given
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != int(parent):
             os._exit(1)
         use_site(site)
-        warm()
+        warm(libraries == "libraries")
         control = socket.socket(fileno=int(descriptor))
         control.send(b"{}")
         zygote(control)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -42,7 +43,8 @@ def site_packages() -> str:
 class Zygote:
     """A process that has imported torch, never touches CUDA, loads no candidate, and forks workers. Close it."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, libraries: bool = False) -> None:
+        """`libraries`: torch's computing operators stay, as a problem's Model needs them."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control, self.site, self.lock = ours, site_packages(), threading.Lock()
         cores = str(len(os.sched_getaffinity(0)))
@@ -56,9 +58,10 @@ class Zygote:
         }
         if device != "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = ""
+        command = [sys.executable, "-I", str(FAR_SIDE), "zygote", str(theirs.fileno()), str(os.getpid()), self.site]
         self.process: subprocess.Popen = _starter.submit(
             subprocess.Popen,
-            [sys.executable, "-I", str(FAR_SIDE), "zygote", str(theirs.fileno()), str(os.getpid()), self.site],
+            [*command, "libraries" if libraries else "none"],
             pass_fds=[theirs.fileno()],
             env=environment,
             cwd="/",
@@ -111,6 +114,30 @@ class Zygote:
             self.process.stderr.close()
 
 
+_shared: dict[tuple[str, bool], Zygote] = {}
+_sharing = threading.Lock()
+
+
+def shared(device: str, *, libraries: bool) -> Zygote:
+    """One zygote a kind for this whole process, started where it is not there; it ends with the process.
+
+    A campaign opens hundreds of problems, and `import torch` takes longer than most of them.
+    """
+    with _sharing:
+        found = _shared.get((device, libraries))
+        if found is None or not found.alive:
+            if found is not None:
+                found.close()
+            else:
+                atexit.register(_close_shared, device, libraries)
+            found = _shared[device, libraries] = Zygote(device, libraries=libraries)
+        return found
+
+
+def _close_shared(device: str, libraries: bool) -> None:
+    _shared.pop((device, libraries)).close()
+
+
 class ForkedProcess:
     """A grandchild, with what subprocess.Popen offers of a child; its pid stays its own until it was waited for."""
 
@@ -148,10 +175,11 @@ class PythonWorker(Worker):
         artefact: Path,
         dtypes: tuple[str, ...],
         company: Path | None = None,
-    ):
+        limits: sandbox.Limits = LIMITS,
+    ) -> None:
         self.zygote, self.spec, self.backend = zygote, spec, backend
         symbols = dict.fromkeys(dtypes, (spec.entry_name,))
-        super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=LIMITS)
+        super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=limits)
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         answer = super().request(message, **how)

@@ -66,7 +66,7 @@ class Kernel:
         )
 
     def defines_right(self) -> str:
-        """The text of all files that say what is right, for keys and digests."""
+        """The text of all that says what is right beside the spec, for keys and digests."""
         paths = (self.folder / name for name in ("reference.py", "properties.py"))
         return "\n".join(_read(path, "be readable") for path in paths if path.exists())
 
@@ -91,6 +91,17 @@ class Kernel:
             if tensor.name not in expected and self.properties is None:
                 raise KernelError(f"{path}: reference() returned no {tensor.name!r}, which the spec lists as an output")
         return expected
+
+    def reference_in(self, dtype: str, /, **arguments: Any) -> dict[str, Tensor]:
+        """`reference`, told in which dtype ("float64" or "float32") it is to compute, as the float inputs say, too."""
+        return self.reference(**arguments)
+
+    def gpu_bytes(self) -> int:
+        """Of a GPU's memory that the kernel itself holds."""
+        return 0
+
+    def close(self) -> None:
+        """End what the kernel has started: nothing here."""
 
     def baselines(self, device: Device) -> dict[str, Path]:
         """`baseline.cu` under the name "baseline", `baseline.<name>.cu` under <name>; `.cpp` and `.py` alike."""

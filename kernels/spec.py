@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Dtype = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8"
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8", "bool"
 ]
 DTYPE_BYTES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 SIGNIFICAND_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4}
 BITS_THAT_COUNT = 3
@@ -44,27 +44,41 @@ def _no_keyword(text: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
-# What a generator may put into a float input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
+# What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
 NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "bits")
 AXIS_VALUES = ("index", "padded", "offsets")
 """Integers that an axis bounds: rows below it, the same with -1 behind them, row pointers up to it."""
+NUMBERED_VALUES = {
+    "range": "LOW:HIGH with two finite numbers, the lower first",
+    "normal": "MEAN:DEVIATION with two finite numbers, the second not negative",
+    "integers": "LOW:HIGH with two whole numbers, the lower first; HIGH is left out",
+}
+"""Kinds with two numbers, and which."""
 
 
 def _values(text: str) -> str:
     kind, _, rest = text.partition(":")
     if text in NAMED_VALUES or (kind in AXIS_VALUES and re.fullmatch(r"[a-z_0-9]+", rest)):
         return text
-    if kind != "range":
-        raise ValueError(
-            f"{text[:80]!r} is no distribution: there is {', '.join(NAMED_VALUES)}, {':AXIS, '.join(AXIS_VALUES)}:AXIS, range:LOW:HIGH"
-        )
-    try:
-        low, high = (float(bound) for bound in rest.split(":"))
-    except ValueError:
-        raise ValueError(f"{text[:80]!r} must be range:LOW:HIGH with two numbers") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"{text[:80]!r} must go from a lower to a higher finite number")
+    if kind == "given" and re.fullmatch(r"[a-z_0-9]+", rest):
+        return text  # a generator of the problem's own (harness/correctness.py, GIVEN)
+    if kind not in NUMBERED_VALUES:
+        known = (*NAMED_VALUES, *(f"{name}:AXIS" for name in AXIS_VALUES), *NUMBERED_VALUES, "given:NAME")
+        raise ValueError(f"{text[:80]!r} is no distribution: there is {', '.join(known)}")
+    if not _numbers_fit(kind, rest):
+        raise ValueError(f"{text[:80]!r} must be {kind}:{NUMBERED_VALUES[kind]}")
     return text
+
+
+def _numbers_fit(kind: str, text: str) -> bool:
+    try:
+        if kind == "integers":
+            low, high = (int(bound) for bound in text.split(":"))
+            return -(2**63) <= low < high < 2**63
+        first, second = (float(number) for number in text.split(":"))
+    except ValueError:
+        return False
+    return math.isfinite(first) and math.isfinite(second) and (second >= 0 if kind == "normal" else first < second)
 
 
 Values = Annotated[str, AfterValidator(_values)]
@@ -189,6 +203,8 @@ class Spec(Frozen):
     default_baseline: dict[Device, str] = Field(default_factory=dict)
     flops: str = "0"
     """Floating-point operations of one call, an expression of the axes."""
+    problem: bool = False
+    """A PyTorch module to be made faster: candidates are a ModelNew, the arguments those of its forward."""
     library: str | None = None
     """What a user would call instead, as `package.function`, for the report."""
 

@@ -43,7 +43,7 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
             source=context.store.get(before),
             origin=context.store.get(draft.plan.base) if draft.candidate else "",
             other=context.store.get(draft.plan.version.candidate) if draft.plan.version else "",
-            failure=_failure(draft),
+            failure=failure(draft),
             outcome=draft.verdict.outcome if draft.verdict else None,
             repair=draft.repairs + 1 if draft.candidate else 0,
             round=state["round"],
@@ -62,7 +62,7 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
     return draft.model_copy(update=update)
 
 
-def _failure(draft: Draft) -> str:
+def failure(draft: Draft) -> str:
     """The compiler's or the checker's own words."""
     if draft.verdict is None:
         return ""

@@ -13,8 +13,8 @@ from harness.bands import Measure
 from harness.records import DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
 
-Role = Literal["tester", "profiler", "planner", "coder"]
-ROLES: tuple[Role, ...] = ("tester", "profiler", "planner", "coder")
+Role = Literal["tester", "drafter", "profiler", "planner", "coder"]
+ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder")
 Bound = Literal["memory", "latency", "compute", "launch", "at the limit", "unknown"]
 
 
@@ -155,6 +155,29 @@ class TesterAnswer(Frozen):
     reasons: str = ""
 
 
+class DraftRequest(Frozen):
+    """For problems: a PyTorch module is not yet a kernel."""
+
+    spec: Spec
+    device: DeviceFacts
+    problem: str
+    """The problem's text: Model, get_inputs(), get_init_inputs()."""
+    source: str = ""
+    """On a repair: the draft that failed."""
+    failure: str = ""
+    """On a repair: the compiler's or the checker's own words, trimmed."""
+    repair: int = 0
+
+
+class DraftAnswer(Frozen):
+    """A whole ModelNew (harness/backends/model_new.py), or "" with the reason why there is none."""
+
+    source: str = ""
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    """What was rewritten, and the algebra that makes it true; what stays with libraries."""
+
+
 class ProfilerRequest(Frozen):
     spec: Spec
     device: DeviceFacts
@@ -214,6 +237,7 @@ class Policy(Protocol):
     name: str
 
     def tester(self, request: TesterRequest) -> TesterAnswer: ...
+    def drafter(self, request: DraftRequest) -> DraftAnswer: ...
     def profiler(self, request: ProfilerRequest) -> Finding: ...
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]: ...
     def coder(self, request: CoderRequest) -> CoderAnswer: ...

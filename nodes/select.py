@@ -13,10 +13,10 @@ from nodes.stops import next_stop
 
 def select(state: State, runtime: Runtime[Context]) -> dict:
     drafts, round_ = state["drafts"], state["round"]
-    fit = [draft for draft in drafts if not _unfit(draft)]
+    fit = [draft for draft in drafts if not unfit(draft, state["incumbent"])]
     winner = max(fit, key=lambda draft: _gain(draft).speedup.median, default=None)
     update: dict = {
-        "attempts": [_attempt(draft, round_, winner, state["incumbent"]) for draft in drafts],
+        "attempts": [attempt_of(draft, round_, winner, state["incumbent"]) for draft in drafts],
         "drafts": [],
         "stale_rounds": state["stale_rounds"] + 1,
     }
@@ -35,8 +35,11 @@ def _gain(draft: Draft) -> Suite:
     return suite
 
 
-def _unfit(draft: Draft) -> str:
-    """Why the draft does not become the incumbent, "" where it may."""
+def unfit(draft: Draft, incumbent: Incumbent) -> str:
+    """Why the draft does not become the incumbent, "" where it may.
+
+    It may be slower than the baseline only where the incumbent, a problem's draft, is so too.
+    """
     if draft.verdict is None:
         return draft.refused or "never evaluated"
     if not draft.verdict.passed:
@@ -46,15 +49,20 @@ def _unfit(draft: Draft) -> str:
     comparison = _gain(draft).comparison
     if comparison is not Comparison.FASTER:
         return f"not clearly faster than the incumbent: {comparison}"
-    slower = [timing for timing in draft.verdict.timings if timing.comparison is Comparison.SLOWER]
+    known = {(t.workload.label, t.cache) for t in incumbent.verdict.timings if t.comparison is Comparison.SLOWER}
+    slower = [
+        timing
+        for timing in draft.verdict.timings
+        if timing.comparison is Comparison.SLOWER and (timing.workload.label, timing.cache) not in known
+    ]
     if slower:
         worst = min(slower, key=lambda timing: timing.speedup.median)
         return f"slower than the baseline on {worst.workload.label}, {worst.cache}: {worst.speedup.median:.3f}x"
     return ""
 
 
-def _attempt(draft: Draft, round_: int, winner: Draft | None, incumbent: Incumbent) -> Attempt:
-    verdict, reason = draft.verdict, _unfit(draft)
+def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incumbent) -> Attempt:
+    verdict, reason = draft.verdict, "" if draft is winner else unfit(draft, incumbent)
     if draft.by_person:
         verdict, reason = None, draft.refused
     elif verdict is not None and verdict.suite is None and draft.refused:

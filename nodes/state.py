@@ -76,8 +76,19 @@ class Settings(Frozen):
     """Path of the recording that `replay` plays back."""
     why: tuple[str, ...] = ()
     """Why this device and this policy, as said at the start."""
+    draft: str = ""
+    """Hash of the first candidate that the person gave for a problem; the drafter is not asked then."""
+    own_kernels: Literal["all", "some"] = "some"
+    """Of a problem's candidates: whether libraries may do a part of the work."""
+    compare: tuple[str, ...] = ()
+    """Modes of torch.compile that a problem's winner is timed against, beside eager (harness/problems.py)."""
     command: str = ""
     """The command line that does the same again."""
+
+
+def is_problem(settings: Settings) -> bool:
+    """Whether the run is about a PyTorch module, which has to be drafted before it can be optimised."""
+    return settings.kernel.endswith(".py")
 
 
 class Draft(Frozen):
@@ -95,6 +106,8 @@ class Draft(Frozen):
     """The person refused it, rather than the coder giving up."""
     approved: str = ""
     """Hash of the source that the person said yes to."""
+    notes: tuple[str, ...] = ()
+    """Of a problem's draft: what the drafter said of it."""
     seconds: float = 0.0
 
     @property
@@ -160,6 +173,8 @@ class State(TypedDict, total=False):
     settings: Settings
     device: DeviceFacts
     tests: TesterAnswer
+    draft: Draft
+    """Of a problem: the first candidate, before any round."""
     baseline: Verdict
     incumbent: Incumbent
     finding: Finding
@@ -171,5 +186,7 @@ class State(TypedDict, total=False):
     spent: Spent
     stop: Stop
     held_out: Verdict
+    answer: Verdict
+    """Of a problem: the verdict on the candidate by which it counts, the winner or else the fastest that is right."""
     disqualified: str
     """Why the winner of the visible suite is no improvement after all: it failed on held-out workloads."""

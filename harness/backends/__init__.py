@@ -11,6 +11,8 @@ Each file has
 One whose candidates are called with torch tensors also has
 - `PYTHON_SIDE = True`: they run in harness/worker_python.py, and `compile` takes the entry's name as `entry`;
 - `ARTEFACT`: the name of what it makes, which may be a folder.
+
+One whose candidates are those of problems (a PyTorch module to be made faster) has `PROBLEMS = True`.
 """
 
 from __future__ import annotations
@@ -48,11 +50,14 @@ def get(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def for_source(text: str, device: str) -> ModuleType:
-    """The backend that takes this source on this device: each says by `takes(text)` whether it is its own kind."""
+def for_source(text: str, device: str, *, problem: bool = False) -> ModuleType:
+    """The backend that takes this source on this device: each says by `takes(text)` whether it is its own kind.
+
+    `problem`: the candidate is one of a problem, which only backends with `PROBLEMS` take.
+    """
     for name in names():
         module = get(name)
-        if module.DEVICE in (device, "any") and module.takes(text):
+        if getattr(module, "PROBLEMS", False) is problem and module.DEVICE in (device, "any") and module.takes(text):
             return module
     raise ValueError(f"no backend of device {device} takes this source (have: {', '.join(names())})")
 

@@ -84,7 +84,7 @@ def _headline(result: Result) -> tuple[str, str]:
     return "unclear", f"Nothing clearly faster than {the_baseline} on {where} so far."
 
 
-def _page() -> Environment:
+def page_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -130,7 +130,7 @@ def render(
     verdict, sentence = _headline(result)
     baseline, best = sources.get(result.source), sources.get(result.best)
     return (
-        _page()
+        page_environment()
         .get_template("report.html.j2")
         .render(
             result=result,

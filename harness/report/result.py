@@ -176,6 +176,16 @@ class Versions(Row):
     driver: str = ""
 
 
+class Answer(Row):
+    """A problem's fastest candidate that is right on visible and held-out workloads, or why it is not."""
+
+    candidate: str
+    outcome: Outcome
+    reason: str = ""
+    speedup: Interval | None = None
+    against: dict[str, Interval] = Field(default_factory=dict)
+
+
 class Result(Row):
     """A run, finished or not. A field changes its meaning only together with `schema_version`."""
 
@@ -231,6 +241,16 @@ class Result(Row):
     notices: tuple[str, ...] = ()
     """Said at the start: a missing layer, a throttled clock, why this device and this policy."""
     warnings: tuple[str, ...] = ()
+    answer: Answer | None = None
+    """Of a problem: the candidate by which it counts; None where none was right."""
+    problem: bool = False
+    """Whether it is a PyTorch module that was made faster; its baseline is eager torch."""
+    against: dict[str, Interval] = Field(default_factory=dict)
+    """Speedup over other baselines by name: torch.compile's modes."""
+    degenerate: tuple[str, ...] = ()
+    """Of a problem: what passes KernelBench's check on it without computing."""
+    notes: tuple[str, ...] = ()
+    """How right was defined, whose kernels worked, what the drafter said."""
     measured: dict[str, str] = Field(default_factory=dict)
     """How: heading -> words (`clocks`, `tolerance`, `samples`, `timing` ...)."""
     command: str = ""

@@ -214,7 +214,11 @@ def result_view(result: Result) -> RenderableType:
         parts.append(workloads_table(held_out, "Held out: no agent saw these"))
     parts += [_plain(note, 400, "dim") for note in result.footnotes]
     parts.append(headline(result))
+    parts += [_plain(f"against torch.compile ({mode}): {interval(found)}") for mode, found in result.against.items()]
+    if result.degenerate:
+        parts.append(_plain(f"degenerate: {', '.join(result.degenerate)} passes KernelBench's check", 400, "yellow"))
     parts += [_plain(f"{heading}: {said}", 400) for heading, said in evidence(result).items()]
+    parts += [_plain(note, 400, "dim") for note in result.notes]
     if result.held_out_reason:
         parts.append(_plain(f"The fastest candidate does not hold: {result.held_out_reason}", 400, "bold red"))
     elif result.held_out_comparison is Comparison.SLOWER:

@@ -29,6 +29,8 @@ from nodes.policies.transcript import Exchange, Message, Question, Reply, Transc
 from nodes.roles import (
     CoderAnswer,
     CoderRequest,
+    DraftAnswer,
+    DraftRequest,
     Finding,
     Plan,
     PlannerRequest,
@@ -49,7 +51,13 @@ REASKS = 2
 """How often an answer that does not parse is asked again."""
 QUOTED_CHARS = 6000
 """What of a bad answer goes back to the model with the error."""
-ANSWER_TOKENS: dict[Role, int] = {"tester": 6_000, "profiler": 6_000, "planner": 10_000, "coder": 16_000}
+ANSWER_TOKENS: dict[Role, int] = {
+    "tester": 6_000,
+    "drafter": 16_000,
+    "profiler": 6_000,
+    "planner": 10_000,
+    "coder": 16_000,
+}
 """Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""
 SINGLE_TOKENS = 16_000
 
@@ -131,6 +139,18 @@ class ModelPolicy(ABC):
         except Unusable as unusable:
             self._say("no answer", f"{unusable}; the suite stays as it is")
             return TesterAnswer(reasons=f"nothing was added: {unusable}")
+
+    def drafter(self, request: DraftRequest) -> DraftAnswer:
+        facts = _facts(f"draft {request.repair}", request) | {"source": digest(request.source or request.problem)}
+        prompt = self._render(
+            "drafter", request, stage="draft", problem=request.problem, source=request.source, failure=request.failure
+        )
+        try:
+            source, notes = self._converse("drafter", prompt, facts, lambda text: answers.code(text, request.source))
+        except Unusable as unusable:
+            self._say("no answer", str(unusable))
+            return DraftAnswer(reason=str(unusable))
+        return DraftAnswer(source=source, notes=(notes,) if notes else ())
 
     def profiler(self, request: ProfilerRequest) -> Finding:
         if self.agents == "single":
@@ -307,6 +327,9 @@ class ChatPolicy(ModelPolicy):
 
     def tester(self, request: TesterRequest) -> TesterAnswer:
         return self._or_fallback(super().tester, request)
+
+    def drafter(self, request: DraftRequest) -> DraftAnswer:
+        return self._or_fallback(super().drafter, request)
 
     def profiler(self, request: ProfilerRequest) -> Finding:
         return self._or_fallback(super().profiler, request)

@@ -30,7 +30,7 @@ _C_TYPES: dict[Device, dict[str, str]] = {
 }
 _COMMON_C_TYPES = {
     "float64": "double", "float32": "float", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t",
-    "int8": "int8_t", "uint8": "uint8_t",
+    "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
 }  # fmt: skip
 
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from harness import comparison
+from harness.backends import model_new
 from harness.records import DeviceFacts, Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
-from kernels.spec import Spec, Workload, expression
+from kernels.spec import Device, Spec, Workload, expression
+from nodes import drafting
 from nodes.policies import versions
 from nodes.rewrites import Facts, Rewrite, catalog
 from nodes.rewrites.multiversion import multiversion
@@ -30,6 +32,8 @@ from nodes.roles import (
     Bound,
     CoderAnswer,
     CoderRequest,
+    DraftAnswer,
+    DraftRequest,
     Finding,
     Plan,
     PlannerRequest,
@@ -149,6 +153,11 @@ class RulesPolicy:
         ]
         return TesterAnswer(workloads=tuple(workloads), reasons="; ".join(proposals))
 
+    def drafter(self, request: DraftRequest) -> DraftAnswer:
+        if request.repair:
+            return DraftAnswer(reason="the rules have one draft for a module, and it failed")
+        return drafting.draft(request.problem, request.device.device)
+
     def profiler(self, request: ProfilerRequest) -> Finding:
         timings = request.timings
         numbers = _numbers(request)
@@ -172,10 +181,25 @@ class RulesPolicy:
         )
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
-        search = _Search(request)
+        search = _Search(_of_native(request) if request.spec.problem else request)
         return tuple(search.plan(proposal) for proposal in itertools.islice(search.ranked(), request.width))
 
     def coder(self, request: CoderRequest) -> CoderAnswer:
+        if request.spec.problem:
+            return self._in_module(request)
+        return self._coded(request)
+
+    def _in_module(self, request: CoderRequest) -> CoderAnswer:
+        """Of a problem's candidate the rules rewrite the native source; the module around it stays."""
+        on = request.device.device
+        inner = {name: _native(getattr(request, name), on) for name in ("source", "origin", "other")}
+        answer = self._coded(request.model_copy(update=inner))
+        if not answer.source:
+            return answer
+        whole = model_new.with_native_source(request.origin or request.source, on, answer.source)
+        return answer.model_copy(update={"source": whole})
+
+    def _coded(self, request: CoderRequest) -> CoderAnswer:
         if request.plan.version is not None:
             return _two_forms(request, request.plan.version)
         facts = Facts(spec=request.spec, device=request.device)
@@ -199,6 +223,25 @@ class RulesPolicy:
         if request.repair and text == request.source:
             return CoderAnswer(reason="what is left of the plan is the source that failed")
         return CoderAnswer(source=text, reason=f"applied {', '.join(applied)}")
+
+
+def _native(text: str, on: Device) -> str:
+    """The native source of a problem's candidate; "" where there is none, as in the eager module."""
+    try:
+        return model_new.native_source(text, on)
+    except (ValueError, SyntaxError):
+        return ""
+
+
+def _of_native(request: PlannerRequest) -> PlannerRequest:
+    on = request.device.device
+    sources = {name: _native(text, on) for name, text in request.sources.items()}
+    return request.model_copy(
+        update={
+            "source": _native(request.source, on),
+            "sources": {name: text for name, text in sources.items() if text},
+        }
+    )
 
 
 def _joined(text: str, other: str, language: str, spec: Spec, version: Version) -> str:

@@ -249,6 +249,12 @@ class Script:
         self._ask("tester", request)
         return self.tests
 
+    def drafter(self, request: roles.DraftRequest) -> roles.DraftAnswer:
+        self._ask("drafter", request)
+        written = self.rounds.get(0, [""])[0]
+        source = written if isinstance(written, str) else written[min(request.repair, len(written) - 1)]
+        return roles.DraftAnswer(source=source, reason="" if source else "nothing comes to mind")
+
     def profiler(self, request: roles.ProfilerRequest) -> Finding:
         self._ask("profiler", request)
         return Finding(bound="memory", summary=f"{len(request.timings)} timings")

@@ -84,7 +84,7 @@ def test_agents_gates_and_people_look_different(real):
     )
     svg = draw(nodes, edges)
     # One more of each in the legend.
-    assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [5, 3]
+    assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [6, 3]
 
 
 def test_back_edges_are_drawn_apart(real):

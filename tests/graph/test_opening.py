@@ -53,9 +53,9 @@ def test_roles_share_a_policy(tmp_path: Path) -> None:
 
 def test_a_model_beside_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    policy = {"tester": "rules", "profiler": "rules", "planner": "chat", "coder": "rules"}
+    policy = {"tester": "rules", "drafter": "rules", "profiler": "rules", "planner": "chat", "coder": "rules"}
     policies, _ = answering(settings(policy=policy, models={"planner": "m"}), tmp_path / "t.jsonl", State(), silent)
-    assert [policies[role].name for role in ROLES] == ["rules", "rules", "chat", "rules"]
+    assert [policies[role].name for role in ROLES] == ["rules", "rules", "rules", "chat", "rules"]
     assert policies["planner"].rewrites  # it plans what the rules can carry out
 
 

@@ -78,7 +78,7 @@ def test_every_route_names_nodes_that_exist() -> None:
 def test_node_names_are_a_storage_format() -> None:
     """Renaming a node strands every run that stands before it: do it only together with STATE_VERSION."""
     assert signature()["nodes"] == [
-        "approve_candidates", "approve_plans", "baseline", "coder", "compile", "held_out", "measure", "planner",
+        "approve_candidates", "approve_plans", "baseline", "coder", "compile", "drafter", "held_out", "measure", "planner",
         "profiler", "select", "tester", "tune", "verify",
     ]  # fmt: skip
     assert set(build().get_graph().nodes) == {*signature()["nodes"], "__start__", "__end__"}

@@ -93,7 +93,7 @@ class Operation:
             workloads=(workload,),
         )  # fmt: skip
 
-    def reference(self, input):
+    def reference_in(self, _dtype, /, input):
         return {"out": self.function(input)}
 
 
@@ -115,7 +115,8 @@ def test_the_stated_tolerance_is_the_one_that_is_judged_by(dtype):
     inside = 2.0**-53 if dtype == "float64" else 2.0**-24
     stated = ulps * 2.0**exponent * size + 2 * inside / 8 * size.amax(1, keepdim=True) + 2.0**smallest
     within, beyond = at_the_edge(right, stated, dtype)
-    assert within == pytest.approx(0.9, rel=1e-2) and beyond == pytest.approx(1.1, rel=1e-2)
+    # In float64 the answer that is so much off is itself rounded, by up to one part in 64 of the tolerance.
+    assert within == pytest.approx(0.9, abs=1 / 64) and beyond == pytest.approx(1.1, abs=1 / 64)
 
 
 def test_the_stated_share_of_the_noise_is_the_one_that_is_judged_by():
@@ -189,7 +190,7 @@ def test_expected_names_a_missing_output():
         spec = kernel.spec
         has_reference, properties, reference_axes = True, None, tuple
 
-        def reference(self, **_):
+        def reference_in(self, _dtype, /, **_):
             return {}
 
     with pytest.raises(ValueError, match="returns no 'out'"):
@@ -256,7 +257,7 @@ def test_rows_that_show_little_of_their_noise_earn_the_typical_one(columns):
         def __init__(self):
             self.spec = spec
 
-        def reference(self, x, scale, mean, shift):
+        def reference_in(self, _dtype, /, x, scale, mean, shift):
             return {"y": torch.relu((x - mean[:, None]) * scale[:, None] + shift[:, None])}
 
     rng = torch.Generator().manual_seed(5)

@@ -24,7 +24,7 @@ def init():
 torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init  # where is_available and _lazy_init end
 torch.version.cuda = torch.version.cuda or "13.0"
 before = torch.cuda.is_available
-worker_python.warm()
+worker_python.warm(False)
 at_warming = list(asked)
 print(json.dumps({"asked": at_warming, "same": torch.cuda.is_available is before, "now": torch.cuda.is_available(),
                   "then": asked, "ready": "torch.utils.cpp_extension" in sys.modules, "off": len(worker_python.OFF)}))

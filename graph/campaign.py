@@ -1,0 +1,326 @@
+"""A campaign: every problem of a suite as a run of its own, one folder, one report.
+
+    runs/<campaign>/campaign.json      what was asked for; the same command goes on with it, another one is refused
+    runs/<campaign>/runs/<problem>/    a run with its own checkpoints
+    runs/<campaign>/entries/<problem>.json   written once the problem ended, in a result or in a named reason
+
+Killed at any moment and started again it repeats nothing that was finished: an entry is not looked at twice, a run goes on
+from its last checkpoint. Problems run one after another, so no compiler is at work while a time is taken.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import Field, ValidationError
+
+from graph.choices import Choice
+from graph.one_file import by_their_protocol
+from graph.result import commit
+from graph.runs import RunError, now, valid_id
+from graph.session import Ask, Door, Ending, Front, new_record
+from harness import problems
+from harness.alone import standalone
+from harness.device import DeviceError
+from harness.evaluate import Evaluator, MissingTool
+from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
+from harness.records import Outcome
+from harness.report import campaign_page
+from harness.report.campaign_page import EAGER, Line, Page
+from harness.report.fast_p import Solved
+from harness.report.result import Result
+from harness.store import Store, write_atomically
+from kernels import importers
+from kernels.catalog import KernelError
+from kernels.spec import Device, Frozen
+
+State = Literal["done", "unfit", "failed"]
+
+
+class CampaignRecord(Frozen):
+    format: Literal[1] = 1
+    name: str
+    created: datetime
+    suite: str
+    device: str
+    words: tuple[str, ...]
+    """The options that every problem's run gets."""
+    problems: tuple[str, ...] = Field(min_length=1)
+    """Paths."""
+    commit: str = ""
+
+
+class Entry(Frozen):
+    """How one problem ended."""
+
+    id: str
+    path: str
+    state: State
+    """done: its run finished; unfit: it cannot be worked on; failed: our own failure, or a run that cannot go on."""
+    reason: str = ""
+    run: str = ""
+    """The run's folder, relative to the campaign's."""
+    stop_reason: str = ""
+    outcome: str = ""
+    seconds: float = 0.0
+    kernelbench: str = ""
+    """What KernelBench's own protocol says, where it was asked."""
+    disagreement: str = ""
+    """Why that differs from our verdict."""
+    solved: Solved
+
+
+class Watcher(Protocol):
+    """What shows a campaign while it works (graph/campaign_live.py)."""
+
+    def front(self, name: str) -> Front: ...
+    def ended(self, entry: Entry) -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a campaign does with a problem's path."""
+
+    choose: Callable[[Path, str], Choice]
+    """(path, run id) -> the run's settings. Raises what graph.choices.choose raises."""
+    door: Callable[[Path], Door]
+    ask: Ask
+    protocol: Callable[[Path, str, Store], KernelBenchResult] | None = None
+    """Asks KernelBench's own protocol about a candidate (problem's path, its text, the run's store)."""
+
+
+class Campaign:
+    """One folder of the runs' folder."""
+
+    def __init__(self, runs_dir: Path, name: str) -> None:
+        self.folder = runs_dir / valid_id(name)
+
+    @property
+    def record(self) -> CampaignRecord:
+        path = self.folder / "campaign.json"
+        try:
+            return CampaignRecord.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
+
+    def begin(self, asked: CampaignRecord) -> CampaignRecord:
+        """Write the record, or go on with the one that is there. Raises RunError where that one asked for something else."""
+        if (self.folder / "run.json").exists():
+            raise RunError(f"{self.folder} is a run; take another --name for the campaign")
+        if not (self.folder / "campaign.json").exists():
+            write_atomically(self.folder / "campaign.json", asked.model_dump_json(indent=1))
+            return asked
+        there = self.record
+        for field, words in (("suite", "suite"), ("device", "device"), ("words", "options"), ("problems", "problems")):
+            if getattr(there, field) != getattr(asked, field):
+                raise RunError(
+                    f"there is a campaign {asked.name!r} already with other {words}; take another --name, or give the "
+                    "same command again to go on with it"
+                )
+        return there
+
+    def entry(self, entry_id: str) -> Entry | None:
+        path = self.folder / "entries" / f"{entry_id}.json"
+        try:
+            return Entry.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
+
+    def entries(self) -> list[Entry]:
+        found = (self.entry(entry_id(Path(path))) for path in self.record.problems)
+        return [entry for entry in found if entry is not None]
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Raises RunError where another process works on the campaign."""
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"campaign {self.folder.name} is being worked on by another process") from None
+            yield
+        finally:
+            os.close(handle)
+
+    def work(self, plan: Plan, watcher: Watcher) -> bool:
+        """Go through the problems that have no entry yet; False where the person stopped it."""
+        record = self.record
+        for path in map(Path, record.problems):
+            name = entry_id(path)
+            if self.entry(name) is not None:
+                continue
+            began = time.monotonic()
+            ended = self._one(path, name, plan, watcher.front(name))
+            if ended is None:
+                return False
+            entry = ended.model_copy(update={"seconds": ended.seconds or time.monotonic() - began})
+            write_atomically(self.folder / "entries" / f"{name}.json", entry.model_dump_json(indent=1))
+            watcher.ended(entry)
+            self.report()
+        self.report()
+        return True
+
+    def _one(self, path: Path, name: str, plan: Plan, front: Front) -> Entry | None:
+        """The problem's run, started or gone on with; None where the person interrupted it."""
+        runs = self.folder / "runs"
+        try:
+            if (runs / name / "run.json").exists():
+                ending = plan.door(runs).resume(name, front, plan.ask)
+            else:
+                choice = plan.choose(path, name)
+                record = new_record(
+                    choice.settings, kernel=choice.kernel.spec.name, summary=choice.kernel.spec.summary, folder=path
+                )
+                ending = plan.door(runs).start(record, choice.source, front, plan.ask, choice.draft)
+        except KernelError as error:
+            return self._lost(path, name, "unfit", str(error))
+        except (RunError, DeviceError, MissingTool) as error:
+            return self._lost(path, name, "failed", str(error))
+        except Exception as error:  # noqa: BLE001, a defect of ours at one problem must not cost the others; it is counted
+            return self._lost(path, name, "failed", f"our own failure: {type(error).__name__}: {error}")
+        if ending.state == "interrupted":
+            return None
+        if ending.state == "paused":
+            return self._lost(path, name, "failed", f"paused: {ending.message}")
+        entry = self._done(path, name, ending)
+        return self._by_protocol(entry, path, ending, plan) if plan.protocol else entry
+
+    def _by_protocol(self, entry: Entry, path: Path, ending: Ending, plan: Plan) -> Entry:
+        """The entry with KernelBench's verdict on the same candidate, and that in its own files, one folder a level."""
+        result, title = ending.result, importers.get("kernelbench").title(path)
+        candidate = result.answer.candidate if result.answer else _last_candidate(result)
+        if not candidate or plan.protocol is None or not title.number:
+            return entry
+        source = ending.run.store.get(candidate)
+        found = plan.protocol(path, source, ending.run.store)
+        folder = self.folder / "kernelbench" / f"level{title.level}"
+        sample = f"level_{title.level}_problem_{title.number}_sample_0_kernel.py"  # as its scripts look for it
+        write_atomically(folder / sample, standalone(source))
+        add_to_results(folder / "eval_results.json", title.number, found)
+        add_to_baseline(folder / "baseline_time_torch.json", title.level, path.name, found)
+        outcome = result.answer.outcome if result.answer else Outcome(_last_outcome(result))
+        differs = disagreement(found, outcome, entry.reason, result.degenerate)
+        return entry.model_copy(update={"kernelbench": _in_words(found), "disagreement": differs})
+
+    def _lost(self, path: Path, name: str, state: State, reason: str) -> Entry:
+        run = f"runs/{name}" if (self.folder / "runs" / name / "run.json").exists() else ""
+        return Entry(
+            id=name, path=str(path), state=state, reason=" ".join(reason.split())[:600], run=run, solved=_unsolved(path)
+        )
+
+    def _done(self, path: Path, name: str, ending: Ending) -> Entry:
+        result = ending.result
+        if result.status == "failed":
+            return self._lost(path, name, "failed", result.error)
+        said = "" if result.answer else next((n for n in result.notes if n.startswith("no draft")), "")
+        attempts = [row for row in result.attempts if row.candidate]
+        return Entry(
+            id=name,
+            path=str(path),
+            state="done",
+            reason=(result.answer.reason if result.answer else "") or said or _last_reason(result),
+            run=f"runs/{name}",
+            stop_reason=result.stop_reason,
+            outcome=str(result.answer.outcome) if result.answer else _last_outcome(result),
+            seconds=result.spent.seconds,
+            solved=_solved(path, result, len(attempts)),
+        )
+
+    def report(self) -> None:
+        """report.html and summary.json, of what has ended so far."""
+        record, entries = self.record, self.entries()
+        lines = [
+            Line(
+                id=entry.id, state=entry.state, outcome=entry.outcome, reason=entry.reason,
+                link=f"{entry.run}/report.html" if (self.folder / entry.run / "report.html").is_file() and entry.run else "",
+                seconds=entry.seconds, stop_reason=entry.stop_reason, solved=entry.solved,
+                kernelbench=entry.kernelbench, disagreement=entry.disagreement,
+            )
+            for entry in entries
+        ]  # fmt: skip
+        page = Page(
+            name=record.name, suite=record.suite, device=record.device, words=record.words, commit=record.commit,
+            started=record.created, total=len(record.problems), lines=tuple(lines),
+        )  # fmt: skip
+        write_atomically(self.folder / "summary.json", campaign_page.summary(page).model_dump_json(indent=1) + "\n")
+        write_atomically(self.folder / "report.html", campaign_page.render(page))
+
+
+def entry_id(path: Path) -> str:
+    """A name for a problem's run: `l1-003-Softmax`."""
+    title = importers.get("kernelbench").title(path)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", title.name).strip("-._")[:60] or "problem"
+    return f"l{title.level}-{title.number:03d}-{plain}"
+
+
+def asked_for(name: str, suite: str, device: str, words: Sequence[str], problems: Sequence[Path]) -> CampaignRecord:
+    return CampaignRecord(
+        name=name, created=now(), suite=suite, device=device, words=tuple(words),
+        problems=tuple(str(path) for path in problems), commit=commit(),
+    )  # fmt: skip
+
+
+def _unsolved(path: Path) -> Solved:
+    title = importers.get("kernelbench").title(path)
+    return Solved(level=title.level, number=title.number, name=title.name)
+
+
+def _solved(path: Path, result: Result, samples: int) -> Solved:
+    answer = result.answer
+    correct = answer is not None and answer.outcome is Outcome.PASSED
+    compiled = [row for row in result.attempts if row.candidate and row.outcome not in (Outcome.COMPILE_ERROR,)]
+    speedup = {}
+    if answer is not None and correct:
+        speedup = dict(answer.against) | ({EAGER: answer.speedup} if answer.speedup else {})
+    return _unsolved(path).model_copy(
+        update={
+            "compiled": bool(compiled),
+            "correct": correct,
+            "speedup": speedup,
+            "degenerate": result.degenerate,
+            "samples": samples,
+            "right": sum(row.outcome == Outcome.PASSED for row in result.attempts if row.candidate),
+        }
+    )
+
+
+def by_kernelbench(on: Device) -> Callable[[Path, str, Store], KernelBenchResult]:
+    """What asks KernelBench's protocol: the problem is opened once more, in processes of its own."""
+
+    def ask(path: Path, source: str, store: Store) -> KernelBenchResult:
+        problem = problems.open_problem(path, on)
+        with Evaluator(problem, on, store) as evaluator:
+            return by_their_protocol(evaluator, problem, source)
+
+    return ask
+
+
+def _in_words(found: KernelBenchResult) -> str:
+    if not found.correctness:
+        return "not compiled" if not found.compiled else "not correct"
+    return f"{found.runtime:g} ms, eager {found.ref_runtime:g} ms"
+
+
+def _last_candidate(result: Result) -> str:
+    return next((row.candidate for row in reversed(result.attempts) if row.candidate), "")
+
+
+def _last_reason(result: Result) -> str:
+    return next((row.reason for row in reversed(result.attempts) if row.reason), "") if not result.answer else ""
+
+
+def _last_outcome(result: Result) -> str:
+    """Of the last attempt that came to a candidate."""
+    return next((str(row.outcome) for row in reversed(result.attempts) if row.candidate), "NO_CANDIDATE")

@@ -1,0 +1,131 @@
+"""What a person sees while a campaign works: done, running, fast_1 so far, time left. Nothing depends on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from graph.campaign import Entry
+from graph.live import NODES
+from harness.report.campaign_page import EAGER
+from harness.report.fast_p import correct_rate, fast_p, geometric_mean
+from harness.report.inert import one_line
+from harness.report.words import count, duration, interval, percent, times
+from nodes.state import State
+
+LAST = 8
+
+
+class Quiet:
+    """A run's own front inside a campaign: its node and last word go to the campaign's table."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def node_started(self, node: str) -> None:
+        self.board.doing = NODES.get(node, node)
+
+    def node_finished(self, node: str) -> None:
+        pass
+
+    def say(self, kind: str, text: str) -> None:
+        if kind == "harness":
+            self.board.doing = text
+
+    def state(self, state: State) -> None:
+        pass
+
+    def paused(self):
+        return nullcontext()
+
+
+class Board:
+    """The table's facts."""
+
+    def __init__(self, total: int, entries: list[Entry], out: TextIO, *, live: bool) -> None:
+        self.total, self.entries = total, list(entries)
+        self.before = len(entries)
+        self.began = self.problem_began = time.monotonic()
+        self.running = self.doing = ""
+        self.console = Console(file=out, highlight=False)
+        self.live = live and self.console.is_terminal
+
+    @contextmanager
+    def shown(self) -> Iterator[Board]:
+        if not self.live:
+            yield self
+            return
+        with Live(get_renderable=self.render, console=self.console, refresh_per_second=4, transient=True):
+            yield self
+
+    # What graph.campaign asks of a watcher.
+
+    def front(self, name: str) -> Quiet:
+        self.running, self.doing, self.problem_began = name, "importing", time.monotonic()
+        if not self.live:
+            self.console.print(f"{len(self.entries) + 1}/{self.total} {name}", markup=False)
+        return Quiet(self)
+
+    def ended(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.running = ""
+        if not self.live:
+            self.console.print(f"    {said(entry)}", markup=False)
+            self.console.print(f"    {self.so_far()}", markup=False, style="dim")
+
+    def so_far(self) -> str:
+        problems = [entry.solved for entry in self.entries]
+        mean = geometric_mean(problems, EAGER)
+        return (
+            f"{len(problems)} of {self.total} done, {percent(correct_rate(problems))} right, fast_1 "
+            f"{percent(fast_p(problems, 1.0, EAGER))}{f', geometric mean {times(mean)}' if mean else ''}{self.left()}"
+        )
+
+    def left(self) -> str:
+        done = len(self.entries) - self.before
+        if not done or len(self.entries) == self.total:
+            return ""
+        each = (time.monotonic() - self.began) / done
+        return f", about {duration(each * (self.total - len(self.entries)))} left"
+
+    def render(self) -> RenderableType:
+        levels = Table(box=None, padding=(0, 2, 0, 0))
+        for title in ("level", "done", "right", "fast_1", "fast_2", "geometric mean"):
+            levels.add_column(title, justify="left" if title == "level" else "right")
+        for level in sorted({entry.solved.level for entry in self.entries}):
+            problems = [entry.solved for entry in self.entries if entry.solved.level == level]
+            mean = geometric_mean(problems, EAGER)
+            levels.add_row(
+                str(level), str(len(problems)), percent(correct_rate(problems)), percent(fast_p(problems, 1.0, EAGER)),
+                percent(fast_p(problems, 2.0, EAGER)), times(mean) if mean else "–",
+            )  # fmt: skip
+        now = Text()
+        if self.running:
+            spent = duration(time.monotonic() - self.problem_began)
+            now = Text.assemble((one_line(self.running, 60), "bold"), f"  {spent}  ", (one_line(self.doing, 80), "dim"))
+        last = [Text(f"{entry.id}  {said(entry)}", style="dim", no_wrap=True) for entry in self.entries[-LAST:]]
+        return Group(levels, Text(self.so_far()), now, *last)
+
+
+def said(entry: Entry) -> str:
+    """How one problem ended, on one line."""
+    found = entry.solved.speedup.get(EAGER)
+    word = entry.outcome or entry.state
+    if entry.solved.correct and found:
+        return f"{word} {interval(found)} in {duration(entry.seconds)}"
+    return f"{word}: {one_line(entry.reason, 140)} ({duration(entry.seconds)})"
+
+
+def summary(entries: list[Entry]) -> str:
+    states = {state: sum(entry.state == state for entry in entries) for state in ("done", "unfit", "failed")}
+    return (
+        f"{count(len(entries), 'problem')}: {states['done']} ended in a result, {states['unfit']} could not be worked on, "
+        f"{states['failed']} failed"
+    )

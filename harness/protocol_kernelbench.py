@@ -1,0 +1,217 @@
+"""KernelBench's numbers for one candidate, by its own protocol (notes in docs/kernelbench.md), and its eval_results.json.
+
+Compatible on purpose, weaknesses included: public seeds, one distribution, the shipped size, timed calls that nobody
+checks. What is ours: the candidate shares no process with the answer that it is compared with, nor with the comparison.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from harness.engines.process import WorkerFailure
+from harness.problems import Problem, ProblemWorker
+from harness.records import Outcome
+from harness.store import write_atomically
+from harness.zygote import shared
+from kernels.spec import Frozen, Spec, Tensor, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from harness.device import Arena
+    from harness.evaluate import Evaluator
+
+Precision = Literal["float32", "float16", "bfloat16"]
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
+SEED, TRIALS, TIMED = 42, 5, 100
+EXCESSIVE = 10.0
+COMPILE, RUNTIME = "compilation_error", "runtime_error"
+
+
+class KernelBenchResult(Frozen):
+    """As its KernelExecResult. Times are milliseconds; -1.0 is one that was not taken."""
+
+    compiled: bool = False
+    correctness: bool = False
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    runtime: float = -1.0
+    runtime_stats: dict[str, Any] = Field(default_factory=dict)
+    ref_runtime: float = -1.0
+    ref_runtime_stats: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Process:
+    """One process of the protocol: Model's, or Model's and the candidate's."""
+
+    def __init__(self, problem: Problem, artefact: Path, arena: Arena, spec: Spec, *, reference: bool, precision: str):
+        self.arena, self.spec = arena, spec
+        asked = problem.asked("protocol", eager=reference, dtype=precision)
+        zygote = shared(problem.device, libraries=True)
+        self.worker = ProblemWorker(zygote, spec, device=problem.device, artefact=artefact, problem=asked)
+        self.worker.map(arena)
+
+    def call(self, seed: int) -> dict[str, torch.Tensor]:
+        from harness.correctness import Layout
+
+        layout = Layout(self.spec, self.spec.workloads[0], 1)
+        layout.view(self.arena, self.spec.inputs[0])[0].fill_(seed)
+        calls = [layout.arguments(self.arena, 0)]
+        self.worker.request({"op": "call", "dtype": self.spec.dtypes[0], "calls": calls, "shapes": layout.shapes()})
+        return {tensor.name: layout.view(self.arena, tensor)[0].clone() for tensor in self.spec.outputs}
+
+    def close(self) -> None:
+        self.worker.close()
+
+
+def evaluate(
+    evaluator: Evaluator, problem: Problem, source: str, *, precision: Precision = "float32", trials: int = TRIALS,
+    timed: int = TIMED,
+) -> KernelBenchResult:  # fmt: skip
+    """What KernelBench says of the candidate. Raises WorkerFailure where Model itself fails under its protocol."""
+    from harness.correctness import Layout
+    from harness.device import Arena
+
+    device = {"hardware": evaluator.facts.name, "device": "cuda:0" if evaluator.device == "cuda" else "cpu"}
+    build = evaluator.build(evaluator.store.put(source))
+    if not build.ok:
+        return KernelBenchResult(metadata={**device, f"{COMPILE}_name": "RuntimeError", COMPILE: build.log[-4000:]})
+    spec = _spec(problem, precision, timed)
+    arena = Arena(evaluator.device, Layout(spec, spec.workloads[0], 1).size)
+    processes: list[_Process] = []
+    try:
+        made = Path(build.artefact)
+        first = _Process(problem, made, arena, spec, reference=True, precision=precision)
+        processes.append(first)
+        seeds = _seeds(trials)
+        right = [first.call(seed) for seed in seeds]
+        baseline = _stats(first.call(-1)["elapsed"].tolist(), device)
+        first.close()
+        try:
+            other = _Process(problem, made, arena, spec, reference=False, precision=precision)
+            processes.append(other)
+            metadata = dict(device) | _compare(other, seeds, right, TOLERANCE[precision])
+            passed = metadata.pop("passed")
+            if not passed:
+                return KernelBenchResult(compiled=True, metadata=metadata)
+            stats = _stats(other.call(-1)["elapsed"].tolist(), device)
+        except WorkerFailure as fault:
+            return _failed(fault, device)
+        if baseline["mean"] / max(stats["mean"], 1e-12) > EXCESSIVE:
+            metadata["excessive_speedup"] = True
+        return KernelBenchResult(
+            compiled=True, correctness=True, metadata=metadata, runtime=stats["mean"], runtime_stats=stats,
+            ref_runtime=baseline["mean"], ref_runtime_stats=baseline,
+        )  # fmt: skip
+    finally:
+        for process in processes:
+            process.close()
+        arena.close()
+
+
+def _seeds(trials: int) -> list[int]:
+    """Its chain: one public seed, and what torch's generator makes of it."""
+    import torch
+
+    generator = torch.Generator().manual_seed(SEED)
+    return [int(torch.randint(0, 2**32 - 1, (1,), generator=generator)) for _ in range(trials)]
+
+
+def _compare(process: _Process, seeds: list[int], right: list[dict[str, Any]], tolerance: float) -> dict[str, Any]:
+    """Its metadata of the trials, and `passed`."""
+    import torch
+
+    metadata: dict[str, Any] = {}
+    passed = 0
+    for seed, expected in zip(seeds, right, strict=True):
+        want, got = expected["output_0"], process.call(seed)["output_0"]
+        if torch.allclose(want, got, atol=tolerance, rtol=tolerance):
+            passed += 1
+            continue
+        apart = (want.double() - got.double()).abs()
+        metadata.setdefault("max_difference", []).append(f"{apart.max().item():.6f}")
+        metadata.setdefault("avg_difference", []).append(f"{apart.mean().item():.6f}")
+        metadata["correctness_issue"] = "Output mismatch"
+    metadata["correctness_trials"] = f"({passed} / {len(seeds)})"
+    return metadata | {"passed": passed == len(seeds)}
+
+
+def _failed(fault: WorkerFailure, device: dict[str, str]) -> KernelBenchResult:
+    if fault.outcome is Outcome.WRONG_SHAPE:
+        said = {
+            "correctness_issue": f"Output shape mismatch: {fault.reason}",
+            "correctness_issue_name": "correctness_issue",
+        }
+        return KernelBenchResult(compiled=True, metadata={**device, **said})
+    if fault.outcome is Outcome.MISSING_ENTRY:
+        said = {f"{COMPILE}_name": "SyntaxError", COMPILE: fault.reason}
+        return KernelBenchResult(metadata={**device, **said})
+    said = {f"{RUNTIME}_name": str(fault.outcome), RUNTIME: fault.reason}
+    return KernelBenchResult(compiled=True, metadata={**device, **said})
+
+
+def _stats(elapsed_ms: list[float], device: dict[str, str]) -> dict[str, Any]:
+    """Three significant digits, as there: ties are decided by rounding."""
+    found = {
+        "mean": statistics.fmean(elapsed_ms), "std": statistics.pstdev(elapsed_ms), "min": min(elapsed_ms),
+        "max": max(elapsed_ms),
+    }  # fmt: skip
+    return {name: float(f"{value:.3g}") for name, value in found.items()} | {"num_trials": len(elapsed_ms), **device}
+
+
+def _spec(problem: Problem, precision: str, timed: int) -> Spec:
+    assert problem.description is not None
+    shape = tuple(str(slope * problem.description.lead + rest) for slope, rest in problem.description.outputs[0].shape)
+    dtype: Any = problem.description.outputs[0].dtype
+    outputs = (
+        Tensor(name="output_0", role="output", shape=shape or ("1",), dtype=precision if "float" in dtype else dtype),
+        Tensor(name="elapsed", role="output", shape=(str(timed),), dtype="float64"),
+    )
+    seed = Tensor(name="seed", role="input", shape=("1",), dtype="int64")
+    workload = Workload(axes={"lead": 1}, dtype="float32")
+    return Spec(
+        name=problem.spec.name, summary="KernelBench's protocol", axes=("lead",), dtypes=("float32",),
+        arguments=(seed, *outputs), workloads=(workload,),
+    )  # fmt: skip
+
+
+# --- its files -------------------------------------------------------------------------------------------------------
+
+
+def add_to_results(path: Path, problem_id: int, result: KernelBenchResult, sample_id: int = 0) -> None:
+    """Put one sample's entry into an eval_results.json, in place of one of the same numbers."""
+    found: dict[str, list[dict[str, Any]]] = json.loads(path.read_text()) if path.exists() else {}
+    entry = {"sample_id": sample_id, **result.model_dump(exclude={"ref_runtime", "ref_runtime_stats"})}
+    others = [one for one in found.get(str(problem_id), []) if one["sample_id"] != sample_id]
+    found[str(problem_id)] = sorted([*others, entry], key=lambda one: one["sample_id"])
+    ordered = dict(sorted(found.items(), key=lambda item: int(item[0])))
+    write_atomically(path, json.dumps(ordered, indent=4))
+
+
+def add_to_baseline(path: Path, level: int, file_name: str, result: KernelBenchResult) -> None:
+    """The eager module's time where its analysis looks for baselines: {"level1": {"23_Softmax.py": {...}}}."""
+    if not result.ref_runtime_stats:
+        return
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    found.setdefault(f"level{level}", {})[file_name] = result.ref_runtime_stats
+    write_atomically(path, json.dumps(found, indent=4))
+
+
+def disagreement(result: KernelBenchResult, outcome: Outcome, reason: str, degenerate: tuple[str, ...]) -> str:
+    """Why the two verdicts differ, in one sentence; "" where they agree."""
+    ours = outcome is Outcome.PASSED
+    if result.correctness == ours:
+        return ""
+    if result.correctness:
+        also = f"; {', '.join(degenerate)} would pass there too" if degenerate else ""
+        return f"KernelBench's check passes, ours says {outcome}: {reason}{also}"
+    said = next(
+        (str(result.metadata[name]) for name in (COMPILE, RUNTIME, "correctness_issue") if name in result.metadata), ""
+    )
+    worst = max((float(one) for one in result.metadata.get("max_difference", [])), default=None)
+    apart = f" (off by {worst:g} at most, of inputs with its seeds)" if worst is not None else ""
+    return f"ours passes, KernelBench's does not: {' '.join(said.split())[:200]}{apart}"

@@ -1,0 +1,123 @@
+"""A campaign's `report.html` and `summary.json`: fast_p as tables and curves, one line a problem. Measures nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from markupsafe import Markup
+from pydantic import Field
+
+from harness.report import fast_p as figures
+from harness.report.charts import Scale
+from harness.report.fast_p import Solved, Table
+from harness.report.html import page_environment
+from kernels.spec import Frozen
+
+EAGER = "eager"
+BASELINES = {EAGER: "eager torch", "compile": "torch.compile", "max-autotune": "torch.compile, max-autotune"}
+LOW, HIGH = 0.25, 16.0
+TICKS = (0.5, 0.8, 1.0, 1.5, 2.0, 5.0, 10.0)
+
+
+class Line(Frozen):
+    """One problem."""
+
+    id: str
+    state: str
+    """done, unfit, failed."""
+    outcome: str
+    reason: str
+    link: str
+    """Its run's report, relative; "" where there is none."""
+    seconds: float
+    stop_reason: str
+    kernelbench: str = ""
+    disagreement: str = ""
+    solved: Solved
+
+
+class Page(Frozen):
+    name: str
+    suite: str
+    device: str
+    words: tuple[str, ...]
+    commit: str
+    started: datetime
+    total: int = Field(ge=1)
+    lines: tuple[Line, ...]
+
+
+class Summary(Frozen):
+    """summary.json: every figure of the page. Problems that have not ended yet are not in the figures; `total` has them."""
+
+    format: int = 1
+    page: Page
+    tables: tuple[Table, ...]
+
+
+def baselines(page: Page) -> list[str]:
+    """Those that something was measured against, eager first and always."""
+    seen = {name for line in page.lines for name in line.solved.speedup}
+    return [name for name in BASELINES if name in seen or name == EAGER]
+
+
+def summary(page: Page) -> Summary:
+    problems = [line.solved for line in page.lines]
+    return Summary(page=page, tables=tuple(figures.tables(problems, baselines(page))))
+
+
+def render(page: Page) -> str:
+    found = summary(page)
+    problems = [line.solved for line in page.lines]
+    names = baselines(page)
+    return (
+        page_environment()
+        .get_template("campaign.html.j2")
+        .render(
+            page=page,
+            tables=[(BASELINES[name], [t for t in found.tables if t.baseline == name]) for name in names],
+            baselines=[(name, BASELINES[name]) for name in names],
+            p_values=[f"{p:g}" for p in figures.P],
+            k_values=sorted({k for table in found.tables for k in table.pass_at_k}, key=int),
+            wide=curves(problems, names, 960, 300),
+            narrow=curves(problems, names, 350, 260),
+            seconds=sum(line.seconds for line in page.lines),
+            counts={state: sum(line.state == state for line in page.lines) for state in ("done", "unfit", "failed")},
+            correct=sum(problem.correct for problem in problems),
+            differ=[line for line in page.lines if line.disagreement],
+            theirs=any(line.kernelbench for line in page.lines),
+            degenerate=sum(bool(problem.degenerate) for problem in problems),
+        )
+    )
+
+
+def curves(problems: list[Solved], names: list[str], width: int, height: int) -> Markup:
+    """fast_p over p as steps, one line a baseline; logarithmic in p. Drawn for a width in CSS pixels."""
+    left, right, top, bottom = 44, 12, 12, 30
+    across = Scale(LOW, HIGH, True, TICKS)
+    inner, tall = width - left - right, height - top - bottom
+
+    def x(value: float) -> float:
+        return left + inner * across(value)
+
+    def y(share: float) -> float:
+        return top + tall * (1 - share)
+
+    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="share of problems faster than p">']
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{y(share):.1f}" y2="{y(share):.1f}"/>')
+        parts.append(f'<text x="{left - 6}" y="{y(share) + 4:.1f}" text-anchor="end">{share:.0%}</text>')
+    for tick in TICKS:
+        parts.append(f'<text x="{x(tick):.1f}" y="{height - 10}" text-anchor="middle">{tick:g}×</text>')
+    for place, name in enumerate(names):
+        speedups = sorted(one.speedup[name].median for one in problems if one.correct and name in one.speedup)
+        if not speedups:
+            continue
+        points = [(x(LOW), y(len(speedups) / len(problems)))]
+        for rank, value in enumerate(speedups):
+            before, after = (len(speedups) - rank) / len(problems), (len(speedups) - rank - 1) / len(problems)
+            points += [(x(value), y(before)), (x(value), y(after))]
+        points.append((x(HIGH), points[-1][1]))
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        parts.append(f'<polyline class="curve c{place}" points="{path}"/>')
+    return Markup("".join([*parts, "</svg>"]))

@@ -1,0 +1,125 @@
+"""The far side of KernelBench's own protocol (ScalingIntelligence/KernelBench @ 423217d): one trial, or the timed calls.
+
+As there, a candidate's process has Model beside ModelNew, both made under seed 42; a trial seeds, draws inputs on the CPU,
+casts and moves them, calls Model and then ModelNew on the same tensors; times are of 100 calls with events, after three
+warm-up calls, the first dropped, 256 MB written before each, gradients on. Unlike there the answer is compared in the
+parent, with the one that a process without the candidate gave. On a CPU, which KernelBench has not, the host's clock is
+read in place of events.
+"""
+
+from __future__ import annotations
+
+import time
+import types
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+SEED = 42
+FLUSHED = (32, 1024, 1024)
+"""int64: 256 MB."""
+TIME = -1
+"""In place of a trial's seed: make the timed calls."""
+
+
+class ProtocolForm:
+    """The one input is the trial's seed; the outputs are Model's or ModelNew's answer and the timed calls' milliseconds."""
+
+    def __init__(
+        self,
+        python: Any,
+        problem: dict[str, Any],
+        namespace: types.ModuleType,
+        candidate: Any,
+        signature: Any,
+        device: str,
+    ) -> None:
+        import torch
+
+        self.torch, self.namespace, self.device, self.problem = torch, namespace, device, problem
+        self.take, self.outputs = python.Take(), signature.outputs
+        self.precision = getattr(torch, problem["dtype"])
+        self.seed(SEED)
+        initial = [self.cast(one) for one in getattr(namespace, "get_init_inputs", list)()]
+        self.seed(SEED)
+        self.model = namespace.Model(*initial)
+        self.new = None
+        if candidate is not None:
+            module = candidate()
+            self.seed(SEED)
+            self.new = module.ModelNew(*initial).to(device=device, dtype=self.precision)
+        self.model = self.model.to(device=device, dtype=self.precision)
+
+    def seed(self, number: int) -> None:
+        self.torch.manual_seed(number)
+        if self.device == "cuda":
+            self.torch.cuda.manual_seed(number)
+
+    def cast(self, value: Any) -> Any:
+        return value.to(dtype=self.precision).to(device=self.device) if isinstance(value, self.torch.Tensor) else value
+
+    def drawn(self, seed: int) -> list[Any]:
+        self.seed(seed)
+        return [self.cast(one) for one in self.namespace.get_inputs()]
+
+    def wait(self) -> None:
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
+
+    def prepare(self, values: list[Any]) -> list[Any]:
+        return values
+
+    def launch(self, values: list[Any]) -> None:
+        seed = int(values[0])
+        elapsed = values[self.outputs[-1][1]]
+        if seed == TIME:
+            elapsed.copy_(self.torch.tensor(self.timed(elapsed.numel()), dtype=elapsed.dtype))
+            return
+        given = self.drawn(seed)
+        self.seed(seed)
+        with self.torch.no_grad():
+            answer = self.model(*given)
+            self.wait()
+            if self.new is not None:
+                answer = self.new(*given)
+                self.wait()
+        if not isinstance(answer, self.torch.Tensor):
+            raise AttributeError(f"'{type(answer).__name__}' object has no attribute 'shape'")  # all that it compares
+        name, at, inout = self.outputs[0]
+        buffer = values[at].view(()) if self.problem["scalar_outputs"][0] else values[at]
+        self.take(answer.detach(), [(name, buffer, inout)])
+
+    def timed(self, trials: int) -> list[float]:
+        """Milliseconds of each call; of ModelNew, or of Model with the five warm-up calls that its baselines get."""
+        torch, model = self.torch, self.new if self.new is not None else self.model
+        given = self.drawn(SEED)
+        found: list[float] = []
+        with torch.enable_grad() if self.new is not None else nullcontext():
+            for _ in range(3 if self.new is not None else 5):
+                model(*given)
+                self.wait()
+            if self.device == "cuda":
+                torch.cuda.empty_cache()
+            for trial in range(trials + 1):
+                self.wait()
+                taken = self.on_gpu(model, given) if self.device == "cuda" else self.on_cpu(model, given)
+                found += [taken] if trial else []
+        return found
+
+    def on_gpu(self, model: Any, given: list[Any]) -> float:
+        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        flushed = self.torch.empty(FLUSHED, dtype=self.torch.int64, device="cuda")
+        flushed.fill_(42)
+        del flushed
+        start.record()
+        model(*given)
+        stop.record()
+        self.wait()
+        return start.elapsed_time(stop)
+
+    def on_cpu(self, model: Any, given: list[Any]) -> float:
+        began = time.perf_counter()
+        model(*given)
+        return (time.perf_counter() - began) * 1e3

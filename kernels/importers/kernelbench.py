@@ -1,0 +1,168 @@
+"""KernelBench's problems: a Python file with `Model`, `get_inputs()` and `get_init_inputs()` (arXiv 2502.10517).
+
+A problem becomes a spec of the tensors that `forward` takes and returns. Its weights are no arguments: ModelNew makes its
+own under Model's seed and may lay them out as it likes. The one axis is `lead`, the leading size of the inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from kernels.catalog import KernelError
+from kernels.spec import DTYPE_BYTES, Argument, Dtype, Frozen, Size, Spec, Tensor, Workload
+
+MOST_BYTES = 4 << 20
+"""A problem's text; KernelBench's longest is 12 KB."""
+
+
+class Title(Frozen):
+    """Where a problem stands in its suite; level and number are 0 where its path does not say."""
+
+    level: int
+    number: int
+    name: str
+
+    @property
+    def label(self) -> str:
+        return f"level {self.level}, {self.number} {self.name}" if self.number else self.name
+
+
+class Input(Frozen):
+    shape: tuple[int, ...]
+    dtype: Dtype
+    leading: bool
+    """Whether its first dimension is the one that can have other sizes."""
+    values: tuple[str, ...] = Field(min_length=1)
+    """How it is drawn: `given` where only get_inputs() can, else distributions of kernels.spec.Values."""
+    matters: bool
+    """Whether another draw of it changes any output."""
+
+
+class Output(Frozen):
+    shape: tuple[tuple[int, int], ...]
+    """Of each dimension (slope, rest): slope * lead + rest."""
+    dtype: Dtype
+
+
+class Description(Frozen):
+    """What a problem takes and returns, found by executing it in the box."""
+
+    arguments: Any
+    """The nest that get_inputs() returns, tensors by number (harness/worker_problem.py, `flatten`)."""
+    inputs: tuple[Input, ...] = Field(max_length=200)
+    outputs: tuple[Output, ...] = Field(min_length=1, max_length=200)
+    sizes: tuple[int, ...]
+    """Other leading sizes that the module takes, as tried; empty where none was found."""
+    alternatives: tuple[str, ...]
+    """Other distributions with which its outputs stay finite."""
+    fp64: bool
+    random: bool
+    weight_bytes: int = Field(ge=0)
+
+    @property
+    def lead(self) -> int:
+        """The leading size as shipped; 1 where the sizes are fixed."""
+        return next((one.shape[0] for one in self.inputs if one.leading), 1)
+
+
+def takes(path: Path) -> bool:
+    if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MOST_BYTES:
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return bool(
+        re.search(r"^class Model\b", text, re.MULTILINE) and re.search(r"^def get_inputs\b", text, re.MULTILINE)
+    )
+
+
+def title(path: Path) -> Title:
+    level = re.fullmatch(r"level_?(\d+)", path.parent.name)
+    number = re.match(r"(\d+)_(.+)", path.stem)
+    return Title(
+        level=int(level[1]) if level else 0,
+        number=int(number[1]) if number else 0,
+        name=(number[2] if number else path.stem).strip("_")[:100] or "problem",
+    )
+
+
+def described(answer: object, path: Path) -> Description:
+    if isinstance(answer, dict) and "unfit" in answer:
+        raise KernelError(f"{path} is no problem that can be worked on: {str(answer['unfit'])[:500]}")
+    try:
+        return Description.model_validate_json(json.dumps(answer))
+    except (ValidationError, TypeError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise KernelError(f"{path}: what it says of itself makes no sense ({first})") from None
+
+
+def spec_name(found: Title) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "_", found.name.lower()).strip("_") or "problem"
+    start = f"l{found.level}_{found.number}_" if found.number else "p_"
+    return (start + plain)[:64].rstrip("_")
+
+
+def spec(found: Title, description: Description, token: str, *, most_bytes: int) -> Spec:
+    """The spec. `token` names the problem's own generator in `given:<token>_<input>`; a workload whose tensors take more
+    than `most_bytes` is replaced by the largest half, quarter, ... of its leading size that does not.
+
+    Raises KernelError where none fits.
+    """
+    main = _main_dtype(description)
+    tensors: list[Argument] = []
+    for at, one in enumerate(description.inputs):
+        first, *others = one.values
+        values = [f"given:{token}_{at}" if first == "given" else first]
+        values += [name for name in others if name in description.alternatives]
+        shape = tuple(("lead" if one.leading and not dim else str(extent)) for dim, extent in enumerate(one.shape))
+        tensors.append(
+            Tensor(
+                name=f"input_{at}", role="input", shape=shape or ("1",), dtype="T" if one.dtype == main else one.dtype,
+                values=tuple(values), touched=None if one.matters else "1",
+            )
+        )  # fmt: skip
+    for at, out in enumerate(description.outputs):
+        extents = [f"{slope}*lead+{rest}" if slope else str(rest) for slope, rest in out.shape]
+        dtype = "T" if out.dtype == main else out.dtype
+        tensors.append(Tensor(name=f"output_{at}", role="output", shape=tuple(extents) or ("1",), dtype=dtype))
+    tensors.append(Size(name="lead"))
+    lead = description.lead
+    whole = Workload(axes={"lead": lead}, dtype=main)
+    made = Spec(
+        name=spec_name(found), summary=found.label, axes=("lead",), dtypes=(main,), arguments=tuple(tensors),
+        workloads=(whole,), problem=True,
+    )  # fmt: skip
+    shown = _fitting(made, whole, bool(description.sizes), most_bytes)
+    held = tuple(
+        Workload(axes={"lead": size}, dtype=main, held_out=True, timed=False)
+        for size in description.sizes
+        if size != shown.axes["lead"] and size <= shown.axes["lead"]
+    )
+    return made.model_copy(update={"workloads": (shown, *held)})
+
+
+def _main_dtype(description: Description) -> Dtype:
+    """The float dtype that the problem computes in, the first there is; that of an integer output where there is none."""
+    used = [one.dtype for one in (*description.outputs, *description.inputs)]
+    return next((dtype for dtype in used if "float" in dtype), used[0])
+
+
+def _fitting(spec: Spec, whole: Workload, variable: bool, most_bytes: int) -> Workload:
+    workload = whole
+    while (needed := _held(spec, workload)) > most_bytes:
+        if not variable or workload.axes["lead"] < 2:
+            raise KernelError(
+                f"{spec.name} needs more memory than there is: its tensors take {needed / 2**30:.1f} GiB, and judging them "
+                f"needs many times as much (at most {most_bytes / 2**30:.1f} GiB of tensors fit here)"
+            )
+        workload = workload.model_copy(update={"axes": {"lead": workload.axes["lead"] // 2}})
+    return workload
+
+
+def _held(spec: Spec, workload: Workload) -> int:
+    """Bytes of all tensors, whole: as the harness counts what judging them takes."""
+    return sum(math.prod(spec.shape(t, workload.axes)) * DTYPE_BYTES[spec.dtype(t, workload)] for t in spec.tensors)

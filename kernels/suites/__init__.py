@@ -1,0 +1,50 @@
+"""Folders of problems: `PATH/level1/23_Softmax.py`, or PATH/KernelBench/level1/... as a checkout of KernelBench has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kernels.catalog import KernelError
+
+FOLDER = Path(__file__).resolve().parent
+DEFAULT_LEVELS = (1, 2, 3)
+"""KernelBench's own scripts never time its level 4."""
+
+
+def names() -> list[str]:
+    """The suites that come with Astrolabe."""
+    return sorted(path.name for path in FOLDER.iterdir() if any(path.glob("level*")))
+
+
+def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
+    """Every file of those levels, by level and number. A suite of ours by its name, another by its path.
+
+    Raises KernelError where there is no such folder, it holds no level or a level that was asked for is missing.
+    """
+    folder = FOLDER / suite if suite in names() else Path(suite).expanduser()
+    if not folder.is_dir():
+        raise KernelError(f"{suite} is no folder of problems (suites that are here: {', '.join(names())})")
+    if (folder / "KernelBench").is_dir():
+        folder = folder / "KernelBench"
+    found = {
+        int(match[1]): path
+        for path in folder.iterdir()
+        if path.is_dir() and (match := re.fullmatch(r"level_?(\d+)", path.name))
+    }
+    if not found:
+        raise KernelError(f"{suite} is no suite: it has no folder level1, level2 or level3 with problem files")
+    for level in levels:
+        if level not in found:
+            raise KernelError(f"{suite} has no level {level} (it has {', '.join(map(str, sorted(found)))})")
+    wanted = levels or tuple(level for level in DEFAULT_LEVELS if level in found) or tuple(found)
+    files = [path.resolve() for level in sorted(set(wanted)) for path in sorted(found[level].glob("*.py"), key=_number)]
+    files = [path for path in files if not path.name.startswith(("_", "."))]
+    if not files:
+        raise KernelError(f"{suite} is no suite: its levels hold no problem files")
+    return files
+
+
+def _number(path: Path) -> tuple[int, str]:
+    match = re.match(r"\d+", path.name)
+    return int(match[0]) if match else 0, path.name

@@ -1,0 +1,34 @@
+"""The drafter's rules: a PyTorch module of KernelBench's form in, a `ModelNew` with kernels of its own out.
+
+    exported.py     the problem's text -> a graph of torch's operators (executes the problem: only in a boxed process)
+    algebra.py      rewrites of that graph that hold for all inputs
+    lower_*.py      operators -> formulas and folds over loops (tensors.py); library.py: what stays a call of torch
+    split.py        folds with few rows become two
+    partition.py    which of them share a kernel
+    emit.py         a kernel's text, CUDA or C++; prelude.py: the functions that it calls; sources.py: entry points, launches
+    module.py       the candidate's Python text
+
+Nothing but torch and the standard library is imported, so that the whole runs in the problem's box: `python -I .../nodes/draft`.
+"""
+
+from typing import Any
+
+from .tensors import NoDraft
+
+__all__ = ["NoDraft", "answer", "draft"]
+
+
+def draft(problem: str, device: str, dtype: str | None = None) -> str:
+    """The text of a candidate for the problem, on `cuda` or `cpu`; `dtype` (such as `float16`) casts the problem's floats first.
+
+    Executes the problem's code. Raises NoDraft, one sentence, where no kernel can be drafted.
+    """
+    return answer(problem, device, dtype)["source"]
+
+
+def answer(problem: str, device: str, dtype: str | None = None) -> dict[str, Any]:
+    """The same with `notes` (what was rewritten and why that holds, what stays with libraries) and `kernels`: name, operators and
+    loops, first and last line in the candidate's text."""
+    from .drafting import drafted
+
+    return drafted(problem, device, dtype).answer()

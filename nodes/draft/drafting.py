@@ -1,0 +1,475 @@
+"""From a problem's text to a candidate's: the steps of the folder's docstring, one after another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from . import lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
+from .algebra import prepared, rewritten
+from .exported import Exported, export, forward_arguments
+from .expressions import COMPUTED, constant, make
+from .library import index_text, tensor_text
+from .lowering import lower, shape_of, size_of
+from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
+from .partition import Kernel, Partition
+from .sources import Native, natives, source
+from .split import split_folds
+from .tensors import Buffer, NoDraft, Program, Value
+
+PLAIN_PRODUCTS = "the module is nothing but products that a library computes; they are drafted as plain tiles in true FP32, to start from, not to win"
+CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
+
+
+RESERVED = frozenset(
+    [
+        "self",
+        "triangular_product",
+        "device",
+        "native",
+        "torch",
+        "ctypes",
+        "nn",
+        "row",
+        "rows",
+        "threads",
+        "blocks",
+        "wanted",
+        "stream",
+        "left",
+        "right",
+        "sums",
+        "start",
+        "step",
+        "place",
+        "value",
+        "total",
+        "carry",
+        "before",
+        "scanned",
+        "base",
+        "at",
+        "first",
+        "end",
+        "stop",
+        "part",
+        "down",
+        "across",
+        "maximum",
+        "minimum",
+        "joined",
+        "with",
+        "larger",
+        "smaller",
+        "warp_fold",
+        "block_fold",
+        "block_scan",
+        "store",
+        "to_float",
+        "Place",
+        "Moments",
+        "Shifted",
+        "Index",
+        "first_row",
+        "first_column",
+        "batches",
+        "lane",
+        "float",
+        "double",
+        "int",
+        "bool",
+        "char",
+        "short",
+        "long",
+        "signed",
+        "unsigned",
+        "const",
+        "void",
+        "auto",
+        "if",
+        "else",
+        "for",
+        "while",
+        "do",
+        "switch",
+        "case",
+        "return",
+        "break",
+        "continue",
+        "struct",
+        "union",
+        "enum",
+        "class",
+        "template",
+        "typename",
+        "namespace",
+        "new",
+        "delete",
+        "this",
+        "operator",
+        "default",
+        "register",
+        "static",
+        "extern",
+        "inline",
+        "volatile",
+        "goto",
+        "sizeof",
+        "exp",
+        "log",
+        "log1p",
+        "expm1",
+        "tanh",
+        "erf",
+        "erfc",
+        "sqrt",
+        "sin",
+        "cos",
+        "atan",
+        "log2",
+        "exp2",
+        "floor",
+        "ceil",
+        "trunc",
+        "rint",
+        "pow",
+        "atan2",
+        "fmod",
+        "abs",
+        "j0",
+        "j1",
+        "y0",
+        "y1",
+        "jn",
+        "yn",
+        "gamma",
+        "signal",
+        "index",
+        "div",
+        "remainder",
+        "round",
+        "max",
+        "min",
+        "and",
+        "or",
+        "not",
+        "xor",
+        "in",
+        "is",
+        "lambda",
+        "pass",
+        "del",
+        "def",
+        "from",
+        "import",
+        "None",
+        "True",
+        "False",
+    ]
+)
+"""Names that mean something in C, in Python or in the text around a kernel."""
+
+
+def _in_c(name: str) -> str:
+    """An argument of forward as a kernel's parameter."""
+    return f"{name}_in" if name in RESERVED else name
+
+
+class NothingOwn(NoDraft):
+    """Every operator stays with a library."""
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A candidate's text, and its kernels one by one."""
+
+    source: str
+    natives: list[Native]
+    rules: list[tuple[str, str]]
+    """Rules of algebra.py that applied, each with the first sentence of its algebra."""
+    libraries: list[str]
+    """Operators that stay calls of torch."""
+    own_products: bool
+
+    def answer(self) -> dict[str, Any]:
+        """What is written for the drafter's node."""
+        notes = [PLAIN_PRODUCTS] * self.own_products + [
+            f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)
+        ]
+        if self.libraries:
+            counts = Counter(self.libraries)
+            notes.append(
+                "left to torch: " + ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
+            )
+        kernels = []
+        for native in self.natives:
+            first = self.source[: self.source.index(native.text)].count("\n") + 1
+            last = first + native.text.rstrip("\n").count("\n")
+            kernels.append({"name": native.name, "summary": native.summary, "first_line": first, "last_line": last})
+        return {"source": self.source, "notes": notes, "kernels": kernels}
+
+
+def drafted(problem: str, device: str, dtype: str | None = None) -> Drafted:
+    if device not in CONSTANTS:
+        raise ValueError(f"device is {device!r}; a draft is for cuda or cpu")
+    exported = export(problem, getattr(torch, dtype) if dtype else None)
+    rules = rewritten(exported.graph.graph)
+    try:
+        return _Draft(problem, device, exported, rules).result()
+    except NothingOwn:
+        return _Draft(problem, device, exported, rules, own_products=True).result()
+
+
+class _Draft:
+    def __init__(self, problem: str, device: str, exported: Exported, rules, own_products: bool = False) -> None:
+        self.problem, self.device, self.exported = problem, device, exported
+        self.signature, self.names = forward_arguments(problem)
+        self.program = Program(_hints(exported))
+        self.program.device, self.program.own_products, self.rules = device, own_products, rules
+        self.program.reserve([*self.names, *RESERVED])
+        self.values: dict[torch.fx.Node, Value] = {}
+        self.head: list[str] = []
+        self.tail: list[str] = []
+        self.kept: list[str] = []
+        """Lines at the end of the constructor."""
+
+    def result(self) -> Drafted:
+        graph = self.exported.graph.graph
+        self._placeholders(graph)
+        self._prepare(graph)
+        lower(self.program, graph, self.values)
+        returned, moved = self._returned(graph)
+        split_folds(self.program)
+        outputs = {value.buffer for value in returned if value.buffer} | set(moved)
+        partition = Partition(self.program, outputs)
+        kernels = [step for step in partition.steps if isinstance(step, Kernel)]
+        for kernel in kernels:
+            kernel.name = self.program.name(_kernel_name(kernel))
+        if not kernels:
+            raise NothingOwn(
+                f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}"
+            )
+        in_place = self._in_place(partition, moved)
+        for buffer, target in in_place.items():
+            buffer.text = target
+        made = natives(partition, self.device)
+        forward = Forward(partition, dict(zip(kernels, made, strict=True)), in_place)
+        forward.steps(outputs)
+        for buffer, target in moved.items():
+            if buffer not in in_place:
+                forward.lines.append(f"{target}.copy_({buffer.text})")
+        leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
+        text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
+        lines = [*self.head, *forward.lines, *self.tail, f"return {text}"]
+        return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), self.program.own_products)
+
+    # ------------------------------------------------------------------------------------------ what comes in
+
+    def _placeholders(self, graph: torch.fx.Graph) -> None:
+        nodes = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+        user = [s for s in self.exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+        for place, spec in enumerate(user):
+            node = nodes[spec.arg.name]
+            self._input(place, node)
+        for spec in self.exported.graph.graph_signature.input_specs:
+            if spec.kind == InputKind.USER_INPUT:
+                continue
+            if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                raise NoDraft(
+                    f"the module holds a {spec.kind.name.lower()} named {spec.target}, which has no place in a draft"
+                )
+            node = nodes[spec.arg.name]
+            self.values[node] = self._held(node, spec)
+        if not any("device = " in line for line in self.head):
+            raise NoDraft("the module takes no tensor")
+
+    def _prepare(self, graph: torch.fx.Graph) -> None:
+        """What is computed of weights alone is computed by the constructor."""
+        specs = {spec.arg.name: spec for spec in self.exported.graph.graph_signature.input_specs}
+        changed = {spec.target for spec in self.exported.graph.graph_signature.output_specs if spec.target}
+        held, changing = {}, set()
+        for node, value in self.values.items():
+            spec = specs[node.name]
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and value.buffer is not None:
+                held[node] = value.buffer.text
+                if spec.target in changed:
+                    changing.add(node)
+        for node, (text,) in prepared(graph, held, changing).items():
+            meta = node.meta["val"]
+            buffer = self.program.allocate(shape_of(meta), meta.dtype, f"prepared_{node.name}")
+            buffer.text = f"self.{buffer.name}"
+            self.kept.append(f'self.register_buffer("{buffer.name}", {text}.detach().contiguous(), persistent=False)')
+            self.values[node] = self.program.whole(buffer, origin=node.name)
+
+    def _input(self, place: int, node: torch.fx.Node) -> None:
+        name, value = self.names[place], node.meta.get("val")
+        if place in self.exported.floats:
+            self.values[node] = self.program.formula(
+                (), torch.float64, lambda position: make("scalar", _in_c(name), type="double"), name
+            )
+            return
+        if place in self.exported.fixed:
+            constant = self.exported.fixed[place]
+            self.head.append(f"if {name} != {constant!r}:")
+            self.head.append(f'    raise ValueError("this draft is for {name} = {constant!r}")')
+            return
+        buffer = Buffer(_in_c(name), shape_of(value), value.dtype, name)
+        self.program.buffers.append(buffer)
+        if not any("device = " in line for line in self.head):
+            self.head.insert(0, f"device = {name}.device")
+        known = {line.split(" = ")[0] for line in self.head}
+        for axis, size in enumerate(buffer.shape):
+            if size.is_Symbol and str(size) not in known:
+                self.head.append(f"{size} = {name}.shape[{axis}]")
+                known.add(str(size))
+        self.head.append(f"if tuple({name}.shape) != {shape_text(buffer.shape)} or {name}.dtype != {buffer.dtype}:")
+        shape = ", ".join(map(index_text, buffer.shape))
+        self.head.append(f'    raise ValueError("this draft takes {name} of shape [{shape}] and type {buffer.dtype}")')
+        self.values[node] = self.program.whole(buffer, origin=name)
+
+    def _held(self, node: torch.fx.Node, spec) -> Value:
+        """A parameter, a buffer or a tensor attribute of the module."""
+        value = node.meta["val"]
+        number = self.exported.graph.constants.get(spec.target)
+        if spec.kind == InputKind.CONSTANT_TENSOR and not _has(self.exported.model, spec.target):
+            return self._number(node, spec.target, number)
+        text = parameter_text(self.exported.model, spec.target)
+        buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
+        buffer.text = text
+        return self.program.whole(buffer, origin=buffer.name)
+
+    def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
+        """A tensor that forward makes of numbers in its text: one number is a constant, more are kept by the module."""
+        if number is None or number.is_meta:
+            raise NoDraft(f"forward makes the tensor {name} of numbers that the export does not show")
+        if number.dim() == 0:
+            value = constant(number.item(), COMPUTED[number.dtype])
+            return self.program.formula((), number.dtype, lambda position: value, name)
+        buffer = self.program.allocate(shape_of(number), number.dtype, name.replace(".", "_"))
+        buffer.text = f"self.{buffer.name}"
+        made = f"torch.tensor({number.tolist()!r}, dtype={number.dtype})"
+        self.kept.append(f'self.register_buffer("{buffer.name}", {made}, persistent=False)')
+        return self.program.whole(buffer, origin=buffer.name)
+
+    # ------------------------------------------------------------------------------------------ what goes out
+
+    def _returned(self, graph: torch.fx.Graph) -> tuple[list[Value], dict[Buffer, str]]:
+        """The user's outputs, in memory; and buffers that replace what the module keeps, with its name."""
+        (node,) = [n for n in graph.nodes if n.op == "output"]
+        specs = self.exported.graph.graph_signature.output_specs
+        returned, moved, counted = [], {}, []
+        for spec, argument in zip(specs, node.args[0], strict=True):
+            if spec.kind == OutputKind.BUFFER_MUTATION:
+                target = parameter_text(self.exported.model, spec.target)
+                if _is_count(argument):
+                    counted.append(target)
+                else:
+                    moved[self.program.realise(self._value(argument))] = target
+            elif spec.kind == OutputKind.USER_OUTPUT:
+                returned.append(self._output(self._value(argument)))
+            else:
+                raise NoDraft(f"the module changes {spec.target} in place ({spec.kind.name.lower()})")
+        if counted:
+            self.tail.append(f"torch._foreach_add_([{', '.join(counted)}], 1)")
+        return returned, moved
+
+    def _value(self, argument) -> Value:
+        if not isinstance(argument, torch.fx.Node) or not isinstance(self.values.get(argument), Value):
+            raise NoDraft("the module returns something that is no tensor")
+        return self.values[argument]
+
+    def _output(self, value: Value) -> Value:
+        if value.buffer is None or (not value.is_whole and value.buffer.written_by is None):
+            self.program.realise(value)
+        return value
+
+    def _leaf(self, value: Value) -> str:
+        text = tensor_text(self.program, value)
+        return text if value.buffer.written_by else f"{text}.clone()"
+
+    def _in_place(self, partition: Partition, moved: dict[Buffer, str]) -> dict[Buffer, str]:
+        """Buffers that a kernel may write where the module keeps the old ones: nobody else reads those."""
+        found = {}
+        for buffer, target in moved.items():
+            readers = [
+                step for step in partition.steps
+                for read in _reads(step) if read.text == target
+            ]  # fmt: skip
+            makers = [step for step in partition.steps if isinstance(step, Kernel) and buffer in step.made]
+            if readers == makers:
+                found[buffer] = target
+        return found
+
+    # ------------------------------------------------------------------------------------------ text
+
+    def _text(self, made: list[Native], lines: list[str]) -> str:
+        before, model = constructors(self.problem, self.kept)
+        helpers = "".join(f"\n\n{text}" for text in self.program.helpers.values())
+        native_source = source(made, self.device)
+        scalars = any("ctypes." in line for line in lines)
+        imports = ["import ctypes"] * scalars + ["import torch"] * ("import torch\n" not in before)
+        forward = "\n".join("        " + line for line in lines)
+        arguments = self.signature
+        return (
+            "".join(line + "\n" for line in imports)
+            + before
+            + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
+            f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    def forward({arguments}):\n{forward}\n"
+        )
+
+
+def _has(model: torch.nn.Module, path: str) -> bool:
+    holder = model
+    for part in path.split("."):
+        if not hasattr(holder, part):
+            return False
+        holder = getattr(holder, part)
+    return True
+
+
+def _reads(step) -> list[Buffer]:
+    from .expressions import loads_of
+
+    return list({load.args[0]: None for load in loads_of(step.roots)}) if isinstance(step, Kernel) else step.reads
+
+
+def _is_count(node: torch.fx.Node) -> bool:
+    """Whether it is a buffer of the module plus one: how many batches were seen."""
+    if str(node.target) != "aten.add.Tensor" or node.args[1:] != (1,) or node.kwargs:
+        return False
+    return (
+        node.args[0].op == "placeholder"
+        and len(node.users) == 1
+        and len(node.args[0].users) == 1
+        and node.meta["val"].dim() == 0
+    )
+
+
+def _libraries(partition: Partition) -> list[str]:
+    return [step.origin for step in partition.steps if not isinstance(step, Kernel)]
+
+
+def _kernel_name(kernel: Kernel) -> str:
+    origins = list(dict.fromkeys(member.definition.origin for member in kernel.members))
+    return "own_" + "_".join(origins[:3])
+
+
+def _hints(exported: Exported) -> dict[sympy.Symbol, int]:
+    """The shipped value of each open size."""
+    hints: dict[sympy.Symbol, int] = {}
+    nodes = [n for n in exported.graph.graph.nodes if n.op == "placeholder"]
+    names = [s.arg.name for s in exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    for name, value in zip(names, exported.inputs, strict=True):
+        node = next(n for n in nodes if n.name == name)
+        if isinstance(value, torch.Tensor):
+            for size, shipped in zip(node.meta["val"].shape, value.shape, strict=True):
+                if isinstance(size, torch.SymInt):
+                    symbol = size_of(size)
+                    if symbol.is_Symbol:
+                        hints.setdefault(symbol, int(shipped))
+    return hints

@@ -1,0 +1,499 @@
+"""A kernel's text: its loops, its folds, what it writes; in CUDA and in C++ from one description."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from .expressions import Expr, loads_of
+from .index import FloorDiv, Index, Modulo
+from .partition import ROW, Kernel, Member, Partition
+from .printing import STORED, Scope, Statements, _bare, index_text, number_text
+from .tensors import Buffer, Definition
+
+HALVES = {
+    "cuda": {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"},
+    "cpu": {torch.float16: "_Float16", torch.bfloat16: "bfloat16"},
+}
+SHORT_ROW = 1024
+"""Elements up to which a warp folds a row, and eight rows share a block."""
+JOINS = {
+    "sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b",
+    "argmax": "larger(a, b)", "argmin": "smaller(a, b)", "welford": "joined(a, b)", "softmax": "joined(a, b)",
+    "join_welford": "joined(a, b)", "join_softmax": "joined(a, b)",
+}  # fmt: skip
+PARTS = {
+    "welford": ("mean", "squares", "count"), "join_welford": ("mean", "squares"), "softmax": ("highest", "total"),
+    "join_softmax": ("highest", "total"), "argmax": ("index",), "argmin": ("index",),
+}  # fmt: skip
+
+
+class Emitter:
+    """Prints one kernel. `self.lines` is the body of the loop over rows."""
+
+    def __init__(self, kernel: Kernel, partition: Partition, device: str) -> None:
+        self.kernel, self.partition, self.device = kernel, partition, device
+        self.stored = partition.stored(kernel) | self._across_stages()
+        self.registers: dict[Buffer, str] = {}
+        self._count = 0
+        self.row_names: dict[Index, str] = {}
+        self.wide = "int64_t"
+
+    # ------------------------------------------------------------------------------------------ what it takes
+
+    def _across_stages(self) -> set[Buffer]:
+        """Elements that a later loop of the kernel reads again: they go through memory."""
+        kernel, made = self.kernel, self.kernel.made
+        found = set()
+        for member in kernel.members:
+            for load in loads_of([member.value]):
+                maker = made.get(load.args[0])
+                if maker and not maker.per_row and not _folds(maker, kernel) and maker.stage != member.stage:
+                    found.add(load.args[0])
+        return found
+
+    def reads(self) -> list[Buffer]:
+        made = self.kernel.made
+        found = [load.args[0] for load in loads_of(self.kernel.roots)]
+        return list(dict.fromkeys(b for b in found if b not in made))
+
+    def writes(self) -> list[Buffer]:
+        return [b for member in self.kernel.members for b in member.definition.outs if b in self.stored]
+
+    def sizes(self) -> list[sympy.Symbol]:
+        """The open sizes that its text names."""
+        known = set(self.partition.program.hints)
+        symbols: set[sympy.Symbol] = set()
+        for expression in [self.kernel.rows, *(end for _, end in self.kernel.inner), *self.indices()]:
+            symbols |= expression.free_symbols & known
+        return sorted(symbols, key=str)
+
+    def indices(self) -> list[Index]:
+        return [*_indices(self.kernel.roots), *(place for member in self.kernel.members for place in member.places)]
+
+    def scalars(self) -> list[tuple[str, str]]:
+        """(name, type) of the numbers that the call brings."""
+        found: dict[str, str] = {}
+        seen: set[int] = set()
+        stack = list(self.kernel.roots)
+        while stack:
+            expr = stack.pop()
+            if id(expr) in seen:
+                continue
+            seen.add(id(expr))
+            if expr.op == "scalar":
+                found[expr.args[0]] = expr.type
+            stack += [arg for arg in expr.args if isinstance(arg, Expr)]
+        return list(found.items())
+
+    @property
+    def aliased(self) -> bool:
+        """Whether it writes a buffer in place that it reads."""
+        texts = {b.text for b in self.reads()}
+        return any(b.text in texts for b in self.writes())
+
+    def largest(self) -> list[Index]:
+        """The sizes that its indices stay below."""
+        sizes = [b.elements for b in [*self.reads(), *self.writes()]] + [self.kernel.rows]
+        numbers = [int(size) for size in sizes if size.is_Integer]
+        open_ones = list(dict.fromkeys(size for size in sizes if not size.is_Integer))
+        return [*([sympy.Integer(max(numbers))] if numbers else []), *open_ones]
+
+    def element_type(self, dtype: torch.dtype) -> str:
+        return STORED.get(dtype) or HALVES[self.device][dtype]
+
+    def parameters(self) -> list[str]:
+        reads = [f"const {self.element_type(b.dtype)}* {b.name}" for b in self.reads()]
+        writes = [f"{self.element_type(b.dtype)}* {b.name}" for b in self.writes()]
+        sizes = [f"int64_t {symbol}" for symbol in self.sizes()]
+        return reads + writes + sizes + [f"double {name}" for name, _ in self.scalars()]
+
+    def arguments(self) -> list[str]:
+        named = [b.name for b in self.reads()] + [b.name for b in self.writes()]
+        return named + [str(s) for s in self.sizes()] + [name for name, _ in self.scalars()]
+
+    # ------------------------------------------------------------------------------------------ body
+
+    def name(self, prefix: str) -> str:
+        """A name that no tensor has."""
+        while True:
+            self._count += 1
+            if f"{prefix}{self._count}" not in self.partition.program.names:
+                return f"{prefix}{self._count}"
+
+    def body(self, indent: int) -> list[str]:
+        """What happens for one row, as lines."""
+        top = Scope(indent)
+        if self.kernel.scan is not None:
+            self._scan(top)
+        else:
+            for stage in range(max((m.stage for m in self.kernel.members), default=0) + 1):
+                self._stage(top, [m for m in self.kernel.members if m.stage == stage])
+        return top.lines
+
+    def _stage(self, top: Scope, members: list[Member]) -> None:
+        folds = [m for m in members if _folds(m, self.kernel)]
+        looped = [m for m in members if not m.per_row]
+        accumulators = {}
+        for member in folds:
+            accumulators[member] = name = self.name(member.definition.kind.removeprefix("join_") + "_")
+            type = accumulator_type(self.device, member.definition)
+            top.line(f"{type} {name} = {identity(self.device, member.definition)};")
+        if looped and self.kernel.inner:
+            inner = Scope(top.indent + len(self.kernel.inner), None)
+            self._elements(inner, top, looped, accumulators)
+            self._open_loops(top, folds, accumulators)
+            top.lines += inner.lines
+            for depth in reversed(range(len(self.kernel.inner))):
+                top.lines.append("    " * (top.indent + depth) + "}")
+        elif looped:
+            self._elements(top, top, looped, accumulators)
+        if self.kernel.inner:  # what was named in the loop is gone with it
+            for member in looped:
+                self.registers.pop(member.definition.outs[0], None)
+        for member in folds:
+            self._finish(top, member, accumulators[member])
+        self._per_row(top, [m for m in members if m.per_row])
+
+    def _elements(self, scope: Scope, top: Scope, members: list[Member], accumulators) -> None:
+        """One step of the innermost loop: every member's value, folded or written."""
+        names = self._name_indices(scope, top, _of_members(members))
+        values = [m.value for m in members]
+        statements = Statements(scope, values, names, self.name, self.read)
+        for member in members:
+            if member in accumulators:
+                self._accumulate(scope, statements, member, accumulators[member])
+                continue
+            text = statements.text(member.value)
+            self._keep(scope, statements, member, text)
+
+    def _keep(self, scope: Scope, statements: Statements, member: Member, text: str) -> None:
+        """A map's value: a register for the members behind it, and memory where somebody else reads it."""
+        out = member.definition.outs[0]
+        needed = any(
+            load.args[0] is out and other.stage >= member.stage
+            for other in self.kernel.members
+            for load in loads_of([other.value])
+        )
+        if needed and not text.isidentifier():
+            name = self.name("v")
+            scope.line(f"const {member.value.type} {name} = {_bare(text)};")
+            text = name
+        if needed:
+            self.registers[out] = text
+        if out in self.stored:
+            scope.line(self.store(out, statements.index(member.places[0]), text))
+
+    def store(self, out: Buffer, place: str, text: str) -> str:
+        if out.dtype in HALVES[self.device]:
+            return f"store({out.name} + {place}, {_bare(text)});"
+        return f"{out.name}[{place}] = {_bare(text)};"
+
+    def read(self, buffer: Buffer, index, statements: Statements) -> str:
+        if buffer in self.registers:
+            return self.registers[buffer]
+        place = index if isinstance(index, str) else statements.index(index)
+        text = f"{buffer.name}[{place}]"
+        return f"to_float({text})" if buffer.dtype in HALVES[self.device] else text
+
+    def _name_indices(self, scope: Scope, top: Scope, indices: list[Index]) -> dict[Index, str]:
+        """Quotients and remainders get names: those of the row before the loop, the others in it."""
+        loop = {variable for variable, _ in self.kernel.inner}
+        names = dict(self.row_names)
+        found: list[Index] = []
+        for index in indices:
+            found += [
+                a for a in sympy.postorder_traversal(index) if isinstance(a, (FloorDiv, Modulo)) and a not in found
+            ]
+        for atom in found:
+            if atom in names:
+                continue
+            of_row = not atom.free_symbols & loop
+            name = self.name("i")
+            target = top if of_row else scope
+            target.line(f"const {self.wide} {name} = {_bare(index_text(atom, names))};")
+            names[atom] = name
+            if of_row:
+                self.row_names[atom] = name
+        return names
+
+    def _accumulate(self, scope: Scope, statements: Statements, member: Member, name: str) -> None:
+        definition, expr = member.definition, member.value
+        guard = ""
+        if expr.op == "only_if":
+            guard = f"if ({_bare(statements.text(expr.args[0]))}) "
+            inner = Scope(scope.indent + 1, scope)
+            text = statements.text(expr.args[1], inner)
+            if inner.lines:
+                scope.line(guard + "{")
+                scope.lines += inner.lines
+                scope.line(f"    {name} = with({name}, {_cast_to(_bare(text), definition, self.device)});")
+                scope.line("}")
+                return
+        elif expr.op == "parts":
+            parts = ", ".join(_bare(statements.text(part)) for part in expr.args)
+            type = accumulator_type(self.device, definition)
+            scope.line(f"{name} = joined({name}, {type}{{{parts}}});")
+            return
+        else:
+            text = statements.text(expr)
+        scope.line(guard + self._fold_step(statements, definition, name, _bare(text)))
+
+    def _fold_step(self, statements: Statements, definition: Definition, name: str, text: str) -> str:
+        kind = definition.kind
+        if kind in ("sum", "prod"):
+            return f"{name} {'+' if kind == 'sum' else '*'}= {text};"
+        if kind in ("max", "min"):
+            return f"{name} = {kind}imum({name}, {text});"
+        if kind in ("any", "all"):
+            return f"{name} = {name} {'||' if kind == 'any' else '&&'} {text};"
+        if kind in ("argmax", "argmin"):
+            type = accumulator_type(self.device, definition)
+            place = statements.index(self._folded_place())
+            join = "larger" if kind == "argmax" else "smaller"
+            return f"{name} = {join}({name}, {type}{{{text}, {place}}});"
+        return f"{name} = with({name}, {_cast_to(text, definition, self.device)});"
+
+    def _folded_place(self) -> Index:
+        """The element's number among the folded ones."""
+        place = sympy.Integer(0)
+        for variable, end in self.kernel.inner:
+            place = place * end + variable
+        return sympy.expand(place)
+
+    def _finish(self, top: Scope, member: Member, name: str) -> None:
+        """The fold over the whole row, known to every thread of it; written by the first."""
+        definition, kernel = member.definition, self.kernel
+        if self.device == "cuda" and kernel.layout == ROW:
+            join = f"[](auto a, auto b) {{ return {JOINS[definition.kind]}; }}"
+            if self.is_short:
+                top.line(f"{name} = warp_fold({name}, {join});")
+            else:
+                start = f"{accumulator_type(self.device, definition)}({identity(self.device, definition)})"
+                start = (
+                    start
+                    if not _is_struct(definition)
+                    else (f"{accumulator_type(self.device, definition)}{identity(self.device, definition)}")
+                )
+                top.line(f"{name} = block_fold({name}, {start}, {join});")
+        parts = PARTS.get(definition.kind)
+        texts = [f"{name}.{part}" for part in parts] if parts else [name]
+        for out, text in zip(definition.outs, texts, strict=False):
+            wanted = _computed_type(out)
+            held = accumulator_type(self.device, definition)
+            self.registers[out] = text if parts is None and held == wanted else f"static_cast<{wanted}>({text})"
+        self._store_row(top, member)
+
+    def _per_row(self, top: Scope, members: list[Member]) -> None:
+        if not members:
+            return
+        names = self._name_indices(top, top, _of_members(members))
+        statements = Statements(top, [m.value for m in members], names, self.name, self.read)
+        for member in members:
+            text = statements.text(member.value)
+            out = member.definition.outs[0]
+            if not text.isidentifier():
+                name = self.name("v")
+                top.line(f"const {member.value.type} {name} = {_bare(text)};")
+                text = name
+            self.registers[out] = text
+            self._store_row(top, member)
+
+    def _store_row(self, top: Scope, member: Member) -> None:
+        names = self._name_indices(top, top, member.places)
+        lines = [
+            self.store(out, index_text(member.places[0], names), self.registers[out])
+            for out in member.definition.outs
+            if out in self.stored
+        ]
+        if not lines:
+            return
+        alone = self.device == "cuda" and self.kernel.layout == ROW
+        if alone:
+            top.line("if (threadIdx.x == 0) {")
+        for line in lines:
+            top.line(("    " if alone else "") + line)
+        if alone:
+            top.line("}")
+
+    # ------------------------------------------------------------------------------------------ loops
+
+    @property
+    def is_short(self) -> bool:
+        return self.partition.program.estimate(self.kernel.length) <= SHORT_ROW
+
+    def _open_loops(self, top: Scope, folds: list[Member], accumulators) -> None:
+        kernel = self.kernel
+        for depth, (variable, end) in enumerate(kernel.inner):
+            indent = "    " * (top.indent + depth)
+            text = index_text(end)
+            if self.device == "cuda" and kernel.layout == ROW:
+                width = "32" if self.is_short else "blockDim.x"
+                top.lines.append(f"{indent}#pragma unroll 4")
+                top.lines.append(
+                    f"{indent}for ({self.wide} {variable} = threadIdx.x; {variable} < {text}; {variable} += {width}) {{"
+                )
+                continue
+            sums = [accumulators[m] for m in folds if m.definition.kind == "sum"]
+            innermost = depth == len(kernel.inner) - 1
+            if self.device == "cpu" and innermost and sums and len(sums) == len(folds) and kernel.layout == ROW:
+                top.lines.append(f"{indent}#pragma omp simd reduction(+ : {', '.join(sums)})")
+            top.lines.append(f"{indent}for ({self.wide} {variable} = 0; {variable} < {text}; ++{variable}) {{")
+
+    def _scan(self, top: Scope) -> None:
+        """Along the row with a carry; the members behind it take the scanned value of their element."""
+        kernel, scan = self.kernel, self.kernel.scan
+        assert scan is not None
+        type, plus = accumulator_type(self.device, scan), "+" if scan.kind == "scan_sum" else "*"
+        start = number_text(0 if plus == "+" else 1, type)
+        (variable, end), length = kernel.inner[0], index_text(kernel.inner[0][1])
+        across = self.device == "cuda" and kernel.layout == ROW
+        top.line(f"{type} carry = {start};")
+        if across:
+            top.line(f"for ({self.wide} base = 0; base < {length}; base += blockDim.x) {{")
+            step = "base + threadIdx.x"
+        else:
+            top.line(f"for ({self.wide} step = 0; step < {length}; ++step) {{")
+            step = "step"
+        inner = Scope(top.indent + 1)
+        place = f"{index_text(end - 1)} - ({step})" if scan.backwards else step
+        inner.line(f"const {self.wide} {variable} = {place};")
+        out = scan.outs[0]
+        if across:
+            inside = f"{variable} >= 0" if scan.backwards else f"{variable} < {length}"
+            self._scan_step_block(inner, top, scan, type, start, plus, inside)
+        else:
+            self._scan_step_alone(inner, top, scan, type, plus)
+        wanted = _computed_type(out)
+        self.registers[out] = "scanned" if wanted == type else f"static_cast<{wanted}>(scanned)"
+        tail = Scope(inner.indent + across)
+        names = self._name_indices(tail, top, _of_members(kernel.members))
+        statements = Statements(
+            tail, [m.value for m in kernel.members if m.definition is not scan], names, self.name, self.read
+        )
+        for member in kernel.members:
+            if member.definition is scan:
+                if out in self.stored:
+                    tail.line(self.store(out, statements.index(member.places[0]), self.registers[out]))
+            else:
+                self._keep(tail, statements, member, statements.text(member.value))
+        if across:
+            inner.line(f"if ({inside}) {{")
+        inner.lines += tail.lines
+        if across:
+            inner.line("}")
+            inner.line(f"carry = carry {plus} total;")
+        top.lines += inner.lines
+        top.line("}")
+
+    def _scan_step_block(self, inner: Scope, top: Scope, scan: Definition, type, start, plus, inside: str) -> None:
+        member = next(m for m in self.kernel.members if m.definition is scan)
+        inner.line(f"{type} value = {start};")
+        inner.line(f"if ({inside}) {{")
+        within = Scope(inner.indent + 1)
+        names = self._name_indices(within, top, _of_members([member]))
+        statements = Statements(within, [member.value], names, self.name, self.read)
+        text = statements.text(member.value)
+        within.line(f"value = {_bare(text)};")
+        inner.lines += within.lines
+        inner.line("}")
+        inner.line(f"{type} total;")
+        join = f"[](auto a, auto b) {{ return a {plus} b; }}"
+        inner.line(f"const {type} before = carry {plus} block_scan(value, {type}({start}), &total, {join});")
+        inner.line(f"const {type} scanned = before{'' if scan.exclusive else f' {plus} value'};")
+
+    def _scan_step_alone(self, inner: Scope, top: Scope, scan: Definition, type, plus) -> None:
+        member = next(m for m in self.kernel.members if m.definition is scan)
+        names = self._name_indices(inner, top, _of_members([member]))
+        statements = Statements(inner, [member.value], names, self.name, self.read)
+        text = _bare(statements.text(member.value))
+        if scan.exclusive:
+            inner.line(f"const {type} scanned = carry;")
+            inner.line(f"carry = carry {plus} {text};")
+        else:
+            inner.line(f"carry = carry {plus} {text};")
+            inner.line(f"const {type} scanned = carry;")
+
+
+def _indices(roots: list[Expr]) -> list[Index]:
+    """Every index below the roots."""
+    found: list[Index] = []
+    seen: set[int] = set()
+    stack = list(reversed(roots))
+    while stack:
+        expr = stack.pop()
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        found += [arg for arg in expr.args if isinstance(arg, sympy.Expr)]
+        stack += [arg for arg in reversed(expr.args) if isinstance(arg, Expr)]
+    return found
+
+
+def _of_members(members: list[Member]) -> list[Index]:
+    """The indices of maps, with where they are written; a fold is written after its loop."""
+    places = [m.places[0] for m in members if not m.definition.reduced or m.definition.kind.startswith("scan")]
+    return [*_indices([m.value for m in members]), *places]
+
+
+def _folds(member: Member, kernel: Kernel) -> bool:
+    return bool(member.definition.reduced) and member.definition is not kernel.scan
+
+
+def _computed_type(out: Buffer) -> str:
+    from .expressions import COMPUTED
+
+    return COMPUTED[out.dtype]
+
+
+def _is_struct(definition: Definition) -> bool:
+    return definition.kind in PARTS
+
+
+def accumulator_type(device: str, definition: Definition) -> str:
+    """Sums on a CPU are kept in double: one thread adds a whole row there, where a GPU's add in parts."""
+    kind, type = definition.kind, definition.type
+    if kind in ("any", "all"):
+        return "bool"
+    if kind in ("argmax", "argmin"):
+        return f"Place<{type}>"
+    if (
+        kind in ("sum", "prod", "welford", "join_welford", "scan_sum", "scan_prod")
+        and device == "cpu"
+        and type == "float"
+    ):
+        type = "double"
+    if kind.endswith("welford"):
+        return f"Moments<{type}>"
+    if kind.endswith("softmax"):
+        return f"Shifted<{type}>"
+    return type
+
+
+def identity(device: str, definition: Definition) -> str:
+    kind, type = definition.kind, definition.type
+    if kind in ("argmax", "argmin"):
+        return f"{{{_extreme(type, kind == 'argmax')}, INT64_MAX}}"
+    if kind.endswith("welford"):
+        return "{0, 0, 0}"
+    if kind.endswith("softmax"):
+        return "{-INFINITY, 0}"
+    if kind in ("max", "min"):
+        return _extreme(type, kind == "max")
+    if kind in ("any", "all"):
+        return "true" if kind == "all" else "false"
+    return number_text(0 if kind == "sum" else 1, accumulator_type(device, definition))
+
+
+def _extreme(type: str, lowest: bool) -> str:
+    if type in ("float", "double"):
+        return "-INFINITY" if lowest else "INFINITY"
+    if type == "bool":
+        return "false" if lowest else "true"
+    bits = "INT64" if type == "int64_t" else "INT32"
+    return f"{bits}_{'MIN' if lowest else 'MAX'}"
+
+
+def _cast_to(text: str, definition: Definition, device: str) -> str:
+    held = accumulator_type(device, definition)
+    return f"static_cast<double>({text})" if "double" in held and definition.type == "float" else text

@@ -1,0 +1,152 @@
+"""A problem's text as a graph of torch's operators: exported without data, its leading sizes left open where the module allows it.
+
+This executes the problem's code: only ever call it in a process that is boxed for that.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+
+from .lowering import LOWERINGS
+from .tensors import NoDraft
+
+KEPT = (
+    "linear", "conv", "scaled_dot", "lstm", "gru", "rnn", "einsum", "matmul", "dropout", "cumsum", "cumprod", "pool", "norm",
+    "softmax", "loss", "diag",
+)  # fmt: skip
+"""Operators with these in their names are not decomposed: they have a lowering or stay calls of a library."""
+
+
+@dataclass
+class Exported:
+    graph: ExportedProgram
+    model: torch.nn.Module
+    inputs: list[Any]
+    """As shipped, tensors without data."""
+    floats: set[int]
+    """Places of inputs that are numbers and stay open; other inputs that are no tensors are constants of the graph."""
+    fixed: dict[int, Any]
+
+
+def load(text: str) -> types.ModuleType:
+    """The problem as a module. Its exceptions are its own."""
+    module = types.ModuleType("problem")
+    module.__file__ = "problem.py"
+    sys.modules["problem"] = module
+    try:
+        exec(compile(text, "problem.py", "exec"), module.__dict__)
+    except Exception as error:  # noqa: BLE001 -- the problem's code raises what it likes, a package that is missing say
+        words = str(error).strip().splitlines() or ["no reason given"]
+        raise NoDraft(f"the problem does not import: {type(error).__name__}: {words[0]}") from None
+    for name in ("Model", "get_inputs", "get_init_inputs"):
+        if name not in module.__dict__:
+            raise NoDraft(f"the problem defines no {name}")
+    return module
+
+
+def _model(module: types.ModuleType, dtype: torch.dtype | None) -> torch.nn.Module:
+    """The model without data; one that looks at its data while it is built is built with it."""
+    try:
+        with torch.device("meta"):
+            model = module.Model(*module.get_init_inputs())
+    except Exception:  # noqa: BLE001 -- whatever the problem's code raises for tensors without data
+        model = module.Model(*module.get_init_inputs()).to("meta")
+    return model if dtype is None else model.to(dtype)
+
+
+def _inputs(module: types.ModuleType, dtype: torch.dtype | None) -> list[Any]:
+    try:
+        with torch.device("meta"):
+            inputs = list(module.get_inputs())
+    except Exception:  # noqa: BLE001 -- whatever the problem's code raises for tensors without data
+        inputs = list(module.get_inputs())
+    cast = {} if dtype is None else {"dtype": dtype}
+    return [
+        value.to("meta", **(cast if value.is_floating_point() else {})) if isinstance(value, torch.Tensor) else value
+        for value in inputs
+    ]  # fmt: skip
+
+
+def export(text: str, dtype: torch.dtype | None = None) -> Exported:
+    """Raises NoDraft with the exporter's own words where the module cannot be exported."""
+    warnings.filterwarnings("ignore")
+    module = load(text)
+    inputs, model = _inputs(module, dtype), _model(module, dtype)
+    numbers = {place for place, value in enumerate(inputs) if type(value) is float}
+    failure: Exception | None = None
+    for floats in [numbers, set()] if numbers else [set()]:
+        for doubled in (True, False):
+            arguments = [_argument(v, place in floats, doubled) for place, v in enumerate(inputs)]
+            try:
+                graph = _graph(model, arguments)
+                if _lost_numbers(graph):
+                    graph = _with_data(module, arguments, dtype)
+            except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
+                failure = error
+                continue
+            fixed = {
+                place: value for place, value in enumerate(inputs)
+                if not isinstance(value, torch.Tensor) and place not in floats
+            }  # fmt: skip
+            return Exported(graph, model, inputs, floats, fixed)
+    first = str(failure).strip().splitlines() or [type(failure).__name__]
+    raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
+
+
+def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtype | None) -> ExportedProgram:
+    """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
+    model = module.Model(*module.get_init_inputs())
+    model = model if dtype is None else model.to(dtype)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [
+            torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in arguments
+        ]
+    return _graph(model, inputs)
+
+
+def _lost_numbers(graph: ExportedProgram) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.is_meta for value in graph.constants.values())
+
+
+def _argument(value: Any, is_open: bool, doubled: bool) -> Any:
+    """A leading size of one would be taken for a constant, so it is exported as two where the module accepts that."""
+    if is_open:
+        return torch.empty((), dtype=torch.float64, device="meta")
+    if doubled and isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == 1:
+        return torch.empty((2, *value.shape[1:]), dtype=value.dtype, device="meta")
+    return value
+
+
+def _graph(model: torch.nn.Module, arguments: list[Any]) -> ExportedProgram:
+    shapes = tuple({0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() else None for a in arguments)
+    with torch.no_grad():
+        exported = torch.export.export(model, tuple(arguments), dynamic_shapes=shapes, strict=False)
+        table = torch.export.default_decompositions()
+        for operator in list(table):
+            if str(operator) in LOWERINGS or any(word in str(operator) for word in KEPT):
+                table.pop(operator)
+        return exported.run_decompositions(table)
+
+
+def forward_arguments(text: str) -> tuple[str, list[str]]:
+    """The signature of Model.forward as text, and its arguments' names without self."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and node.name == "Model":
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                    if method.args.vararg or method.args.kwarg:
+                        raise NoDraft("Model.forward takes a variable number of arguments")
+                    names = [a.arg for a in [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]]
+                    for argument in [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]:
+                        argument.annotation = None
+                    return ast.unparse(method.args), names[1:]
+    raise NoDraft("the problem's Model has no forward of its own")

@@ -1,0 +1,139 @@
+"""What a kernel computes for one element: a tree of scalar operations over loads.
+
+Types are C's: `float`, `double`, `int64_t`, `int32_t`, `bool`. Halves are loaded into `float` and stored from it, so that a
+chain is rounded once where eager rounds after each operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from .index import Index
+
+COMPUTED = {
+    torch.float32: "float", torch.float64: "double", torch.float16: "float", torch.bfloat16: "float",
+    torch.int64: "int64_t", torch.int32: "int32_t", torch.int16: "int32_t", torch.int8: "int32_t",
+    torch.uint8: "int32_t", torch.bool: "bool",
+}  # fmt: skip
+"""The C type in which a value of a tensor's dtype is computed."""
+
+RANK = {"bool": 0, "int32_t": 1, "int64_t": 2, "float": 3, "double": 4}
+
+COST = {
+    "exp": 8, "log": 8, "log1p": 10, "expm1": 10, "tanh": 10, "erf": 12, "pow": 20, "sin": 12, "cos": 12, "div": 4,
+    "sqrt": 4, "rsqrt": 4, "sigmoid": 10, "atan": 12, "load": 1, "load_at": 2, "const": 0, "index": 1, "cast": 0, "fmod": 12,
+}  # fmt: skip
+"""Instructions, roughly: whether a value is computed again or kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """One operation. `op` is `load` (args: buffer, element index), `const` (a number), `index` (an Index as a number),
+    `scalar` (the name of a number that the call brings), `load_at` (buffer, element index,
+    stride, place: the place is itself computed), `masked` (condition, value, otherwise: only the one that is chosen is looked at, so
+    the other may lie out of bounds), or an arithmetic operator over Exprs."""
+
+    op: str
+    args: tuple
+    type: str
+    cost: int = field(default=0)
+
+
+class Interned:
+    """Equal trees are one object, so that what is used twice can be named once. One to a draft."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, Expr] = {}
+
+    def __call__(self, op: str, *args, type: str) -> Expr:
+        key = (op, type, *(id(arg) if isinstance(arg, Expr) else (arg.__class__, arg) for arg in args))
+        found = self._known.get(key)
+        if found is None:
+            inner = sum(arg.cost for arg in args if isinstance(arg, Expr))
+            found = self._known[key] = Expr(op, args, type, min(inner + COST.get(op, 1), 10**6))
+        return found
+
+
+make = Interned()
+
+
+def constant(value: float | int | bool, type: str) -> Expr:
+    # -0.0 == 0.0 and nan != nan, so the text is part of what is known.
+    return make("const", _plain(value, type), repr(value), type=type)
+
+
+def _plain(value, type: str):
+    if type == "bool":
+        return bool(value)
+    return int(value) if type in ("int64_t", "int32_t") else float(value)
+
+
+def index_value(index: Index, type: str = "int64_t") -> Expr:
+    return make("index", index, type=type)
+
+
+def cast(value: Expr, type: str) -> Expr:
+    if value.type == type:
+        return value
+    if value.op == "const":
+        return constant(value.args[0], type)
+    if value.op == "index" and type != "bool":
+        return index_value(value.args[0], type)
+    return make("cast", value, type=type)
+
+
+def common_type(*values: Expr) -> str:
+    return max((value.type for value in values), key=RANK.__getitem__)
+
+
+def binary(op: str, a: Expr, b: Expr) -> Expr:
+    """`op` over both in their common type."""
+    type = common_type(a, b)
+    return make(op, cast(a, type), cast(b, type), type=type)
+
+
+def unary(op: str, a: Expr) -> Expr:
+    return make(op, a, type=a.type)
+
+
+def compare(op: str, a: Expr, b: Expr) -> Expr:
+    type = common_type(a, b)
+    return make(op, cast(a, type), cast(b, type), type="bool")
+
+
+def where(condition: Expr, a: Expr, b: Expr) -> Expr:
+    type = common_type(a, b)
+    return make("where", condition, cast(a, type), cast(b, type), type=type)
+
+
+def all_of(conditions: list[Expr]) -> Expr | None:
+    """Their conjunction; None where there is none."""
+    whole = None
+    for condition in conditions:
+        whole = condition if whole is None else make("and", whole, condition, type="bool")
+    return whole
+
+
+def masked(condition: Expr | None, value: Expr, otherwise: Expr) -> Expr:
+    if condition is None:
+        return value
+    type = common_type(value, otherwise)
+    return make("masked", condition, cast(value, type), cast(otherwise, type), type=type)
+
+
+def loads_of(roots) -> list[Expr]:
+    """Every load below the roots, in order, once each."""
+    seen: set[int] = set()
+    found: list[Expr] = []
+    stack = list(reversed(list(roots)))
+    while stack:
+        expr = stack.pop()
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        if expr.op in ("load", "load_at"):
+            found.append(expr)
+        stack.extend(arg for arg in reversed(expr.args) if isinstance(arg, Expr))
+    return found

@@ -1,0 +1,240 @@
+"""Calls that stay torch's: matrix products, convolutions, attention, recurrent layers, randomness, and whatever else has no lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from .expressions import COMPUTED, binary, cast
+from .index import FloorDiv, Modulo
+from .tensors import Buffer, Library, NoDraft, Value
+
+CONVOLUTIONS = {f"aten.conv{rank}d.default": rank for rank in (1, 2, 3)}
+TRANSPOSED = {f"aten.conv_transpose{rank}d.{form}": rank for rank, form in ((1, "default"), (2, "input"), (3, "input"))}
+REFUSED = ("aten.item", "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique")
+"""Operators whose result's size or value the host must wait for."""
+
+
+def call(low, arguments, keywords) -> Any:
+    """The node as a call of torch, its tensor arguments in memory."""
+    name = str(low.node.target)
+    if name == "draft.triangular_product":
+        return _triangular(low, *arguments)
+    if name.startswith(REFUSED) or not name.startswith("aten."):
+        raise NoDraft(f"the module calls {name}, which no kernel and no captured call can stand for")
+    if name in CONVOLUTIONS or name in TRANSPOSED:
+        return _convolution(low, name, list(arguments))
+    if name == "aten.linear.default" and len(arguments) > 2 and arguments[2] is not None and absorbed(low.node):
+        return _with_bias(low, call_of(low, name, arguments[:2], {}), arguments[2], -1)
+    if name == "aten.addmm.default" and not keywords and absorbed(low.node):
+        return _with_bias(low, call_of(low, "aten.mm.default", arguments[1:], {}), arguments[0], -1)
+    if name == "aten.native_dropout.default":
+        return (_dropout(low, arguments), None)
+    if name == "aten.scaled_dot_product_attention.default":
+        return _attention(low, arguments, keywords)
+    return call_of(low, name, arguments, keywords)
+
+
+def absorbed(node) -> bool:
+    """Whether everything that reads the node is computed by kernels of our own, which then add the bias for nothing."""
+    from .lowering import LOWERINGS
+
+    views = ("view", "permute", "transpose", "unsqueeze", "squeeze", "reshape", "slice", "split", "select", "expand")
+    for user in node.users:
+        name = str(user.target)
+        if name == "<built-in function getitem>" or (name in LOWERINGS and name.split(".")[1].startswith(views)):
+            if not absorbed(user):
+                return False
+        elif name not in LOWERINGS or name.startswith(("aten.clone", "aten.cat", "aten.stack")):
+            return False
+    return bool(node.users)
+
+
+def _with_bias(low, product_: Value, bias: Value, axis: int) -> Value:
+    """The bias as a formula, so that whoever reads the product adds it."""
+    type = COMPUTED[low.dtype]
+    axis %= len(product_.shape)
+
+    def formula(position):
+        added = (
+            bias.at([position[axis]]) if len(bias.shape) == 1 else bias.at(position[len(position) - len(bias.shape) :])
+        )
+        return binary("add", cast(product_.at(position), type), cast(added, type))
+
+    return low.formula(formula)
+
+
+def _convolution(low, name: str, arguments: list) -> Value:
+    from .lower_windows import depthwise
+
+    rank = CONVOLUTIONS.get(name) or TRANSPOSED[name]
+    ones, zeros = [1] * rank, [0] * rank
+    defaults = (
+        [None, None, None, ones, zeros, ones, 1] if name in CONVOLUTIONS else [None] * 3 + [ones, zeros, zeros, 1, ones]
+    )
+    arguments += defaults[len(arguments) :]
+    a, weight, bias = arguments[:3]
+    groups = arguments[6]
+    if isinstance(arguments[4], str):
+        return call_of(low, name, arguments, {})
+    batched = len(a.shape) == len(weight.shape)
+    if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1]:
+        return depthwise(low, a, weight, bias, arguments[3], arguments[4], arguments[5], CONVOLUTIONS[name])
+    if low.program.own_products and batched:
+        from .lower_products import convolution
+
+        transposed = name in TRANSPOSED
+        dilation = arguments[7] if transposed else arguments[5]
+        return convolution(low, a, weight, bias, arguments[3], arguments[4], dilation, groups, rank, transposed)
+    if bias is None or not batched or not (low.program.device == "cuda" or absorbed(low.node)):
+        return call_of(low, name, arguments, {})
+    arguments[2] = None
+    return _with_bias(low, call_of(low, name, arguments, {}), bias, 1)
+
+
+def _triangular(low, a: Value, b: Value, upper: bool) -> Value:
+    """A product of which only one triangle is computed, panel by panel; the rest is left as it was in memory."""
+    from .algebra import PANELS
+
+    left, right = tensor_text(low.program, a), tensor_text(low.program, b)
+    low.program.helpers["triangular_product"] = TRIANGULAR
+    return _emitted(low, f"triangular_product({left}, {right}, {upper}, {PANELS})", [a, b], low.meta)
+
+
+TRIANGULAR = """\
+def triangular_product(a, b, upper, panels):
+    \"\"\"One triangle of a @ b in row panels; what lies outside of the panels is not set.\"\"\"
+    rows, columns = a.shape[0], b.shape[1]
+    out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)
+    edges = [rows * panel // panels for panel in range(panels + 1)]
+    for first, end in zip(edges[:-1], edges[1:]):
+        start, stop = (min(first, columns), columns) if upper else (0, min(end, columns))
+        if start < stop:
+            torch.mm(a[first:end], b[:, start:stop], out=out[first:end, start:stop])
+    return out
+"""
+
+
+def _dropout(low, arguments) -> Value:
+    """Live dropout draws from torch's generator as eager does; with a share of zero it draws nothing and is the identity."""
+    a, share, training = arguments
+    if share == 0 or training is False:
+        return a
+    text = f"torch.nn.functional.dropout({tensor_text(low.program, a)}, {share!r}, training=True)"
+    return _emitted(low, text, [a], low.meta[0])
+
+
+def _attention(low, arguments, keywords) -> Value:
+    """Attention's kernels write [batch, tokens, heads, width]; a transpose that follows is a view of that."""
+    program = low.program
+    plain_text = call_text(low, "aten.scaled_dot_product_attention.default", arguments, keywords)
+    rank = len(low.shape)
+    turned = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
+    follows = {str(user.target).split(".")[1] for user in low.node.users if user.op == "call_function"}
+    if rank < 4 or not follows or not follows <= {"transpose", "permute"}:
+        return _emitted(low, plain_text, _tensors((arguments, keywords)), low.meta)
+    shape = [low.shape[axis] for axis in turned]
+    buffer = program.allocate(shape, low.dtype, low.name)
+    _record(low, f"{plain_text}.transpose({rank - 3}, {rank - 2})", _tensors((arguments, keywords)), [buffer], True)
+    whole = program.whole(buffer, origin=low.name)
+    strides = [whole.strides[turned.index(axis)] for axis in range(rank)]
+    return program.strided(whole, low.shape, strides, whole.offset)
+
+
+def call_of(low, name: str, arguments, keywords):
+    text = call_text(low, name, arguments, keywords)
+    reads = _tensors((arguments, keywords))
+    if isinstance(low.meta, torch.Tensor):
+        return _emitted(low, text, reads, low.meta)
+    if not isinstance(low.meta, (tuple, list)) or not all(isinstance(m, torch.Tensor) or m is None for m in low.meta):
+        raise NoDraft(f"{name} returns a {type(low.meta).__name__}, for which there is no draft")
+    from .lowering import shape_of
+
+    outs = [None if m is None else low.program.allocate(shape_of(m), m.dtype, low.node.name) for m in low.meta]
+    used = {user.args[1] for user in low.node.users}
+    kept = [out if place in used else None for place, out in enumerate(outs)]
+    _record(low, text, reads, kept, False)
+    return tuple(None if out is None else low.program.whole(out, origin=low.name) for out in kept)
+
+
+def _emitted(low, text: str, reads, meta) -> Value:
+    from .lowering import shape_of
+
+    buffer = low.program.allocate(shape_of(meta), meta.dtype, low.name)
+    _record(low, text, reads, [buffer], True)
+    return low.program.whole(buffer, origin=low.name)
+
+
+def _record(low, text: str, reads, outs: list[Buffer | None], single: bool) -> None:
+    buffers = [value.buffer for value in reads]
+    made = Library(low.program.next_order(), text, buffers, outs, low.name, single)
+    for out in outs:
+        if out is not None:
+            out.written_by = made
+    low.program.libraries.append(made)
+
+
+def _tensors(arguments) -> list[Value]:
+    if isinstance(arguments, Value):
+        return [arguments]
+    if isinstance(arguments, dict):
+        arguments = arguments.values()
+    elif not isinstance(arguments, (list, tuple)):
+        return []
+    return [found for argument in arguments for found in _tensors(argument)]
+
+
+def call_text(low, name: str, arguments, keywords) -> str:
+    parts = [_text(low, argument) for argument in arguments]
+    parts += [f"{key}={_text(low, value, key)}" for key, value in keywords.items() if key != "layout"]
+    return f"torch.ops.{name}({', '.join(parts)})"
+
+
+def _text(low, argument: Any, key: str = "") -> str:
+    if isinstance(argument, Value):
+        return tensor_text(low.program, argument)
+    if isinstance(argument, torch.device) or key == "device":
+        return "device"
+    if isinstance(argument, (list, tuple)):
+        return f"[{', '.join(_text(low, part) for part in argument)}]"
+    if isinstance(argument, sympy.Expr):
+        return index_text(argument)
+    if isinstance(argument, float) and argument in (float("inf"), float("-inf")):
+        return f'float("{argument}")'
+    if isinstance(argument, (bool, int, float, str, type(None), torch.dtype, torch.memory_format)):
+        return repr(argument)
+    raise NoDraft(f"{low.node.target} takes a {type(argument).__name__}, which has no text in a candidate")
+
+
+def tensor_text(program, value: Value) -> str:
+    """The value as a tensor in Python: a buffer or a view of one; computed first if it is only a formula."""
+    if value.buffer is None:
+        program.realise(value)
+    buffer = value.buffer
+    assert buffer is not None
+    if value.is_whole:
+        if value.shape == buffer.shape:
+            return f"{{{buffer.name}}}"
+        return f"{{{buffer.name}}}.view({', '.join(map(index_text, value.shape))})"
+    place = "" if value.offset == 0 else f", {{{buffer.name}}}.storage_offset() + {index_text(value.offset)}"
+    shape, strides = (f"({''.join(index_text(i) + ', ' for i in numbers)})" for numbers in (value.shape, value.strides))
+    return f"{{{buffer.name}}}.as_strided({shape}, {strides}{place})"
+
+
+def index_text(index) -> str:
+    """An Index in Python; sizes are variables of `forward`."""
+    index = sympy.sympify(index) if isinstance(index, int) else index
+    if index.is_Integer or index.is_Symbol:
+        return str(index)
+    if index.is_Add:
+        return " + ".join(index_text(part) for part in index.args).replace("+ -", "- ")
+    if index.is_Mul:
+        return " * ".join(f"({index_text(p)})" if p.is_Add else index_text(p) for p in index.args)
+    if index.is_Pow:
+        return " * ".join([index_text(index.base)] * int(index.exp))
+    if isinstance(index, (FloorDiv, Modulo)):
+        operator = "//" if isinstance(index, FloorDiv) else "%"
+        return f"({index_text(index.args[0])}) {operator} ({index_text(index.args[1])})"
+    raise NoDraft(f"the size {index} is no sum of products")

@@ -1,0 +1,366 @@
+"""Operators on single elements: arithmetic, comparisons, activations, casts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .expressions import COMPUTED, Expr, binary, cast, compare, constant, make, unary, where
+from .lowering import Lowering, lowers
+from .tensors import Value
+
+
+def _apply(low: Lowering, function, *arguments, type: str | None = None) -> Value:
+    """`function` of the arguments' elements, each cast to `type` (the result's where left out)."""
+    type = type or COMPUTED[low.dtype]
+    shape = low.shape
+    readers = [low.as_value(argument, type) for argument in arguments]
+    result = COMPUTED[low.dtype]
+    return low.formula(lambda position: cast(function(*(read(position, shape) for read in readers)), result))
+
+
+def _promoted(*arguments) -> str:
+    """The type in which operands meet: tensors decide, numbers only where they are of a higher kind."""
+    tensors = [a.dtype for a in arguments if isinstance(a, Value)]
+    type = tensors[0]
+    for other in tensors[1:]:
+        type = torch.promote_types(type, other)
+    if any(isinstance(a, float) for a in arguments) and not type.is_floating_point:
+        type = torch.float32
+    return COMPUTED[type]
+
+
+# ---------------------------------------------------------------------------------------------- arithmetic
+
+
+@lowers("aten.add.Tensor", "aten.add.Scalar")
+def add(low: Lowering, a, b, *, alpha=1):
+    if alpha == 1:
+        return _apply(low, lambda x, y: binary("add", x, y), a, b)
+    return _apply(low, lambda x, y: binary("add", x, binary("mul", y, constant(alpha, y.type))), a, b)
+
+
+@lowers("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(low: Lowering, a, b, *, alpha=1):
+    if alpha == 1:
+        return _apply(low, lambda x, y: binary("sub", x, y), a, b)
+    return _apply(low, lambda x, y: binary("sub", x, binary("mul", y, constant(alpha, y.type))), a, b)
+
+
+@lowers("aten.rsub.Scalar", "aten.rsub.Tensor")
+def rsub(low: Lowering, a, b, *, alpha=1):
+    return sub(low, b, a, alpha=1) if alpha == 1 else None
+
+
+@lowers("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(low: Lowering, a, b):
+    return _apply(low, lambda x, y: binary("mul", x, y), a, b)
+
+
+@lowers("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+def div(low: Lowering, a, b):
+    return _apply(low, lambda x, y: binary("div", x, y), a, b)
+
+
+@lowers("aten.pow.Tensor_Scalar")
+def pow_number(low: Lowering, a, exponent):
+    if not low.dtype.is_floating_point:
+        return None
+    return _apply(low, lambda x: power(x, exponent), a)
+
+
+def power(x: Expr, exponent) -> Expr:
+    """x ** number, by products where that is what torch does too."""
+    if exponent == 2:
+        return binary("mul", x, x)
+    if exponent == 3:
+        return binary("mul", binary("mul", x, x), x)
+    if exponent == 0.5:
+        return unary("sqrt", x)
+    if exponent == 1:
+        return x
+    if exponent == -1:
+        return binary("div", constant(1, x.type), x)
+    if exponent == -0.5:
+        return unary("rsqrt", x)
+    return make("pow", x, constant(exponent, x.type), type=x.type)
+
+
+@lowers("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def pow_tensor(low: Lowering, a, b):
+    if not low.dtype.is_floating_point:
+        return None
+    return _apply(low, lambda x, y: make("pow", x, y, type=x.type), a, b)
+
+
+for _name, _op in {
+    "aten.minimum.default": "min", "aten.maximum.default": "max", "aten.atan2.default": "atan2",
+    "aten.fmod.Tensor": "fmod", "aten.fmod.Scalar": "fmod",
+}.items():  # fmt: skip
+
+    def _two(low: Lowering, a, b, _op=_op):
+        return _apply(low, lambda x, y: make(_op, x, y, type=x.type), a, b)
+
+    lowers(_name)(_two)
+
+for _name in (
+    "exp", "log", "log1p", "expm1", "tanh", "erf", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "atan", "log2", "exp2", "erfc",
+):  # fmt: skip
+
+    def _one(low: Lowering, a, _name=_name):
+        return _apply(low, lambda x: unary(_name, x), a)
+
+    lowers(f"aten.{_name}.default")(_one)
+
+for _name in ("floor", "ceil", "trunc", "round"):
+
+    def _rounded(low: Lowering, a, _name=_name):
+        return _apply(low, lambda x: unary(_name, x) if x.type in ("float", "double") else x, a)
+
+    lowers(f"aten.{_name}.default")(_rounded)
+
+
+@lowers("aten.neg.default")
+def neg(low: Lowering, a):
+    return _apply(low, lambda x: unary("neg", x), a)
+
+
+@lowers("aten.abs.default")
+def absolute(low: Lowering, a):
+    return _apply(low, lambda x: unary("abs", x), a)
+
+
+@lowers("aten.reciprocal.default")
+def reciprocal(low: Lowering, a):
+    return _apply(low, lambda x: binary("div", constant(1, x.type), x), a)
+
+
+@lowers("aten.square.default")
+def square(low: Lowering, a):
+    return _apply(low, lambda x: binary("mul", x, x), a)
+
+
+@lowers("aten.sign.default", "aten.sgn.default")
+def sign(low: Lowering, a):
+    def of(x):
+        zero = constant(0, x.type)
+        one, minus = constant(1, x.type), constant(-1, x.type)
+        return where(compare("gt", x, zero), one, where(compare("lt", x, zero), minus, binary("mul", x, zero)))
+
+    return _apply(low, of, a)
+
+
+@lowers("aten.clamp.default", "aten.clamp.Tensor")
+def clamp(low: Lowering, a, lowest=None, highest=None):
+    bounds = [b for b in (lowest, highest) if b is not None]
+
+    def of(x, *ends):
+        ends = list(ends)
+        if lowest is not None:
+            x = make("max", x, ends.pop(0), type=x.type)
+        return make("min", x, ends.pop(0), type=x.type) if highest is not None else x
+
+    return _apply(low, of, a, *bounds)
+
+
+@lowers("aten.clamp_min.default")
+def clamp_min(low: Lowering, a, lowest):
+    return clamp(low, a, lowest, None)
+
+
+@lowers("aten.clamp_max.default")
+def clamp_max(low: Lowering, a, highest):
+    return clamp(low, a, None, highest)
+
+
+# ---------------------------------------------------------------------------------------------- comparisons, choices
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+
+    def _compared(low: Lowering, a, b, _name=_name):
+        return _apply(low, lambda x, y: compare(_name, x, y), a, b, type=_promoted(a, b))
+
+    lowers(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_compared)
+
+for _name, _op in {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or"}.items():
+
+    def _both(low: Lowering, a, b, _op=_op):
+        if low.dtype != torch.bool:
+            return None
+        return _apply(low, lambda x, y: make(_op, x, y, type="bool"), a, b, type="bool")
+
+    lowers(f"aten.{_name}.default", f"aten.{_name}.Tensor")(_both)
+
+
+@lowers("aten.logical_not.default", "aten.bitwise_not.default")
+def logical_not(low: Lowering, a):
+    if low.dtype != torch.bool:
+        return None
+    return _apply(low, lambda x: make("not", x, type="bool"), a, type="bool")
+
+
+@lowers("aten.isnan.default")
+def isnan(low: Lowering, a):
+    return _apply(low, lambda x: compare("ne", x, x), a, type=a.type)
+
+
+@lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def choose(low: Lowering, condition, a, b):
+    type, shape = COMPUTED[low.dtype], low.shape
+    read = [low.as_value(condition, "bool"), low.as_value(a, type), low.as_value(b, type)]
+    return low.formula(lambda position: where(*(r(position, shape) for r in read)))
+
+
+@lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(low: Lowering, a, mask, value):
+    return choose(low, mask, value, a)
+
+
+# ---------------------------------------------------------------------------------------------- activations
+
+
+def _positive(x: Expr) -> Expr:
+    return make("max", x, constant(0, x.type), type=x.type)
+
+
+def _between(x: Expr, low: float, high: float) -> Expr:
+    return make("min", make("max", x, constant(low, x.type), type=x.type), constant(high, x.type), type=x.type)
+
+
+def _scaled(x: Expr, by: float) -> Expr:
+    return binary("mul", x, constant(by, x.type))
+
+
+def _hardsigmoid(x: Expr) -> Expr:
+    return _scaled(_between(binary("add", x, constant(3, x.type)), 0, 6), 1 / 6)
+
+
+def _softplus(x: Expr, beta: float, threshold: float) -> Expr:
+    scaled = _scaled(x, beta) if beta != 1 else x
+    curve = unary("log1p", unary("exp", scaled))
+    curve = _scaled(curve, 1 / beta) if beta != 1 else curve
+    return where(compare("gt", scaled, constant(threshold, x.type)), x, curve)
+
+
+def _gelu(x: Expr, approximate: str) -> Expr:
+    one = constant(1, x.type)
+    if approximate == "tanh":
+        cubed = _scaled(binary("mul", binary("mul", x, x), x), 0.044715)
+        inner = unary("tanh", _scaled(binary("add", x, cubed), math.sqrt(2 / math.pi)))
+    else:
+        inner = unary("erf", _scaled(x, math.sqrt(0.5)))
+    return binary("mul", _scaled(x, 0.5), binary("add", one, inner))
+
+
+def _elu(x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
+    inner = _scaled(x, input_scale) if input_scale != 1 else x
+    negative = _scaled(unary("expm1", inner), alpha * scale)
+    return where(compare("gt", x, constant(0, x.type)), _scaled(x, scale) if scale != 1 else x, negative)
+
+
+def _leaky(x: Expr, slope: float) -> Expr:
+    return where(compare("gt", x, constant(0, x.type)), x, _scaled(x, slope))
+
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+ACTIVATIONS = {
+    "aten.relu.default": lambda x: _positive(x),
+    "aten.relu6.default": lambda x: _between(x, 0, 6),
+    "aten.silu.default": lambda x: binary("mul", x, unary("sigmoid", x)),
+    "aten.mish.default": lambda x: binary("mul", x, unary("tanh", _softplus(x, 1, 20))),
+    "aten.gelu.default": lambda x, approximate="none": _gelu(x, approximate),
+    "aten.hardtanh.default": lambda x, low=-1, high=1: _between(x, low, high),
+    "aten.hardsigmoid.default": _hardsigmoid,
+    "aten.hardswish.default": lambda x: binary("mul", x, _hardsigmoid(x)),
+    "aten.softplus.default": lambda x, beta=1, threshold=20: _softplus(x, beta, threshold),
+    "aten.elu.default": lambda x, alpha=1, scale=1, input_scale=1: _elu(x, alpha, scale, input_scale),
+    "aten.selu.default": lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
+    "aten.celu.default": lambda x, alpha=1: _elu(x, alpha, 1, 1 / alpha),
+    "aten.leaky_relu.default": lambda x, slope=0.01: _leaky(x, slope),
+    "aten.log_sigmoid.default": lambda x: unary("neg", _softplus(unary("neg", x), 1, 20)),
+    "aten.tanhshrink.default": lambda x: binary("sub", x, unary("tanh", x)),
+    "aten.softsign.default": lambda x: binary("div", x, binary("add", constant(1, x.type), unary("abs", x))),
+}
+
+for _name, _activation in ACTIVATIONS.items():
+
+    def _activated(low: Lowering, a, *numbers, _activation=_activation, **named):
+        if not low.dtype.is_floating_point:
+            return None
+        return _apply(low, lambda x: _activation(x, *numbers, **named), a)
+
+    lowers(_name)(_activated)
+
+
+@lowers("aten.prelu.default")
+def prelu(low: Lowering, a, weight):
+    if weight.shape[0] != 1:
+        weight = low.program.reshape(weight, [weight.shape[0], *[1] * (len(a.shape) - 2)])
+
+    def of(x, w):
+        return where(compare("gt", x, constant(0, x.type)), x, binary("mul", w, x))
+
+    return _apply(low, of, a, weight)
+
+
+@lowers("aten.glu.default")
+def glu(low: Lowering, a, dim=-1):
+    dim %= len(a.shape)
+    half = low.shape[dim]
+
+    def formula(position):
+        other = list(position)
+        other[dim] = other[dim] + half
+        return binary("mul", a.at(position), unary("sigmoid", a.at(other)))
+
+    return low.formula(formula)
+
+
+# ---------------------------------------------------------------------------------------------- copies and casts
+
+
+@lowers("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.type_as.default")
+def to(low: Lowering, a, *_, **__):
+    if a.dtype == low.dtype:
+        return a
+    return _apply(low, lambda x: _stored(x, low.dtype), a, type=a.type)
+
+
+def _stored(x: Expr, dtype: torch.dtype) -> Expr:
+    """A cast rounds: to a half, or from a float to an integer."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return make("round_to", cast(x, "float"), str(dtype).removeprefix("torch."), type="float")
+    if dtype in (torch.int8, torch.uint8, torch.int16):
+        return make("round_to", x, str(dtype).removeprefix("torch."), type="int32_t")
+    return cast(x, COMPUTED[dtype])
+
+
+@lowers(
+    "aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default",
+    "aten.contiguous.default", "aten.positive.default",
+)  # fmt: skip
+def same(low: Lowering, a, *_, **__):
+    return a
+
+
+@lowers("aten.lerp.Scalar", "aten.lerp.Tensor")
+def lerp(low: Lowering, a, b, weight):
+    return _apply(low, lambda x, y, w: binary("add", x, binary("mul", w, binary("sub", y, x))), a, b, weight)
+
+
+@lowers("aten.addcmul.default")
+def addcmul(low: Lowering, a, b, c, *, value=1):
+    return _apply(low, lambda x, y, z: binary("add", x, _scaled(binary("mul", y, z), value)), a, b, c)
+
+
+@lowers("aten.addcdiv.default")
+def addcdiv(low: Lowering, a, b, c, *, value=1):
+    return _apply(low, lambda x, y, z: binary("add", x, _scaled(binary("div", y, z), value)), a, b, c)
+
+
+@lowers("aten.copy.default")
+def copy(low: Lowering, a, b, *_):
+    return _apply(low, lambda x: x, b)

@@ -1,0 +1,206 @@
+"""Matrix products and convolutions as kernels of our own: only where a module has nothing else (see tiles.py)."""
+
+from __future__ import annotations
+
+import math
+
+import sympy
+import torch
+
+from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, masked, unary, where
+from .index import divide, modulo, product, unflatten
+from .lower_reductions import shifted
+from .lowering import PRODUCTS, Lowering, broadcast, plain
+from .tensors import Value
+
+
+def _lowers(*names: str):
+    def register(function):
+        for name in names:
+            PRODUCTS[name] = function
+        return function
+
+    return register
+
+
+@_lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
+def matmul(low: Lowering, a: Value, b: Value):
+    if len(a.shape) < 2 or len(b.shape) < 2:
+        return None
+    batch = low.shape[:-2]
+    for side in (a, b):
+        low.settle(side, 1000)
+
+    def left(position):
+        return a.at(_of(a, [*position[:-2], position[-2], position[-1]]))
+
+    def right(position):
+        return b.at(_of(b, [*position[:-2], position[-2], position[-1]]))
+
+    return _product(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape)
+
+
+def _of(value: Value, position):
+    """The position with as many leading axes as the value has."""
+    return broadcast(value, position)
+
+
+@_lowers("aten.linear.default")
+def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
+    if low.dtype not in COMPUTED:
+        return None
+    low.settle(a, 1000)
+    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
+    made = _product(
+        low, (), flat.shape[0], weight.shape[0], a.shape[-1], lambda p: flat.at(p), lambda p: weight.at([p[1], p[0]]),
+        (flat.shape[0], weight.shape[0]),
+    )  # fmt: skip
+    whole = low.program.reshape(made, low.shape)
+    if bias is None:
+        return whole
+    type = COMPUTED[low.dtype]
+    return low.formula(lambda p: binary("add", cast(whole.at(p), type), cast(bias.at([p[-1]]), type)))
+
+
+@_lowers("aten.einsum.default")
+def einsum(low: Lowering, equation: str, operands):
+    """`...k, k n -> ... n` only: the last axis of the first with the first of the second."""
+    inputs, _, out = equation.replace(" ", "").partition("->")
+    names = inputs.split(",")
+    if len(operands) != 2 or len(names) != 2 or len(names[1]) != 2:
+        return None
+    first, (k, n) = names[0], names[1]
+    if first[-1] != k or out != first[:-1] + n or n in first or len(set(first)) != len(first):
+        return None
+    a, b = operands
+    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
+    made = _product(
+        low,
+        (),
+        flat.shape[0],
+        b.shape[1],
+        b.shape[0],
+        lambda p: flat.at(p),
+        lambda p: b.at(p),
+        (flat.shape[0], b.shape[1]),
+    )
+    return low.program.reshape(made, low.shape)
+
+
+def convolution(low: Lowering, a, weight, bias, stride, padding, dilation, groups, rank: int, transposed: bool):
+    """out[b, g, oc, o] = sum over ic and window of w * x; transposed, x stands at (o + padding - k * dilation) / stride."""
+    low.settle(a, 1000)
+    groups, ranges = plain(groups), low.program.ranges
+    stride, padding, dilation = ([plain(n) for n in numbers] for numbers in (stride, padding, dilation))
+    window, places, sizes = weight.shape[2:], low.shape[2:], a.shape[2:]
+    out_each, in_each = plain(low.shape[1]) // groups, plain(a.shape[1]) // groups
+    type, depth = COMPUTED[low.dtype], [sympy.Integer(in_each), *window]
+
+    def left(position):
+        _, group, m, k = position
+        channel, *at = unflatten(k, depth, ranges)
+        if transposed:
+            return cast(weight.at([group * in_each + channel, m, *at]), type)
+        return cast(weight.at([group * out_each + m, channel, *at]), type)
+
+    def right(position):
+        batch, group, k, n = position
+        channel, *at = unflatten(k, depth, ranges)
+        read, inside = [], []
+        for o, w, s, p, d, size in zip(unflatten(n, places, ranges), at, stride, padding, dilation, sizes, strict=True):
+            place, conditions = _source(o, w, s, p, d, size, transposed, ranges)
+            read.append(place)
+            inside += conditions
+        value = cast(a.at([batch, group * in_each + channel, *read]), type)
+        return masked(all_of(inside), value, constant(0, type))
+
+    made = _product(
+        low, (a.shape[0], sympy.Integer(groups)), sympy.Integer(out_each), product(places), product(depth), left, right,
+        (a.shape[0], sympy.Integer(groups), sympy.Integer(out_each), product(places)),
+    )  # fmt: skip
+    whole = low.program.reshape(made, low.shape)
+    if bias is None:
+        return whole
+    return low.formula(lambda p: binary("add", cast(whole.at(p), type), cast(bias.at([p[1]]), type)))
+
+
+def _source(o, w, s, p, d, size, transposed: bool, ranges):
+    """Where along one axis the input is read, and when there is something."""
+    zero = sympy.Integer(0)
+    if not transposed:
+        place = sympy.expand(o * s + w * d - p)
+        conditions = [compare("ge", index_value(place), index_value(zero))] if p else []
+        return place, [*conditions, compare("lt", index_value(place), index_value(size))]
+    ahead = sympy.expand(o + p - w * d)
+    if s == 1:
+        return ahead, [
+            compare("ge", index_value(ahead), index_value(zero)),
+            compare("lt", index_value(ahead), index_value(size)),
+        ]
+    place = divide(ahead, s, ranges)
+    return place, [
+        compare("ge", index_value(ahead), index_value(zero)),
+        compare("eq", index_value(modulo(ahead, s, ranges)), index_value(zero)),
+        compare("lt", index_value(place), index_value(size)),
+    ]
+
+
+def _product(low: Lowering, batch, rows, columns, depth, left, right, shape) -> Value | None:
+    """A `product` definition over (*batch, rows, columns, depth)."""
+    if COMPUTED[low.dtype] != "float":
+        return None
+    count = len(batch)
+
+    def element(position) -> Expr:
+        m, n, k = position[count:]
+        return binary(
+            "mul", cast(left([*position[:count], m, k]), "float"), cast(right([*position[:count], k, n]), "float")
+        )
+
+    return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape)
+
+
+@_lowers("aten.scaled_dot_product_attention.default")
+def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, scale=None, enable_gqa=False):
+    """softmax(q k^T * scale, masked) v, its scores in memory."""
+    if dropout or enable_gqa or COMPUTED[low.dtype] != "float":
+        return None
+    batch, rows, columns = q.shape[:-2], q.shape[-2], k.shape[-2]
+    scale = 1 / math.sqrt(plain(q.shape[-1])) if scale is None else scale
+    for side in (q, k, v):
+        low.settle(side, 1000)
+    scores = _product(
+        low, batch, rows, columns, q.shape[-1], lambda p: q.at(_of(q, p)), lambda p: k.at(_of(k, [*p[:-2], p[-1], p[-2]])),
+        (*batch, rows, columns),
+    )  # fmt: skip
+
+    def masked_score(position):
+        score = binary("mul", scores.at(position), constant(scale, "float"))
+        lowest = constant(float("-inf"), "float")
+        if causal:
+            score = where(compare("le", index_value(position[-1]), index_value(position[-2])), score, lowest)
+        if mask is None:
+            return score
+        given = mask.at(broadcast(mask, position))
+        return where(given, score, lowest) if mask.dtype == torch.bool else binary("add", score, cast(given, "float"))
+
+    shaped = low.formula(masked_score, scores.shape, torch.float32)
+    highest, total = shifted(low, shaped, [len(batch) + 1])
+
+    def share(position):
+        row = [*position[:-1], sympy.Integer(0)]
+        apart = binary("sub", shaped.at(position), highest.at(row))
+        return binary("div", unary("exp", apart), total.at(row))
+
+    shares = low.formula(share, scores.shape, torch.float32)
+    low.program.realise(shares)
+    return _product(
+        low,
+        batch,
+        rows,
+        v.shape[-1],
+        columns,
+        lambda p: shares.at(p),
+        lambda p: v.at(_of(v, p)),
+        (*batch, rows, v.shape[-1]),
+    )

@@ -1,0 +1,470 @@
+"""Sums, means, extremes, norms, variances, softmax, losses and scans."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from .expressions import (
+    COMPUTED,
+    Expr,
+    all_of,
+    binary,
+    cast,
+    compare,
+    constant,
+    index_value,
+    make,
+    masked,
+    unary,
+    where,
+)
+from .index import product
+from .lower_pointwise import power
+from .lower_views import side_by_side, wrapped
+from .lowering import Lowering, axes_of, broadcast, keep_dims, lowers
+from .tensors import Value
+
+LONG = 16384
+"""Elements of a row from which it stays in no cache, so that reading it once more costs as much as the first time."""
+
+
+def _fold(low: Lowering, kind: str, a: Value, dims, keepdim: bool, element=None, dtype=None) -> Value:
+    axes = axes_of(dims, len(a.shape))
+    if all(a.shape[axis] == 1 for axis in axes):
+        return _of_one(low, a, axes, keepdim, element, dtype or low.dtype)
+    result = low.program.fold(kind, a, axes, [dtype or low.dtype], element)[0]
+    return keep_dims(low.program, result, axes, len(a.shape), keepdim)
+
+
+def _of_one(low: Lowering, a: Value, axes, keepdim: bool, element, dtype) -> Value:
+    """A sum, product, mean or extreme over one element is that element."""
+    read, type = element or a.at, COMPUTED[dtype]
+    whole = low.formula(lambda position: cast(read(position), type), a.shape, dtype)
+    kept = [1 if axis in axes else size for axis, size in enumerate(a.shape)]
+    return low.program.reshape(whole, kept if keepdim else [s for x, s in enumerate(kept) if x not in axes])
+
+
+def _count(low: Lowering, a: Value, dims):
+    return product(a.shape[axis] for axis in axes_of(dims, len(a.shape)))
+
+
+def _typed(low: Lowering, a: Value, dtype=None):
+    type = COMPUTED[dtype or low.dtype]
+    return lambda position: cast(a.at(position), type)
+
+
+def _mapped(low: Lowering, value: Value, function, dtype=None) -> Value:
+    """`function` of each element."""
+    type = COMPUTED[dtype or value.dtype]
+    return low.formula(lambda position: cast(function(value.at(position)), type), value.shape, dtype or value.dtype)
+
+
+@lowers("aten.sum.default", "aten.sum.dim_IntList")
+def total(low: Lowering, a, dims=None, keepdim=False, **__):
+    return _fold(low, "sum", a, dims, keepdim, _typed(low, a))
+
+
+@lowers("aten.mean.default", "aten.mean.dim")
+def mean(low: Lowering, a, dims=None, keepdim=False, **__):
+    result = _fold(low, "sum", a, dims, keepdim, _typed(low, a))
+    count = _count(low, a, dims)
+    return _mapped(low, result, lambda x: binary("div", x, index_value(count, x.type)))
+
+
+@lowers("aten.prod.default")
+def prod_all(low: Lowering, a, **__):
+    return _fold(low, "prod", a, None, False, _typed(low, a))
+
+
+@lowers("aten.prod.dim_int")
+def prod(low: Lowering, a, dim, keepdim=False, **__):
+    return _fold(low, "prod", a, dim, keepdim, _typed(low, a))
+
+
+@lowers("aten.amax.default")
+def amax(low: Lowering, a, dims=None, keepdim=False):
+    return _fold(low, "max", a, dims, keepdim)
+
+
+@lowers("aten.amin.default")
+def amin(low: Lowering, a, dims=None, keepdim=False):
+    return _fold(low, "min", a, dims, keepdim)
+
+
+@lowers("aten.max.default")
+def max_all(low: Lowering, a):
+    return _fold(low, "max", a, None, False)
+
+
+@lowers("aten.min.default")
+def min_all(low: Lowering, a):
+    return _fold(low, "min", a, None, False)
+
+
+def _extreme(low: Lowering, kind: str, a, dim, keepdim):
+    """Values and their places; what nobody reads is not computed."""
+    wanted = {user.args[1] for user in low.node.users}
+    value = index = None
+    if wanted <= {0}:
+        value = _fold(low, kind, a, dim, keepdim, dtype=a.dtype)
+    else:
+        index = _fold(low, f"arg{kind}", a, dim, keepdim, dtype=torch.int64)
+        if 0 in wanted:
+            value = _fold(low, kind, a, dim, keepdim, dtype=a.dtype)
+    return value, index
+
+
+@lowers("aten.max.dim")
+def max_dim(low: Lowering, a, dim, keepdim=False):
+    return _extreme(low, "max", a, dim, keepdim)
+
+
+@lowers("aten.min.dim")
+def min_dim(low: Lowering, a, dim, keepdim=False):
+    return _extreme(low, "min", a, dim, keepdim)
+
+
+def _place(low: Lowering, kind: str, a, dim, keepdim):
+    if dim is None:
+        a, dim = low.program.reshape(a, [product(a.shape)]), 0
+        if keepdim:
+            return None
+    if a.shape[dim] == 1:
+        return low.formula(lambda position: constant(0, "int64_t"))
+    return _fold(low, kind, a, dim, keepdim, dtype=torch.int64)
+
+
+@lowers("aten.argmax.default")
+def argmax(low: Lowering, a, dim=None, keepdim=False):
+    return _place(low, "argmax", a, dim, keepdim)
+
+
+@lowers("aten.argmin.default")
+def argmin(low: Lowering, a, dim=None, keepdim=False):
+    return _place(low, "argmin", a, dim, keepdim)
+
+
+@lowers("aten.any.default", "aten.any.dim", "aten.any.dims")
+def any_of(low: Lowering, a, dims=None, keepdim=False):
+    return _fold(low, "any", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
+
+
+@lowers("aten.all.default", "aten.all.dim", "aten.all.dims")
+def all_of_them(low: Lowering, a, dims=None, keepdim=False):
+    return _fold(low, "all", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
+
+
+@lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
+def vector_norm(low: Lowering, a, order=2, dims=None, keepdim=False, **__):
+    if order not in (1, 2, float("inf")):
+        return None
+    read = _typed(low, a)
+    if order == 2:
+        squares = _fold(low, "sum", a, dims, keepdim, lambda p: power(read(p), 2))
+        return _mapped(low, squares, lambda x: unary("sqrt", x))
+    kind = "sum" if order == 1 else "max"
+    return _fold(low, kind, a, dims, keepdim, lambda p: unary("abs", read(p)))
+
+
+# ---------------------------------------------------------------------------------------------- spread
+
+
+def moments(low: Lowering, a: Value, axes: list[int]) -> tuple[Value, Value]:
+    """Mean and sum of squared deviations from it, each with the folded axes kept as ones, computed in float or double.
+
+    A row that stays in a cache is read twice (the mean, then the deviations from it); a longer one once, by Welford's recurrence.
+    """
+    rank, dtype = len(a.shape), torch.float64 if a.dtype == torch.float64 else torch.float32
+    count = product(a.shape[axis] for axis in axes)
+    low.settle(a)
+    if low.program.estimate(count) > LONG:
+        found = low.program.fold("welford", a, axes, [dtype, dtype], _typed(low, a, dtype))
+        centre, squares = (keep_dims(low.program, f, axes, rank, True) for f in found)
+        return centre, squares
+    summed = _fold(low, "sum", a, axes, True, _typed(low, a, dtype), dtype)
+    centre = _mapped(low, summed, lambda x: binary("div", x, index_value(count, x.type)), dtype)
+
+    def deviation(position) -> Expr:
+        return power(binary("sub", cast(a.at(position), COMPUTED[dtype]), centre.at(broadcast(centre, position))), 2)
+
+    squares = _fold(low, "sum", a, axes, True, deviation, dtype)
+    return centre, squares
+
+
+def _variance(low: Lowering, a: Value, dims, correction, keepdim) -> Value:
+    axes = axes_of(dims, len(a.shape))
+    _, squares = moments(low, a, axes)
+    count = index_value(product(a.shape[axis] for axis in axes), squares.type)
+    correction = 1 if correction is None else correction
+    fewer = binary("sub", count, constant(correction, squares.type)) if correction else count
+    result = _mapped(low, squares, lambda x: binary("div", x, fewer))
+    return result if keepdim else low.program.reshape(result, low.shape)
+
+
+@lowers("aten.var.correction")
+def variance(low: Lowering, a, dims=None, *, correction=None, keepdim=False):
+    result = _variance(low, a, dims, correction, keepdim)
+    return _mapped(low, result, lambda x: x, low.dtype)
+
+
+@lowers("aten.var.dim", "aten.var.default")
+def variance_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False):
+    return _mapped(low, _variance(low, a, dims, 1 if unbiased else 0, keepdim), lambda x: x, low.dtype)
+
+
+@lowers("aten.std.correction")
+def deviation(low: Lowering, a, dims=None, *, correction=None, keepdim=False):
+    return _mapped(low, _variance(low, a, dims, correction, keepdim), lambda x: unary("sqrt", x), low.dtype)
+
+
+@lowers("aten.std.dim", "aten.std.default")
+def deviation_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False):
+    result = _variance(low, a, dims, 1 if unbiased else 0, keepdim)
+    return _mapped(low, result, lambda x: unary("sqrt", x), low.dtype)
+
+
+# ---------------------------------------------------------------------------------------------- softmax
+
+
+def shifted(low: Lowering, a: Value, axes: list[int]) -> tuple[Value, Value]:
+    """The maximum and the sum of exp(x - maximum), folded axes kept as ones. Long rows are read once for both."""
+    rank, dtype = len(a.shape), torch.float64 if a.dtype == torch.float64 else torch.float32
+    low.settle(a, 3)
+    read = _typed(low, a, dtype)
+    if low.program.estimate(product(a.shape[axis] for axis in axes)) > LONG:
+        found = low.program.fold("softmax", a, axes, [dtype, dtype], read)
+        highest, exponentials = (keep_dims(low.program, f, axes, rank, True) for f in found)
+        return highest, exponentials
+    highest = _fold(low, "max", a, axes, True, read, dtype)
+
+    def exponential(position) -> Expr:
+        return unary("exp", binary("sub", read(position), highest.at(broadcast(highest, position))))
+
+    return highest, _fold(low, "sum", a, axes, True, exponential, dtype)
+
+
+def _over(low: Lowering, a: Value, dim: int, function) -> Value:
+    """A formula of x, the maximum and the sum of exponentials along an axis."""
+    highest, exponentials = shifted(low, a, [dim % len(a.shape)] if a.shape else [])
+    type = COMPUTED[low.dtype]
+
+    def formula(position):
+        read = broadcast(highest, position)
+        x = cast(a.at(position), highest.type)
+        return cast(function(x, highest.at(read), exponentials.at(read)), type)
+
+    return low.formula(formula)
+
+
+@lowers("aten.softmax.int", "aten._softmax.default")
+def softmax(low: Lowering, a, dim, *_, **__):
+    return _over(low, a, dim, lambda x, m, s: binary("div", unary("exp", binary("sub", x, m)), s))
+
+
+@lowers("aten.log_softmax.int", "aten._log_softmax.default")
+def log_softmax(low: Lowering, a, dim, *_, **__):
+    return _over(low, a, dim, lambda x, m, s: binary("sub", binary("sub", x, m), unary("log", s)))
+
+
+@lowers("aten.logsumexp.default")
+def logsumexp(low: Lowering, a, dims, keepdim=False):
+    """log(sum(exp(x))) = m + log(sum(exp(x - m))); where the maximum is infinite it is left at that, as torch does."""
+    axes = axes_of(dims, len(a.shape))
+    if all(a.shape[axis] == 1 for axis in axes):
+        return _of_one(low, a, axes, keepdim, None, low.dtype)
+    highest, exponentials = shifted(low, a, axes)
+    infinite = constant(float("inf"), highest.type)
+
+    def formula(position):
+        m = highest.at(position)
+        return where(
+            compare("eq", unary("abs", m), infinite), m, binary("add", m, unary("log", exponentials.at(position)))
+        )
+
+    result = low.formula(lambda p: cast(formula(p), COMPUTED[low.dtype]), highest.shape)
+    return result if keepdim else low.program.reshape(result, low.shape)
+
+
+# ---------------------------------------------------------------------------------------------- losses
+
+MEAN, SUM = 1, 2
+"""torch's numbers of reductions; 0 is none."""
+
+
+def _reduced(low: Lowering, shape, element, reduction: int) -> Value:
+    losses = low.formula(element, shape)
+    if reduction == 0:
+        return losses
+    summed = _fold(low, "sum", losses, None, False)
+    if reduction == SUM:
+        return summed
+    return _mapped(low, summed, lambda x: binary("div", x, index_value(product(shape), x.type)))
+
+
+def _pair(low: Lowering, a: Value, b: Value):
+    shape = a.shape if len(a.shape) >= len(b.shape) else b.shape
+    type = COMPUTED[low.dtype]
+    return shape, lambda p: (cast(a.at(broadcast(a, p)), type), cast(b.at(broadcast(b, p)), type))
+
+
+@lowers("aten.mse_loss.default")
+def mse_loss(low: Lowering, a, b, reduction=MEAN):
+    shape, pair = _pair(low, a, b)
+    return _reduced(low, shape, lambda p: power(binary("sub", *pair(p)), 2), reduction)
+
+
+@lowers("aten.l1_loss.default")
+def l1_loss(low: Lowering, a, b, reduction=MEAN):
+    shape, pair = _pair(low, a, b)
+    return _reduced(low, shape, lambda p: unary("abs", binary("sub", *pair(p))), reduction)
+
+
+def _huber(apart: Expr, delta: float, by: float) -> Expr:
+    """Quadratic within delta, linear outside; `by` is what the quadratic part divides by and the linear part multiplies."""
+    size = unary("abs", apart)
+    d = constant(delta, size.type)
+    inner = binary("mul", constant(0.5 / by, size.type), power(size, 2))
+    outer = binary("mul", constant(delta / by, size.type), binary("sub", size, constant(0.5 * delta, size.type)))
+    return where(compare("lt", size, d), inner, outer)
+
+
+@lowers("aten.smooth_l1_loss.default")
+def smooth_l1_loss(low: Lowering, a, b, reduction=MEAN, beta=1.0):
+    if beta == 0:
+        return l1_loss(low, a, b, reduction)
+    shape, pair = _pair(low, a, b)
+    return _reduced(low, shape, lambda p: _huber(binary("sub", *pair(p)), beta, beta), reduction)
+
+
+@lowers("aten.huber_loss.default")
+def huber_loss(low: Lowering, a, b, reduction=MEAN, delta=1.0):
+    shape, pair = _pair(low, a, b)
+    return _reduced(low, shape, lambda p: _huber(binary("sub", *pair(p)), delta, 1.0), reduction)
+
+
+@lowers("aten.triplet_margin_loss.default")
+def triplet_margin_loss(low: Lowering, anchor, near, far, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN):
+    """max(0, margin + |anchor - near + eps| - |anchor - far + eps|) with the norm over the last axis."""
+    if p != 2 or swap or not anchor.shape == near.shape == far.shape:
+        return None
+    type, last = COMPUTED[low.dtype], len(anchor.shape) - 1
+
+    def distance(other: Value) -> Value:
+        def element(position):
+            apart = binary("sub", cast(anchor.at(position), type), cast(other.at(position), type))
+            return power(binary("add", apart, constant(eps, type)), 2)
+
+        return low.program.fold("sum", anchor, [last], [low.dtype], element)[0]
+
+    to_near, to_far = distance(near), distance(far)
+
+    def element(position):
+        apart = binary("sub", unary("sqrt", to_near.at(position)), unary("sqrt", to_far.at(position)))
+        return make("max", binary("add", apart, constant(margin, type)), constant(0, type), type=type)
+
+    return _reduced(low, anchor.shape[:-1], element, reduction)
+
+
+@lowers("aten.cross_entropy_loss.default")
+def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEAN, ignore=-100, smoothing=0.0):
+    """Of class numbers, without class weights: the mean over rows of log(sum(exp(x))) - x[target]; ignored rows count nothing."""
+    if weight is not None or smoothing or target.dtype != torch.int64 or len(logits.shape) < 2:
+        return None
+    low.program.realise(logits)
+    highest, exponentials = shifted(low, logits, [1])
+    type = highest.type
+
+    def element(position):
+        chosen = cast(target.at(position), "int64_t")
+        inside = compare("ne", chosen, constant(ignore, "int64_t"))
+        column = where(inside, chosen, constant(0, "int64_t"))
+        row = [position[0], sympy.Integer(0), *position[1:]]
+        place = logits_at(low, logits, row, column)
+        lse = binary("add", highest.at(row), unary("log", exponentials.at(row)))
+        return masked(inside, binary("sub", lse, cast(place, type)), constant(0, type))
+
+    if reduction != MEAN:
+        return _reduced(low, target.shape, lambda p: cast(element(p), COMPUTED[low.dtype]), reduction)
+    dtype = torch.float64 if type == "double" else torch.float32
+    losses = low.formula(element, target.shape, dtype)
+    summed = _fold(low, "sum", losses, None, False, dtype=dtype)
+    one = low.formula(
+        lambda p: cast(compare("ne", target.at(p), constant(ignore, "int64_t")), type), target.shape, dtype
+    )
+    count = _fold(low, "sum", one, None, False, dtype=dtype)
+    return low.formula(lambda p: cast(binary("div", summed.at(p), count.at(p)), COMPUTED[low.dtype]))
+
+
+def logits_at(low: Lowering, logits: Value, row, column: Expr) -> Expr:
+    """The element of `logits`, which is in memory, whose class is computed."""
+    assert logits.buffer is not None
+    base = sympy.expand(logits.offset + sympy.Add(*(p * s for p, s in zip(row, logits.strides, strict=True))))
+    place = wrapped(low, column, logits.shape[1])
+    return make("load_at", logits.buffer, base, logits.strides[1], place, type=logits.type)
+
+
+# ---------------------------------------------------------------------------------------------- scans
+
+
+@lowers("aten.cumsum.default")
+def cumsum(low: Lowering, a, dim, **__):
+    return low.program.scan("scan_sum", a, dim, low.dtype, False, False) if a.shape else a
+
+
+@lowers("aten.cumprod.default")
+def cumprod(low: Lowering, a, dim, **__):
+    return low.program.scan("scan_prod", a, dim, low.dtype, False, False) if a.shape else a
+
+
+@lowers("draft.cumsum_backwards")
+def cumsum_backwards(low: Lowering, a, dim):
+    return low.program.scan("scan_sum", a, dim, low.dtype, False, True)
+
+
+@lowers("draft.cumsum_exclusive")
+def cumsum_exclusive(low: Lowering, a, dim):
+    return low.program.scan("scan_sum", a, dim, low.dtype, True, False)
+
+
+# ---------------------------------------------------------------------------------------------- products that are sums
+
+
+@lowers("aten.matmul.default", "aten.mv.default", "aten.mm.default", "aten.dot.default")
+def product_with_vector(low: Lowering, a: Value, b: Value):
+    """A matrix times a vector reads each element once: a fold, bound by memory."""
+    column = len(b.shape) == 2 and b.shape[1] == 1
+    if not (len(b.shape) == 1 or column) or not low.dtype.is_floating_point or low.dtype == torch.float64:
+        return None
+    read, type, axis = low.as_value(b, "float"), "float", len(a.shape) - 1
+    low.settle(b, 1000)
+
+    def element(position):
+        place = [position[axis], sympy.Integer(0)] if column else [position[axis]]
+        return binary("mul", cast(a.at(position), type), read(place, b.shape))
+
+    summed = low.program.fold("sum", a, [axis], [torch.float32], element)[0]
+    result = low.formula(lambda p: cast(summed.at(p), COMPUTED[low.dtype]), summed.shape)
+    return low.program.reshape(result, low.shape)
+
+
+@lowers("draft.transposed_convolution_sums")
+def sums_over_ranges(low: Lowering, a: Value, parts):
+    """[batch, part, channel] as rows of [batch, part * channel]: the sum of each channel over a range of places."""
+    rank = len(a.shape) - 2
+    axes = list(range(2, rank + 2))
+    low.settle(a, 2)
+
+    def part_of(ranges):
+        def element(position):
+            inside = []
+            for axis, (first, end) in zip(axes, ranges, strict=True):
+                if first > 0:
+                    inside.append(compare("ge", index_value(position[axis]), index_value(sympy.Integer(first))))
+                if end < a.shape[axis]:
+                    inside.append(compare("lt", index_value(position[axis]), index_value(sympy.Integer(end))))
+            return masked(all_of(inside), cast(a.at(position), COMPUTED[low.dtype]), constant(0, COMPUTED[low.dtype]))
+
+        return low.program.fold("sum", a, axes, [low.dtype], element)[0]
+
+    return side_by_side(low, [part_of(ranges) for ranges in parts], 1)

@@ -1,0 +1,336 @@
+"""Operators that only say where an element is: views, slices, concatenation, padding, constants."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from .expressions import COMPUTED, all_of, cast, compare, constant, index_value, make, masked, where
+from .index import Index, divide, modulo, number
+from .lowering import Lowering, broadcast, lowers, plain, size_of
+from .tensors import Value
+
+MOST_JOINED = 4
+"""Pieces up to which a concatenation is read where its pieces are; more of them are copied by torch."""
+
+
+@lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.unsqueeze.default",
+        "aten.squeeze.dims", "aten.squeeze.dim", "aten.squeeze.default", "aten.flatten.using_ints", "aten.unflatten.int",
+        "aten.view_as.default")  # fmt: skip
+def reshaped(low: Lowering, a, *_, **__):
+    return low.program.reshape(a, low.shape)
+
+
+@lowers("aten.permute.default")
+def permute(low: Lowering, a: Value, order):
+    order = [axis % len(order) for axis in order]
+    if a.buffer is not None:
+        return low.program.strided(a, [a.shape[o] for o in order], [a.strides[o] for o in order], a.offset)
+
+    def formula(position):
+        source = [sympy.Integer(0)] * len(order)
+        for place, axis in zip(position, order, strict=True):
+            source[axis] = place
+        return a.at(source)
+
+    return low.formula(formula)
+
+
+@lowers("aten.transpose.int", "aten.t.default", "aten.numpy_T.default", "aten.swapaxes.default")
+def transpose(low: Lowering, a: Value, first=0, second=1):
+    order = list(range(len(a.shape)))
+    if len(order) > 1:
+        first, second = first % len(order), second % len(order)
+        order[first], order[second] = order[second], order[first]
+    return permute(low, a, order)
+
+
+@lowers("aten.expand.default", "aten.broadcast_to.default", "aten.expand_as.default")
+def expand(low: Lowering, a: Value, *_, **__):
+    shape = low.shape
+    if a.buffer is not None:
+        missing = len(shape) - len(a.shape)
+        own = zip(a.shape, a.strides, shape[missing:], strict=True)
+        strides = [sympy.Integer(0)] * missing + [sympy.Integer(0) if s == 1 and n != 1 else t for s, t, n in own]
+        return low.program.strided(a, shape, strides, a.offset)
+    return low.formula(lambda position: a.at(broadcast(a, position)))
+
+
+@lowers("aten.slice.Tensor")
+def narrow(low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
+    dim %= len(a.shape)
+    start = number(0 if start is None else start)
+    if start.is_Integer and start < 0:
+        start = a.shape[dim] + start
+    if start.is_Integer and a.shape[dim].is_Integer:
+        start = min(start, a.shape[dim])
+    return _moved(low, a, {dim: (start, number(step))})
+
+
+def _moved(low: Lowering, a: Value, places: dict[int, tuple[Index, Index]]) -> Value:
+    """The view with position start + step * place along some axes."""
+    if a.buffer is not None:
+        offset = a.offset + sympy.Add(*(start * a.strides[axis] for axis, (start, _) in places.items()))
+        strides = [s * places[axis][1] if axis in places else s for axis, s in enumerate(a.strides)]
+        return low.program.strided(a, low.shape, strides, offset)
+
+    def formula(position):
+        return a.at([places[x][0] + places[x][1] * p if x in places else p for x, p in enumerate(position)])
+
+    return low.formula(formula)
+
+
+@lowers("aten.select.int")
+def select(low: Lowering, a: Value, dim, index):
+    dim %= len(a.shape)
+    place = number(index)
+    if place.is_Integer and place < 0:
+        place = a.shape[dim] + place
+    if a.buffer is not None:
+        rest = [axis for axis in range(len(a.shape)) if axis != dim]
+        return low.program.strided(
+            a, [a.shape[x] for x in rest], [a.strides[x] for x in rest], a.offset + place * a.strides[dim]
+        )
+    return low.formula(lambda position: a.at([*position[:dim], place, *position[dim:]]))
+
+
+def _pieces(low: Lowering, a: Value, sizes, dim: int):
+    start, parts = sympy.Integer(0), []
+    for meta, size in zip(low.meta, sizes, strict=True):
+        part = Lowering(low.program, low.node, low.uses)
+        part.meta = meta
+        parts.append(_moved(part, a, {dim % len(a.shape): (start, sympy.Integer(1))}))
+        start = start + number(size)
+    return tuple(parts)
+
+
+@lowers("aten.split_with_sizes.default")
+def split_with_sizes(low: Lowering, a: Value, sizes, dim=0):
+    return _pieces(low, a, sizes, dim)
+
+
+@lowers("aten.split.Tensor", "aten.chunk.default")
+def split(low: Lowering, a: Value, _, dim=0):
+    return _pieces(low, a, [size_of(meta.shape[dim]) for meta in low.meta], dim)
+
+
+@lowers("aten.unbind.int")
+def unbind(low: Lowering, a: Value, dim=0):
+    parts = []
+    for place, meta in enumerate(low.meta):
+        part = Lowering(low.program, low.node, low.uses)
+        part.meta = meta
+        parts.append(select(part, a, dim, place))
+    return tuple(parts)
+
+
+@lowers("aten.flip.default")
+def flip(low: Lowering, a: Value, dims):
+    turned = {dim % len(a.shape) for dim in dims}
+
+    def formula(position):
+        return a.at([a.shape[x] - 1 - p if x in turned else p for x, p in enumerate(position)])
+
+    return low.formula(formula)
+
+
+@lowers("aten.roll.default")
+def roll(low: Lowering, a: Value, shifts, dims=()):
+    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    if not dims:
+        return None
+    by = {dim % len(a.shape): shift for dim, shift in zip(dims, shifts, strict=True)}
+    ranges = low.program.ranges
+
+    def place(axis, p):
+        if axis not in by:
+            return p
+        size = plain(a.shape[axis])
+        return modulo(p + (-by[axis]) % size, size, ranges)
+
+    return low.formula(lambda position: a.at([place(x, p) for x, p in enumerate(position)]))
+
+
+@lowers("aten.cat.default")
+def cat(low: Lowering, parts, dim=0):
+    parts = [part for part in parts if part.shape != (0,)]
+    return None if len(parts) > MOST_JOINED else side_by_side(low, parts, dim)
+
+
+def side_by_side(low: Lowering, parts, dim: int) -> Value:
+    """The pieces one after another along an axis, each read where it is."""
+    dim %= len(low.shape)
+    type = COMPUTED[low.dtype]
+    ends = [sympy.Add(*(part.shape[dim] for part in parts[: count + 1])) for count in range(len(parts))]
+
+    def formula(position):
+        found = None
+        for part, end in reversed(list(zip(parts, ends, strict=True))):
+            at = list(position)
+            at[dim] = sympy.expand(position[dim] - (end - part.shape[dim]))
+            element = cast(part.at(at), type)
+            before = compare("lt", index_value(position[dim]), index_value(end))
+            found = element if found is None else masked(before, element, found)
+        return found
+
+    return low.formula(formula)
+
+
+@lowers("aten.stack.default")
+def stack(low: Lowering, parts, dim=0):
+    if len(parts) > MOST_JOINED:
+        return None
+    dim %= len(low.shape)
+    raised = [low.program.reshape(p, [*p.shape[:dim], 1, *p.shape[dim:]]) for p in parts]
+    return cat(low, raised, dim)
+
+
+@lowers("aten.constant_pad_nd.default")
+def pad(low: Lowering, a: Value, amounts, value=0):
+    before = {len(a.shape) - 1 - count // 2: amounts[count] for count in range(0, len(amounts), 2)}
+    if any(amount < 0 for amount in amounts):
+        return None
+    type, after = COMPUTED[low.dtype], {len(a.shape) - 1 - c // 2: amounts[c + 1] for c in range(0, len(amounts), 2)}
+
+    def formula(position):
+        at, inside = list(position), []
+        for axis, amount in before.items():
+            if amount:
+                inside.append(compare("ge", index_value(position[axis]), index_value(number(amount))))
+                at[axis] = position[axis] - amount
+            if after[axis]:
+                inside.append(compare("lt", index_value(position[axis]), index_value(a.shape[axis] + amount)))
+        return masked(all_of(inside), a.at(at), constant(value, type))
+
+    return low.formula(formula)
+
+
+def _triangle(low: Lowering, a: Value, kept: str, diagonal: int):
+    def formula(position):
+        row, column = index_value(position[-2] + diagonal), index_value(position[-1])
+        inside = compare(kept, column, row)
+        return masked(inside, a.at(position), constant(0, a.type))
+
+    return low.formula(formula)
+
+
+@lowers("aten.triu.default")
+def triu(low: Lowering, a: Value, diagonal=0):
+    return _triangle(low, a, "ge", diagonal)
+
+
+@lowers("aten.tril.default")
+def tril(low: Lowering, a: Value, diagonal=0):
+    return _triangle(low, a, "le", diagonal)
+
+
+@lowers("aten.diag.default", "aten.diagonal.default", "aten.diag_embed.default")
+def diag(low: Lowering, a: Value, offset=0, dim1=None, dim2=None):
+    standard = (dim1, dim2) in ((None, None), (0, 1), (-2, -1))
+    if offset != 0 or not standard or len(a.shape) + len(low.shape) != 3:
+        return None
+    if len(a.shape) == 2:
+        return low.formula(lambda position: a.at([position[0], position[0]]))
+
+    def formula(position):
+        on = compare("eq", index_value(position[0]), index_value(position[1]))
+        return masked(on, a.at([position[0]]), constant(0, a.type))
+
+    return low.formula(formula)
+
+
+@lowers("aten.full.default", "aten.full_like.default", "aten.new_full.default")
+def full(low: Lowering, _, value, *rest, **__):
+    filled = rest[0] if rest and str(low.node.target) == "aten.new_full.default" else value
+    return low.formula(lambda position: low.as_value(filled, COMPUTED[low.dtype])(position, low.shape))
+
+
+@lowers("aten.scalar_tensor.default")
+def scalar_tensor(low: Lowering, value, **__):
+    return low.formula(lambda position: constant(value, COMPUTED[low.dtype]))
+
+
+@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
+def zeros(low: Lowering, *_, **__):
+    return low.formula(lambda position: constant(0, COMPUTED[low.dtype]))
+
+
+@lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def ones(low: Lowering, *_, **__):
+    return low.formula(lambda position: constant(1, COMPUTED[low.dtype]))
+
+
+@lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def arange(low: Lowering, first, end=None, step=1, **__):
+    start = 0 if end is None else first
+    if not all(isinstance(x, (int, sympy.Expr)) for x in (start, step)):
+        return None
+    return low.formula(lambda position: index_value(start + step * position[0], COMPUTED[low.dtype]))
+
+
+@lowers("aten.embedding.default")
+def embedding(low: Lowering, table: Value, indices: Value, *_, **__):
+    return gathered(low, table, 0, indices, len(indices.shape))
+
+
+@lowers("aten.index_select.default")
+def index_select(low: Lowering, a: Value, dim, indices: Value):
+    return gathered(low, a, dim % len(a.shape), indices, 1) if indices.shape else None
+
+
+def gathered(low: Lowering, a: Value, dim: int, indices: Value, rank: int):
+    """Elements of `a` at places along `dim` that a tensor names; negative ones count from the end."""
+    low.program.realise(a)
+
+    def formula(position):
+        place = wrapped(low, indices.at(position[dim : dim + rank]), a.shape[dim])
+        rest = [*position[:dim], sympy.Integer(0), *position[dim + rank :]]
+        base = sympy.expand(a.offset + sympy.Add(*(p * s for p, s in zip(rest, a.strides, strict=True))))
+        return make("load_at", a.buffer, base, a.strides[dim], place, type=a.type)
+
+    return low.formula(formula)
+
+
+def wrapped(low: Lowering, place, size: Index):
+    """An index into an axis: a negative one counts from its end."""
+    place = cast(place, "int64_t")
+    behind = make("add", place, index_value(size), type="int64_t")
+    return where(compare("lt", place, constant(0, "int64_t")), behind, place)
+
+
+@lowers("aten.gather.default")
+def gather(low: Lowering, a: Value, dim, indices: Value, **__):
+    low.program.realise(a)
+    dim %= len(a.shape)
+
+    def formula(position):
+        rest = [sympy.Integer(0) if axis == dim else p for axis, p in enumerate(position)]
+        base = sympy.expand(a.offset + sympy.Add(*(p * s for p, s in zip(rest, a.strides, strict=True))))
+        return make("load_at", a.buffer, base, a.strides[dim], cast(indices.at(position), "int64_t"), type=a.type)
+
+    return low.formula(formula)
+
+
+@lowers("aten.index.Tensor")
+def index(low: Lowering, a: Value, places):
+    """One tensor of indices along one axis is a gather; more are torch's."""
+    named = [axis for axis, place in enumerate(places) if place is not None]
+    if len(named) != 1 or places[named[0]].dtype == torch.bool:
+        return None
+    chosen = places[named[0]]
+    return gathered(low, a, named[0], chosen, len(chosen.shape))
+
+
+@lowers("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default")
+def upsample_nearest(low: Lowering, a: Value, *_, **__):
+    sizes = [(plain(o), plain(i)) for o, i in zip(low.shape[2:], a.shape[2:], strict=True)]
+    if any(out % into for out, into in sizes):
+        return None
+    ranges = low.program.ranges
+
+    def formula(position):
+        near = [divide(p, o // i, ranges) for p, (o, i) in zip(position[2:], sizes, strict=True)]
+        return a.at([*position[:2], *near])
+
+    return low.formula(formula)

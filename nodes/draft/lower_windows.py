@@ -1,0 +1,185 @@
+"""Pooling, and convolutions whose channels do not mix: folds over a window."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, loads_of, masked
+from .index import Index, divide, number, product
+from .lowering import Lowering, lowers, plain
+from .tensors import Value
+
+CHEAP = 12
+"""Instructions of an element up to which overlapping windows may compute it again."""
+
+
+def _many(numbers, rank: int) -> list[int]:
+    numbers = [numbers] if isinstance(numbers, int) else [plain(n) for n in numbers]
+    return numbers * rank if len(numbers) == 1 else numbers
+
+
+def _ready(low: Lowering, a: Value, overlap: bool) -> Value:
+    """In memory where overlapping windows would compute an element several times."""
+    if a.buffer is None:
+        expr = low.probe(a)
+        loads = loads_of([expr])
+        if (overlap and expr.cost > CHEAP) or len(loads) > 3:
+            low.program.realise(a)
+    return a
+
+
+def _windows(
+    low: Lowering, a: Value, window, stride, padding, dilation, outside: Expr | None, dtype
+) -> tuple[Value, int]:
+    """a [..., places] -> [..., out places, window]; outside the input lies `outside`. Also the number of window axes.
+
+    `outside` None: the window never leaves the input.
+    """
+    rank = len(window)
+    lead = len(a.shape) - rank
+    shape = [*low_shape(low)[: lead + rank], *window]
+
+    def formula(position):
+        inner, conditions = [], []
+        for axis in range(rank):
+            place = position[lead + axis] * stride[axis] + position[lead + rank + axis] * dilation[axis] - padding[axis]
+            place = sympy.expand(place)
+            size = a.shape[lead + axis]
+            if padding[axis]:
+                conditions.append(compare("ge", index_value(place), index_value(sympy.Integer(0))))
+            if _may_leave(shape[lead + axis], size, window[axis], stride[axis], padding[axis], dilation[axis]):
+                conditions.append(compare("lt", index_value(place), index_value(size)))
+            inner.append(place)
+        return masked(all_of(conditions), cast(a.at([*position[:lead], *inner]), COMPUTED[dtype]), outside)
+
+    return low.formula(formula, shape, dtype), rank
+
+
+def low_shape(low: Lowering):
+    meta = low.meta[0] if isinstance(low.meta, (tuple, list)) else low.meta
+    part = Lowering(low.program, low.node, low.uses)
+    part.meta = meta
+    return part.shape
+
+
+def _may_leave(out: Index, size: Index, window: int, stride: int, padding: int, dilation: int) -> bool:
+    """Whether the last window reaches beyond the input's end."""
+    last = sympy.expand((out - 1) * stride + (window - 1) * dilation - padding - (size - 1))
+    return not (last.is_Integer and last <= 0)
+
+
+def _pool_axes(a: Value, rank: int):
+    first = len(a.shape)
+    return list(range(first, first + rank))
+
+
+def _max_pool(low: Lowering, a: Value, window, stride, padding, dilation, dtype):
+    rank = len(window)
+    overlap = any(s < w for s, w in zip(stride, window, strict=True))
+    _ready(low, a, overlap)
+    lowest = constant(float("-inf"), COMPUTED[dtype])
+    windows, _ = _windows(low, a, window, stride, padding, dilation, lowest, dtype)
+    return low.program.fold("max", windows, _pool_axes(a, rank), [dtype])[0]
+
+
+def max_pool(low: Lowering, a, window, stride=(), padding=0, dilation=1, *_, rank: int):
+    if not low.dtype.is_floating_point:
+        return None
+    window = _many(window, rank)
+    stride = _many(stride, rank) if stride else window
+    return _max_pool(low, a, window, stride, _many(padding, rank), _many(dilation, rank), low.dtype)
+
+
+def avg_pool(low: Lowering, a, window, stride=(), padding=0, ceil=False, include=True, divisor=None, *, rank: int):
+    window, padding = _many(window, rank), _many(padding, rank)
+    stride = _many(stride, rank) if stride else window
+    if (ceil and any(padding)) or (not include and any(padding)) or not low.dtype.is_floating_point:
+        return None
+    if ceil and any(
+        _may_leave(o, s, w, t, 0, 1)
+        for o, s, w, t in zip(low.shape[-rank:], a.shape[-rank:], window, stride, strict=True)
+    ):
+        return None
+    _ready(low, a, any(s < w for s, w in zip(stride, window, strict=True)))
+    dtype = low.dtype
+    windows, _ = _windows(low, a, window, stride, padding, [1] * rank, constant(0, COMPUTED[dtype]), dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    summed = low.program.fold("sum", windows, _pool_axes(a, rank), [wide])[0]
+    by = constant(divisor or int(product(window)), COMPUTED[wide])
+    return low.formula(lambda position: cast(binary("div", summed.at(position), by), COMPUTED[dtype]))
+
+
+for _rank in (1, 2, 3):
+
+    def _max(low: Lowering, *arguments, _rank=_rank):
+        return max_pool(low, *arguments, rank=_rank)
+
+    def _avg(low: Lowering, *arguments, _rank=_rank):
+        return avg_pool(low, *arguments, rank=_rank)
+
+    lowers(f"aten.max_pool{_rank}d.default")(_max)
+    lowers(f"aten.avg_pool{_rank}d.default")(_avg)
+
+
+@lowers("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+def max_pool_with_indices(low: Lowering, a, window, stride=(), padding=0, dilation=1, *_):
+    if any(user.args[1] != 0 for user in low.node.users):
+        return None
+    rank = 2 if "2d" in str(low.node.target) else 3
+    window = _many(window, rank)
+    stride = _many(stride, rank) if stride else window
+    return _max_pool(low, a, window, stride, _many(padding, rank), _many(dilation, rank), a.dtype), None
+
+
+@lowers("aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default",
+        "aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")  # fmt: skip
+def adaptive_avg_pool(low: Lowering, a, sizes):
+    """Where the sizes divide, adaptive pooling is pooling with window = stride = input / output."""
+    window = _even_windows(low, a, len(sizes))
+    return None if window is None else avg_pool(low, a, window, rank=len(sizes))
+
+
+@lowers("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
+def adaptive_max_pool(low: Lowering, a, sizes):
+    window = _even_windows(low, a, len(sizes))
+    if window is None or any(user.args[1] != 0 for user in low.node.users):
+        return None
+    return _max_pool(low, a, window, window, [0] * len(window), [1] * len(window), a.dtype), None
+
+
+def _even_windows(low: Lowering, a: Value, rank: int) -> list[int] | None:
+    pairs = list(zip(a.shape[-rank:], low_shape(low)[-rank:], strict=True))
+    if not all(i.is_Integer and o.is_Integer and i % o == 0 for i, o in pairs):
+        return None
+    return [int(i // o) for i, o in pairs]
+
+
+# ---------------------------------------------------------------------------------------------- convolutions
+
+
+def depthwise(low: Lowering, a: Value, weight: Value, bias, stride, padding, dilation, rank: int):
+    """A convolution with one input channel a group: channel c of the output reads channel c // (out / in) only.
+
+    Nothing is shared between channels, so there is no matrix product in it for a library to win with.
+    """
+    window = [plain(size) for size in weight.shape[2:]]
+    stride, dilation, padding = _many(stride, rank), _many(dilation, rank), _many(padding, rank)
+    _ready(low, a, True)
+    zero = constant(0, COMPUTED[low.dtype])
+    windows, _ = _windows(low, a, window, stride, padding, dilation, zero, low.dtype)
+    times = plain(weight.shape[0]) // plain(a.shape[1])
+    lead, ranges = len(a.shape), low.program.ranges
+
+    def element(position):
+        channel = divide(position[1], number(times), ranges)
+        x = windows.at([position[0], channel, *position[2:]])
+        return binary("mul", x, cast(weight.at([position[1], sympy.Integer(0), *position[lead:]]), x.type))
+
+    wide = torch.float64 if low.dtype == torch.float64 else torch.float32
+    summed = low.program.fold("sum", windows, _pool_axes(a, rank), [wide], element)[0]
+    return low.formula(lambda p: cast(_plus(summed.at(p), bias, p), COMPUTED[low.dtype]))
+
+
+def _plus(x: Expr, bias: Value | None, position) -> Expr:
+    return x if bias is None else binary("add", x, cast(bias.at([position[1]]), x.type))

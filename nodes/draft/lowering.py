@@ -1,0 +1,175 @@
+"""From torch's operators to a Program: a table of one function an operator, filled by the `lower_*` files.
+
+A lowering takes the Lowering (the program and the node's result) and the operator's arguments, tensors as Values, sizes as
+Indexes or ints; it returns a Value, a tuple of them, or None where it leaves this call to torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from . import library
+from .expressions import Expr, cast, constant, index_value, loads_of
+from .index import Index, number, size_symbol
+from .tensors import NoDraft, Position, Program, Value
+
+LOWERINGS: dict[str, Callable[..., Any]] = {}
+PRODUCTS: dict[str, Callable[..., Any]] = {}
+"""Lowerings of what a library does better, used only where a module has nothing else."""
+
+CHECKS = ("aten._assert", "aten.sym_constrain", "<built-in function", "aten.sym_size")
+"""Operators that look at sizes and types only, and that the forward's own checks stand for."""
+COSTLY = 48
+"""Instructions an element from which on a value with several readers is computed once and kept in memory."""
+MANY_LOADS = 6
+"""The same in loads: reading the kept value is one."""
+
+
+def lowers(*names: str):
+    """Registers a function for operators such as `aten.add.Tensor`."""
+
+    def register(function):
+        for name in names:
+            LOWERINGS[name] = function
+        return function
+
+    return register
+
+
+def size_of(value: Any) -> Index:
+    """A size of torch's as an Index."""
+    if isinstance(value, int):
+        return sympy.Integer(value)
+    expression = value.node.expr
+    symbols = {symbol: size_symbol(symbol.name) for symbol in expression.free_symbols}
+    expression = sympy.expand(expression.xreplace(symbols))
+    if not expression.is_polynomial(*symbols.values()):
+        raise NoDraft(f"a size of this module is {expression}, which is no product or sum of its leading sizes")
+    return expression
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[Index, ...]:
+    return tuple(size_of(size) for size in tensor.shape)
+
+
+class Lowering:
+    """One node on its way into the program."""
+
+    def __init__(self, program: Program, node: fx.Node, uses: int) -> None:
+        self.program, self.node, self.uses = program, node, uses
+        self.meta = node.meta.get("val")
+        self.name = str(node.target).removeprefix("aten.").removeprefix("draft.").split(".")[0].strip("_")
+
+    @property
+    def shape(self) -> tuple[Index, ...]:
+        return shape_of(self.meta)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.meta.dtype
+
+    def formula(self, function: Callable[[Position], Expr], shape=None, dtype: torch.dtype | None = None) -> Value:
+        shape = self.shape if shape is None else shape
+        return self.program.formula(shape, dtype or self.dtype, function, self.name)
+
+    def as_value(self, thing: Any, type: str) -> Callable[[Position, tuple[Index, ...]], Expr]:
+        """A reader of a tensor or number at a position of a shape that it broadcasts to, in a type."""
+        if isinstance(thing, Value):
+            return lambda position, shape: cast(thing.at(broadcast(thing, position)), type)
+        if isinstance(thing, (sympy.Expr, torch.SymInt)):
+            size = thing if isinstance(thing, sympy.Expr) else size_of(thing)
+            return lambda position, shape: index_value(size, type)
+        return lambda position, shape: constant(thing, type)
+
+    def settle(self, value: Value, reads: int = 2) -> Value:
+        """Keeps a value in memory if computing it `reads` times costs more than a store and the loads."""
+        if value.buffer is None:
+            expr = self.probe(value)
+            if expr.cost * (reads - 1) > COSTLY or len(loads_of([expr])) * (reads - 1) > MANY_LOADS:
+                self.program.realise(value)
+        return value
+
+    def probe(self, value: Value) -> Expr:
+        """What an element of the value takes, at a position that no kernel uses."""
+        ranges = self.program.ranges
+        return value.at([ranges.variable(f"probe{axis}", size) for axis, size in enumerate(value.shape)])
+
+
+def broadcast(value: Value, position: Position) -> list[Index]:
+    """The position in `value` that a position of the shape it broadcasts to reads."""
+    own = list(position)[len(position) - len(value.shape) :]
+    return [sympy.Integer(0) if size == 1 else place for size, place in zip(value.shape, own, strict=True)]
+
+
+def axes_of(axes: Any, rank: int) -> list[int]:
+    """Axes as non-negative numbers; all of them where none is named."""
+    if axes is None or (isinstance(axes, (list, tuple)) and not axes):
+        return list(range(rank))
+    chosen = [axes] if isinstance(axes, int) else list(axes)
+    return sorted({axis % rank for axis in chosen}) if rank else []
+
+
+def keep_dims(program: Program, value: Value, axes: list[int], rank: int, keepdim: bool) -> Value:
+    """The result of a fold with its folded axes back as ones, where asked for."""
+    if not keepdim:
+        return value
+    sizes = iter(value.shape)
+    return program.reshape(value, [1 if axis in axes else next(sizes) for axis in range(rank)])
+
+
+def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
+    """Lowers every call of the graph; `values` holds the placeholders' Values and gets the others'."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
+            raise NoDraft(f"the module calls {node.target}, and how much that returns depends on values")
+    for node in graph.nodes:
+        if node.op != "call_function" or node in values:
+            continue
+        arguments = fx.map_arg(node.args, lambda n: _argument(n, values))
+        keywords = fx.map_arg(node.kwargs, lambda n: _argument(n, values))
+        name = str(node.target)
+        if name == "<built-in function getitem>":
+            values[node] = arguments[0][arguments[1]]
+            continue
+        if name.startswith(CHECKS) and not node.users:
+            continue
+        if isinstance(node.meta.get("val"), (torch.SymInt, int, torch.SymBool, bool)):
+            continue
+        lowering = Lowering(program, node, len(node.users))
+        program.operator = lowering.name
+        found = LOWERINGS.get(name)
+        result = found(lowering, *arguments, **keywords) if found else None
+        if result is None and program.own_products:
+            own = PRODUCTS.get(name)
+            result = own(lowering, *arguments, **keywords) if own else None
+        if result is None:
+            result = library.call(lowering, arguments, keywords)
+        values[node] = result
+        if isinstance(result, Value) and lowering.uses > 1:
+            lowering.settle(result, reads=lowering.uses)
+
+
+def _argument(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    if node in values:
+        return values[node]
+    value = node.meta.get("val")
+    if isinstance(value, torch.SymInt):
+        return size_of(value)
+    if isinstance(value, (int, float, bool)):
+        return value
+    raise NoDraft(f"the argument {node.name} of the graph is a {type(value).__name__}, which has no place in a kernel")
+
+
+def plain(index: Index | int) -> int:
+    """An Index that must be a number."""
+    value = number(index)
+    if not value.is_Integer:
+        raise NoDraft(f"the size {value} is needed as a number and depends on the call")
+    return int(value)

@@ -1,0 +1,203 @@
+"""The candidate's Python text: the problem's constructors, the native sources, a forward pass that calls them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .index import Index
+from .library import index_text
+from .partition import Kernel, Partition
+from .sources import Native
+from .tensors import Buffer, Library
+
+Step = Kernel | Library
+
+
+class Forward:
+    """Lines of `forward`: sizes, checks, one line or two for each step, what is returned."""
+
+    def __init__(self, partition: Partition, natives: dict[Kernel, Native], in_place: dict[Buffer, str]) -> None:
+        self.partition, self.natives, self.in_place = partition, natives, in_place
+        self.lines: list[str] = []
+
+    def steps(self, kept: set[Buffer]) -> None:
+        """Every step; what no later one reads is let go, as eager lets it go."""
+        steps = self.partition.steps
+        last: dict[Buffer, int] = {}
+        for place, step in enumerate(steps):
+            for buffer in self._buffers(step):
+                last[buffer] = place
+        for place, step in enumerate(steps):
+            if isinstance(step, Library):
+                self._library(step)
+            else:
+                self._kernel(step)
+            gone = [
+                b.name
+                for b, at in last.items()
+                if at == place and b.written_by and b not in kept and b not in self.in_place
+            ]
+            if gone and place < len(steps) - 1:
+                self.lines.append(f"del {', '.join(sorted(gone))}")
+
+    def _buffers(self, step: Step) -> list[Buffer]:
+        if isinstance(step, Library):
+            return [*step.reads, *(out for out in step.outs if out is not None)]
+        return [b for b in self.partition.program.buffers if b.name in self.natives[step].arguments]
+
+    def _library(self, step: Library) -> None:
+        text = resolved(step.text, self.partition.program.buffers)
+        if step.single:
+            (out,) = step.outs
+            assert out is not None
+            self.lines.append(f"{out.name} = {text}.contiguous()")
+            return
+        names = ", ".join("_" if out is None else out.name for out in step.outs)
+        self.lines.append(f"{names} = {text}")
+        for out in step.outs:
+            if out is not None:
+                self.lines.append(f"{out.name} = {out.name}.contiguous()")
+
+    def _kernel(self, step: Kernel) -> None:
+        native = self.natives[step]
+        made = {b.name: b for b in step.made}
+        for name in native.arguments:
+            if name in made and made[name] not in self.in_place:
+                self.lines.append(f"{name} = {empty_text(made[name])}")
+        texts = {b.name: self.in_place.get(b, b.text) for b in self.partition.program.buffers}
+        numbers = set(native.scalars)
+        arguments = [
+            f"ctypes.c_double({name.removesuffix('_in')})" if name in numbers else texts.get(name, name)
+            for name in native.arguments
+        ]
+        self.lines.append(f"native.{native.name}({', '.join(arguments)})")
+
+
+def empty_text(buffer: Buffer) -> str:
+    return f"torch.empty({shape_text(buffer.shape)}, dtype={buffer.dtype}, device=device)"
+
+
+def resolved(text: str, buffers: list[Buffer]) -> str:
+    """Placeholders `{name}` of a call's text as what the code calls them."""
+    texts = {buffer.name: buffer.text for buffer in buffers}
+    return re.sub(r"\{(\w+)\}", lambda match: texts[match[1]], text)
+
+
+def structure_text(texts: list[str], spec: pytree.TreeSpec) -> str:
+    """The returned tuple, list or tensor with the leaves' texts."""
+    return _structure(pytree.tree_unflatten(texts, spec))
+
+
+def _structure(tree: Any) -> str:
+    if isinstance(tree, tuple):
+        return f"({', '.join(map(_structure, tree))}{',' if len(tree) == 1 else ''})"
+    if isinstance(tree, list):
+        return f"[{', '.join(map(_structure, tree))}]"
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key!r}: {_structure(value)}" for key, value in tree.items()) + "}"
+    return tree
+
+
+def parameter_text(model: torch.nn.Module, path: str) -> str:
+    """The attribute path of a parameter or buffer in Python."""
+    text, holder = "self", model
+    for part in path.split("."):
+        if isinstance(holder, (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ParameterList)) and part.isdigit():
+            text += f"[{part}]"
+        elif part.isidentifier():
+            text += f".{part}"
+        else:
+            text = f'getattr({text}, "{part}")'
+        holder = getattr(holder, part)
+    return text
+
+
+# ---------------------------------------------------------------------------------------------- the problem's own text
+
+
+class _Renamed(ast.NodeTransformer):
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name("ModelNew", node.ctx) if node.id == "Model" else node
+
+
+def _prepares(model: ast.ClassDef, kept: list[str]) -> None:
+    """Appends lines to the constructor."""
+    if not kept:
+        return
+    found = [part for part in model.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+    if not found:
+        found = ast.parse("def __init__(self):\n    super().__init__()").body
+        model.body = [*found, *(part for part in model.body if not isinstance(part, ast.Pass))]
+    found[0].body += ast.parse("\n".join(kept)).body
+
+
+def constructors(text: str, kept: list[str]) -> tuple[str, str]:
+    """What ModelNew's constructor needs of the problem's text, and ModelNew's class without a forward.
+
+    The submodules are built by the problem's own classes, in its order, so that equal seeds give equal weights; their `forward` is left
+    out: nothing calls it.
+    """
+    tree = ast.parse(text)
+    model = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model")
+    model = _Renamed().visit(_without_forward(model))
+    model.name = "ModelNew"
+    _prepares(model, kept)
+    others = [
+        _without_forward(n) if isinstance(n, ast.ClassDef) else n for n in tree.body
+        if not (isinstance(n, ast.ClassDef) and n.name == "Model")
+    ]  # fmt: skip
+    needed, kept_nodes = _names(model), set()
+    while True:
+        more = [n for n in others if n not in kept_nodes and _binds(n) & needed and not isinstance(n, ast.Expr)]
+        if not more:
+            break
+        kept_nodes.update(more)
+        needed = needed.union(*map(_names, more))
+    before = [n for n in others if n in kept_nodes or isinstance(n, (ast.Import, ast.ImportFrom))]
+    imports = [ast.unparse(n) for n in before if isinstance(n, (ast.Import, ast.ImportFrom))]
+    others = ["\n\n" + ast.unparse(n) for n in before if not isinstance(n, (ast.Import, ast.ImportFrom))]
+    return "\n".join([*imports, *others]), ast.unparse(model)
+
+
+def _without_forward(node: ast.ClassDef) -> ast.ClassDef:
+    body = [part for part in node.body if not (isinstance(part, ast.FunctionDef) and part.name == "forward")]
+    body = [part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+    for part in body:
+        if isinstance(part, ast.FunctionDef) and len(part.body) > 1 and ast.get_docstring(part) is not None:
+            part.body = part.body[1:]
+    return ast.ClassDef(
+        name=node.name, bases=node.bases, keywords=node.keywords, body=body or [ast.Pass()],
+        decorator_list=node.decorator_list, type_params=[],
+    )  # fmt: skip
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Names of the module that a statement uses: not its own arguments and locals."""
+    found: set[str] = set()
+    tables = [symtable.symtable(ast.unparse(node), "problem.py", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        top = table.get_type() == "module"
+        found |= {s.get_name() for s in table.get_symbols() if s.is_global() or (top and s.is_referenced())}
+    return found
+
+
+def _binds(node: ast.stmt) -> set[str]:
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        return {node.name}
+    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def shape_text(shape: tuple[Index, ...]) -> str:
+    text = ", ".join(map(index_text, shape))
+    return f"({text},)" if len(shape) == 1 else f"({text})"

@@ -1,0 +1,251 @@
+"""The small functions that generated kernels call, as text: only what a source uses is put into it."""
+
+from __future__ import annotations
+
+import re
+
+CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
+CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
+CPP_INCLUDES = "#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
+
+_PIECES = {
+    "maximum": """\
+// NaN wins, as in torch.
+template <typename T>
+{device} T maximum(T a, T b) {{
+    return a > b || a != a ? a : b;
+}}
+""",
+    "minimum": """\
+template <typename T>
+{device} T minimum(T a, T b) {{
+    return a < b || a != a ? a : b;
+}}
+""",
+    "Place": """\
+// A value and where it is; of equal ones the first counts, and NaN above all.
+template <typename T>
+struct Place {{
+    T value;
+    int64_t index;
+}};
+
+template <typename T>
+{device} Place<T> larger(Place<T> a, Place<T> b) {{
+    const bool both = a.value == b.value || (a.value != a.value && b.value != b.value);
+    const bool first = both ? a.index < b.index : a.value > b.value || a.value != a.value;
+    return first ? a : b;
+}}
+
+template <typename T>
+{device} Place<T> smaller(Place<T> a, Place<T> b) {{
+    const bool both = a.value == b.value || (a.value != a.value && b.value != b.value);
+    const bool first = both ? a.index < b.index : a.value < b.value || a.value != a.value;
+    return first ? a : b;
+}}
+""",
+    "Moments": """\
+// Mean, sum of squared deviations from it, count: Welford's recurrence, parts joined by Chan's formula.
+template <typename T>
+struct Moments {{
+    T mean, squares, count;
+}};
+
+template <typename T>
+{device} Moments<T> with(Moments<T> seen, T value) {{
+    const T count = seen.count + T(1);
+    const T apart = value - seen.mean;
+    const T mean = seen.mean + apart / count;
+    return {{mean, seen.squares + apart * (value - mean), count}};
+}}
+
+template <typename T>
+{device} Moments<T> joined(Moments<T> a, Moments<T> b) {{
+    const T count = a.count + b.count;
+    if (count == T(0)) {{
+        return a;
+    }}
+    const T apart = b.mean - a.mean;
+    const T share = b.count / count;
+    return {{a.mean + apart * share, a.squares + b.squares + apart * apart * a.count * share, count}};
+}}
+""",
+    "Shifted": """\
+// The maximum and the sum of exponentials shifted by it.
+template <typename T>
+struct Shifted {{
+    T highest, total;
+}};
+
+template <typename T>
+{device} Shifted<T> with(Shifted<T> seen, T value) {{
+    if (value > seen.highest) {{
+        return {{value, seen.total * {exp}(seen.highest - value) + T(1)}};
+    }}
+    return value == -INFINITY ? seen : Shifted<T>{{seen.highest, seen.total + {exp}(value - seen.highest)}};
+}}
+
+template <typename T>
+{device} Shifted<T> joined(Shifted<T> a, Shifted<T> b) {{
+    if (a.highest < b.highest) {{
+        const Shifted<T> swapped = a;
+        a = b;
+        b = swapped;
+    }}
+    return b.highest == -INFINITY ? a : Shifted<T>{{a.highest, a.total + b.total * {exp}(b.highest - a.highest)}};
+}}
+""",
+}
+_HALVES = {
+    "cuda": {
+        "float16": """\
+__device__ __forceinline__ float to_float(__half value) {{ return __half2float(value); }}
+__device__ __forceinline__ void store(__half* to, float value) {{ *to = __float2half(value); }}
+__device__ __forceinline__ float round_to_float16(float value) {{ return __half2float(__float2half(value)); }}
+""",
+        "bfloat16": """\
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) {{ return __bfloat162float(value); }}
+__device__ __forceinline__ void store(__nv_bfloat16* to, float value) {{ *to = __float2bfloat16(value); }}
+__device__ __forceinline__ float round_to_bfloat16(float value) {{ return __bfloat162float(__float2bfloat16(value)); }}
+""",
+    },
+    "cpu": {
+        "float16": """\
+static inline float to_float(_Float16 value) {{ return static_cast<float>(value); }}
+static inline void store(_Float16* to, float value) {{ *to = static_cast<_Float16>(value); }}
+static inline float round_to_float16(float value) {{ return static_cast<float>(static_cast<_Float16>(value)); }}
+""",
+        "bfloat16": """\
+struct bfloat16 {{
+    uint16_t bits;
+}};
+
+static inline float to_float(bfloat16 value) {{
+    const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof(wide));
+    return wide;
+}}
+
+static inline void store(bfloat16* to, float value) {{
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    // Round to nearest even; a NaN keeps its upper half, made quiet.
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    to->bits = static_cast<uint16_t>(value != value ? (bits >> 16) | 0x40u : rounded);
+}}
+
+static inline float round_to_bfloat16(float value) {{
+    bfloat16 narrow;
+    store(&narrow, value);
+    return to_float(narrow);
+}}
+""",
+    },
+}
+_ROUND = {
+    "int8": "static_cast<int8_t>", "uint8": "static_cast<uint8_t>", "int16": "static_cast<int16_t>",
+}  # fmt: skip
+_SHUFFLES = {
+    "Place": """\
+template <typename T>
+__device__ Place<T> across(Place<T> mine, int step) {{
+    return {{across(mine.value, step), across(mine.index, step)}};
+}}
+""",
+    "Moments": """\
+template <typename T>
+__device__ Moments<T> across(Moments<T> mine, int step) {{
+    return {{across(mine.mean, step), across(mine.squares, step), across(mine.count, step)}};
+}}
+""",
+    "Shifted": """\
+template <typename T>
+__device__ Shifted<T> across(Shifted<T> mine, int step) {{
+    return {{across(mine.highest, step), across(mine.total, step)}};
+}}
+""",
+}
+_ACROSS = """\
+// The value of the lane whose number differs in the bit `step`.
+template <typename T>
+__device__ T across(T mine, int step) {{
+    return __shfl_xor_sync(0xffffffffu, mine, step);
+}}
+"""
+_WARP_FOLD = """\
+template <typename T, typename Join>
+__device__ T warp_fold(T value, Join join) {{
+    for (int step = 16; step > 0; step /= 2) {{
+        value = join(value, across(value, step));
+    }}
+    return value;
+}}
+"""
+_BLOCK_FOLD = """\
+// Every thread of the block gets the fold of all their values. The block is of whole warps.
+template <typename T, typename Join>
+__device__ T block_fold(T value, T identity, Join join) {{
+    __shared__ T partial[32];
+    const int lane = threadIdx.x % 32;
+    value = warp_fold(value, join);
+    __syncthreads();  // the fold before this one has been read
+    if (lane == 0) {{
+        partial[threadIdx.x / 32] = value;
+    }}
+    __syncthreads();
+    return warp_fold(lane < blockDim.x / 32 ? partial[lane] : identity, join);
+}}
+"""
+_BLOCK_SCAN = """\
+// The fold of the values of the threads before this one; `total` becomes that of the whole block.
+template <typename T, typename Join>
+__device__ T block_scan(T value, T identity, T* total, Join join) {{
+    __shared__ T partial[32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    for (int step = 1; step < 32; step *= 2) {{
+        const T before = __shfl_up_sync(0xffffffffu, value, step);
+        value = lane >= step ? join(before, value) : value;
+    }}
+    __syncthreads();  // the scan before this one has been read
+    if (lane == 31) {{
+        partial[warp] = value;
+    }}
+    __syncthreads();
+    T before = identity, all = identity;
+    for (int other = 0; other < warps; ++other) {{
+        before = other < warp ? join(before, partial[other]) : before;
+        all = join(all, partial[other]);
+    }}
+    *total = all;
+    const T left = __shfl_up_sync(0xffffffffu, value, 1);
+    return lane > 0 ? join(before, left) : before;
+}}
+"""
+
+
+def prelude(device: str, body: str) -> str:
+    """Includes and every function that `body` calls."""
+    qualifier = "__device__ __forceinline__" if device == "cuda" else "static inline"
+    found = []
+    for name, text in _HALVES[device].items():
+        word = {"float16": "__half" if device == "cuda" else "_Float16"}.get(name, "bfloat16")
+        if word in body or f"round_to_{name}" in body:
+            found.append(text.format())
+    for name, cast in _ROUND.items():
+        if f"round_to_{name}(" in body:
+            found.append(
+                f"template <typename T>\n{qualifier} int32_t round_to_{name}(T value) {{ return {cast}(value); }}\n"
+            )
+    pieces = [name for name in _PIECES if re.search(rf"\b{name}\b", body)]
+    found += [_PIECES[name].format(device=qualifier, exp="exp" if device == "cuda" else "std::exp") for name in pieces]
+    if device == "cuda" and re.search(r"\b(warp_fold|block_fold)\b", body):
+        found.append(_ACROSS.format())
+        found += [_SHUFFLES[name].format() for name in pieces if name in _SHUFFLES]
+        found.append(_WARP_FOLD.format())
+        if "block_fold" in body:
+            found.append(_BLOCK_FOLD.format())
+    if device == "cuda" and "block_scan" in body:
+        found.append(_BLOCK_SCAN.format())
+    halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
+    return (halves + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)

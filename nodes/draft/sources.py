@@ -1,0 +1,165 @@
+"""A native source: the prelude, one kernel after another, each with its C entry point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .emit import Emitter
+from .index import index_is_divided
+from .partition import ROW, TILE, Kernel, Partition
+from .prelude import prelude
+from .printing import index_text
+from .tiles import TileEmitter
+
+MOST_BLOCKS = 8192
+"""Blocks of 256 threads, each thread a loop: enough for any device, few enough that starting them costs little."""
+
+
+@dataclass(frozen=True)
+class Native:
+    """One kernel of a candidate: its C entry point, what it is called with, its text."""
+
+    name: str
+    arguments: list[str]
+    text: str
+    summary: str
+    scalars: list[str]
+    """Those arguments that are numbers of the call, passed as double."""
+
+
+def natives(partition: Partition, device: str) -> list[Native]:
+    return [native(step, partition, device) for step in partition.steps if isinstance(step, Kernel)]
+
+
+def source(kernels: list[Native], device: str) -> str:
+    body = "\n".join(kernel.text for kernel in kernels)
+    return prelude(device, body) + "\n" + body
+
+
+def native(kernel: Kernel, partition: Partition, device: str) -> Native:
+    summary = _summary(kernel)
+    if kernel.layout == TILE:
+        tiles = TileEmitter(kernel, partition, device)
+        return Native(kernel.name, tiles.arguments(), _tiles(kernel, tiles, summary), summary, [])
+    emitter = Emitter(kernel, partition, device)
+    text = _cuda(kernel, emitter, summary) if device == "cuda" else _cpp(kernel, emitter, summary)
+    return Native(kernel.name, emitter.arguments(), text, summary, [name for name, _ in emitter.scalars()])
+
+
+def _summary(kernel: Kernel) -> str:
+    """Its operators in order and the space of its loops."""
+    operators = list(dict.fromkeys(member.definition.origin for member in kernel.members))
+    inner = " x ".join(index_text(end) for _, end in kernel.inner)
+    space = f"{index_text(kernel.rows)} rows of {inner}" if inner else f"{index_text(kernel.rows)} elements"
+    return f"{', '.join(operators)}: {space}"
+
+
+def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
+    parameters = tiles.parameters()
+    if tiles.device == "cpu":
+        head = [f"// {summary}", f'extern "C" void {kernel.name}(', f"    {', '.join(parameters)}) {{"]
+        return "\n".join([*head, *tiles.cpp(), "}", ""])
+    restricted = [p.replace("* ", "* __restrict__ ", 1) for p in parameters]
+    name = f"{kernel.name}_kernel"
+    return "\n".join(
+        [
+            f"// {summary}",
+            f"__global__ void {name}(",
+            f"    {', '.join(restricted)}) {{",
+            *tiles.cuda(),
+            "}",
+            "",
+            f'extern "C" void {kernel.name}(',
+            f"    {', '.join([*parameters, 'cudaStream_t stream'])}) {{",
+            *tiles.cuda_launch(name, ", ".join(tiles.arguments())),
+            "}",
+            "",
+        ]
+    )
+
+
+def _cpp(kernel: Kernel, emitter: Emitter, summary: str) -> str:
+    body = emitter.body(2)
+    work = index_text(kernel.rows * kernel.length)
+    return "\n".join(
+        [
+            f"// {summary}",
+            f'extern "C" void {kernel.name}(',
+            f"    {', '.join(emitter.parameters())}) {{",
+            f"#pragma omp parallel for if (({work}) > 32768)",
+            f"    for (int64_t {kernel.row_name} = 0; {kernel.row_name} < {index_text(kernel.rows)}; ++{kernel.row_name}) {{",
+            *body,
+            "    }",
+            "}",
+            "",
+        ]
+    )  # fmt: skip
+
+
+def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
+    body_probe = emitter.parameters()
+    parameters = [p.replace("* ", "* __restrict__ ", 1) if not emitter.aliased else p for p in body_probe]
+    narrow = kernel.layout != ROW and index_is_divided(emitter.indices())
+    emitter.wide = "Index" if narrow else "int64_t"
+    body = emitter.body(2)
+    rows = index_text(kernel.rows)
+    if kernel.layout != ROW:
+        first, step = "blockIdx.x * blockDim.x + threadIdx.x", "gridDim.x * blockDim.x"
+    elif emitter.is_short and kernel.scan is None:
+        first, step = "blockIdx.x * blockDim.y + threadIdx.y", "gridDim.x * blockDim.y"
+    else:
+        first, step = "blockIdx.x", "gridDim.x"
+    wide = emitter.wide
+    first = first.replace("blockIdx.x *", f"static_cast<{wide}>(blockIdx.x) *")
+    step = step.replace("gridDim.x *", f"static_cast<{wide}>(gridDim.x) *")
+    names = ", ".join(emitter.arguments())
+    return "\n".join(
+        [
+            f"// {summary}",
+            *(["template <typename Index>"] if narrow else []),
+            f"__global__ void {kernel.name}_kernel(",
+            f"    {', '.join(parameters)}) {{",
+            f"    for ({wide} {kernel.row_name} = {first}; {kernel.row_name} < {rows}; {kernel.row_name} += {step}) {{",
+            *body,
+            "    }",
+            "}",
+            "",
+            f'extern "C" void {kernel.name}(',
+            f"    {', '.join([*body_probe, 'cudaStream_t stream'])}) {{",
+            *_launch(kernel, emitter, rows, names, narrow),
+            "}",
+            "",
+        ]
+    )
+
+
+def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: bool) -> list[str]:
+    name = f"{kernel.name}_kernel"
+    lines = [f"    const int64_t rows = {rows};"]
+    if kernel.layout != ROW:
+        lines.append("    const int threads = 256;")
+        lines.append("    const int64_t wanted = (rows + threads - 1) / threads;")
+        lines.append(f"    const int blocks = static_cast<int>(wanted < {MOST_BLOCKS} ? wanted : {MOST_BLOCKS});")
+        if not narrow:
+            return [*lines, f"    {name}<<<blocks, threads, 0, stream>>>({names});"]
+        largest = emitter.largest()
+        lines.append(
+            f"    // Divisions of 32 bits are several times cheaper; {MOST_BLOCKS} * 256 is a thread's stride."
+        )
+        lines.append(
+            f"    if ({' && '.join(f'{index_text(size)} < INT32_MAX - {MOST_BLOCKS * 256}' for size in largest)}) {{"
+        )
+        lines.append(f"        {name}<int><<<blocks, threads, 0, stream>>>({names});")
+        lines.append("    } else {")
+        lines.append(f"        {name}<int64_t><<<blocks, threads, 0, stream>>>({names});")
+        return [*lines, "    }"]
+    if emitter.is_short and kernel.scan is None:
+        lines.append("    const dim3 threads(32, 8);")
+        lines.append("    const int64_t wanted = (rows + 7) / 8;")
+    else:
+        length = emitter.partition.program.estimate(kernel.length)
+        threads = 1024 if length >= 16384 else 512 if length >= 4096 else 256
+        lines.append(f"    const int threads = {threads};")
+        lines.append("    const int64_t wanted = rows;")
+    lines.append("    const int blocks = static_cast<int>(wanted < (1 << 20) ? wanted : 1 << 20);")
+    return [*lines, f"    {name}<<<blocks, threads, 0, stream>>>({names});"]

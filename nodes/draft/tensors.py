@@ -1,0 +1,295 @@
+"""Tensors of a draft: what is in memory, what is only a formula yet, and what computes each.
+
+A `Value` is a shape with a function from a position to an `Expr`. It costs nothing until `Program.realise` gives it a
+`Buffer`; until then whoever reads it computes it. Views change positions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from .expressions import COMPUTED, Expr, cast, make
+from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten
+
+Position = Sequence[Index]
+
+
+class NoDraft(Exception):
+    """There is no draft of this module; the text is one sentence that names the operator."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Contiguous memory of a shape. `text` is what the candidate's Python code calls it."""
+
+    name: str
+    shape: tuple[Index, ...]
+    dtype: torch.dtype
+    text: str = ""
+    written_by: Definition | Library | None = None
+
+    @property
+    def elements(self) -> Index:
+        return product(self.shape)
+
+
+@dataclass(eq=False)
+class Definition:
+    """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
+
+    `map`: out[position] = element(position). A fold (`sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all`, `welford`: mean
+    and sum of squared deviations, `softmax`: maximum and sum of exponentials shifted by it): outs[...][kept axes]. `product`: a sum of products along
+    the last axis, of matrices. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
+    """
+
+    order: int
+    kind: str
+    ranges: tuple[Index, ...]
+    reduced: frozenset[int]
+    element: Callable[[Position], Expr]
+    outs: list[Buffer]
+    origin: str
+    """The operator that asked for it, for names and comments."""
+    type: str = "float"
+    exclusive: bool = False
+    backwards: bool = False
+
+    @property
+    def kept(self) -> list[int]:
+        return [axis for axis in range(len(self.ranges)) if axis not in self.reduced]
+
+
+@dataclass(eq=False)
+class Library:
+    """A call of torch that stays one. `text` is the expression; `outs` what it returns, None where nobody wants it."""
+
+    order: int
+    text: str
+    reads: list[Buffer]
+    outs: list[Buffer | None]
+    origin: str
+    single: bool = True
+    contiguous: list[bool] = field(default_factory=list)
+    """For each out: whether torch is sure to return it contiguous."""
+
+
+@dataclass(eq=False)
+class Value:
+    shape: tuple[Index, ...]
+    dtype: torch.dtype
+    formula: Callable[[Position], Expr] | None
+    order: int
+    origin: str
+    buffer: Buffer | None = None
+    strides: tuple[Index, ...] = ()
+    offset: Index = sympy.S.Zero
+    _computed: dict[tuple, Expr] = field(default_factory=dict)
+
+    def at(self, position: Position) -> Expr:
+        """The element at a position, in its computed type."""
+        if self.buffer is None:
+            assert self.formula is not None
+            key = tuple(position)
+            if key not in self._computed:
+                self._computed[key] = self.formula(position)
+            return self._computed[key]
+        place = joined(self.offset + sympy.Add(*(p * s for p, s in zip(position, self.strides, strict=True))))
+        return make("load", self.buffer, place, type=COMPUTED[self.dtype])
+
+    @property
+    def type(self) -> str:
+        return COMPUTED[self.dtype]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a buffer as it lies in memory."""
+        return (
+            self.buffer is not None
+            and self.offset == 0
+            and self.strides == strides_of(self.shape)
+            and sympy.expand(self.buffer.elements - product(self.shape)) == 0
+        )
+
+
+class Program:
+    """Everything that a forward pass does, as far as it is known."""
+
+    def __init__(self, hints: dict[sympy.Symbol, int]) -> None:
+        self.hints = hints
+        self.device = "cuda"
+        self.ranges = Ranges()
+        self.definitions: list[Definition] = []
+        self.libraries: list[Library] = []
+        self.buffers: list[Buffer] = []
+        self.helpers: dict[str, str] = {}
+        """Python functions that calls of torch go through, by name."""
+        self.own_products = False
+        """Whether matrix products and convolutions become kernels of our own too."""
+        self.operator = ""
+        """The operator that is being lowered: what folds are named after."""
+        self._order = 0
+        self.names: set[str] = set()
+
+    def next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def estimate(self, size: Index | int) -> int:
+        return estimate(size, self.hints)
+
+    def reserve(self, names) -> None:
+        """Names that mean something else already."""
+        self.names.update(names)
+
+    def name(self, wanted: str) -> str:
+        """`wanted`, or it with a number where it is taken."""
+        wanted = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_").lower() or "value"
+        if wanted[0].isdigit():
+            wanted = "v" + wanted
+        name, count = wanted, 1
+        while name in self.names:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.names.add(name)
+        return name
+
+    def allocate(self, shape, dtype: torch.dtype, wanted: str) -> Buffer:
+        name = self.name(wanted)
+        buffer = Buffer(name, tuple(map(number, shape)), dtype, text=name)
+        self.buffers.append(buffer)
+        return buffer
+
+    def formula(self, shape, dtype: torch.dtype, function: Callable[[Position], Expr], origin: str) -> Value:
+        return Value(tuple(map(number, shape)), dtype, function, self.next_order(), origin)
+
+    def whole(self, buffer: Buffer, order: int | None = None, origin: str = "") -> Value:
+        return Value(
+            buffer.shape, buffer.dtype, None, self.next_order() if order is None else order, origin, buffer,
+            strides_of(buffer.shape),
+        )  # fmt: skip
+
+    def strided(self, value: Value, shape, strides, offset: Index) -> Value:
+        """A view of the buffer that `value` views."""
+        return Value(
+            tuple(map(number, shape)), value.dtype, None, self.next_order(), value.origin, value.buffer,
+            tuple(map(number, strides)), sympy.expand(offset),
+        )  # fmt: skip
+
+    def realise(self, value: Value) -> Buffer:
+        """The buffer that holds exactly this value, contiguous; made where there is none yet. Later readers load from it."""
+        if value.is_whole:
+            assert value.buffer is not None
+            return value.buffer
+        source = value.formula
+        if source is None:
+            source = Value(
+                value.shape, value.dtype, None, value.order, value.origin, value.buffer, value.strides, value.offset
+            ).at
+        buffer = self.allocate(value.shape, value.dtype, value.origin)
+        definition = Definition(
+            value.order, "map", value.shape, frozenset(), source, [buffer], value.origin, value.type
+        )
+        buffer.written_by = definition
+        self.definitions.append(definition)
+        value.buffer, value.strides, value.offset = buffer, strides_of(value.shape), sympy.Integer(0)
+        return buffer
+
+    def fold(
+        self,
+        kind: str,
+        source: Value,
+        axes,
+        dtypes: list[torch.dtype],
+        element: Callable[[Position], Expr] | None = None,
+    ) -> list[Value]:
+        """Folds the axes of `source` away (see Definition); the results have the kept axes only.
+
+        `element` says what is folded where that is not the source's value itself.
+        """
+        reduced = frozenset(axis % len(source.shape) for axis in axes) if source.shape else frozenset()
+        kept = [size for axis, size in enumerate(source.shape) if axis not in reduced]
+        order = self.next_order()
+        origin = self.operator or source.origin
+        outs = [self.allocate(kept, dtype, f"{origin}_{kind}") for dtype in dtypes]
+        definition = Definition(
+            order, kind, source.shape, reduced, element or source.at, outs, origin,
+            COMPUTED[dtypes[0]] if kind not in ("argmax", "argmin") else source.type,
+        )  # fmt: skip
+        self.definitions.append(definition)
+        for out in outs:
+            out.written_by = definition
+        return [self.whole(out, order, origin) for out in outs]
+
+    def multiply(self, ranges, element: Callable[[Position], Expr], dtype: torch.dtype, shape) -> Value:
+        """A product of matrices of our own: over (*batch, rows, columns, depth), the last one summed."""
+        order = self.next_order()
+        out = self.allocate(shape, dtype, self.operator)
+        ranges = tuple(map(number, ranges))
+        last = frozenset({len(ranges) - 1})
+        definition = Definition(order, "product", ranges, last, element, [out], self.operator, COMPUTED[dtype])
+        out.written_by = definition
+        self.definitions.append(definition)
+        return self.whole(out, order, self.operator)
+
+    def scan(self, kind: str, source: Value, axis: int, dtype: torch.dtype, exclusive: bool, backwards: bool) -> Value:
+        order = self.next_order()
+        origin = self.operator or source.origin
+        out = self.allocate(source.shape, dtype, origin)
+
+        def element(position: Position) -> Expr:
+            return cast(source.at(position), COMPUTED[dtype])
+
+        definition = Definition(
+            order, kind, source.shape, frozenset({axis % len(source.shape)}), element, [out], origin,
+            COMPUTED[dtype], exclusive, backwards,
+        )  # fmt: skip
+        out.written_by = definition
+        self.definitions.append(definition)
+        return self.whole(out, order, origin)
+
+    def reshape(self, value: Value, shape) -> Value:
+        """The same elements in another shape."""
+        shape = tuple(map(number, shape))
+        if shape == value.shape:
+            return value
+        if value.buffer is not None:
+            strides = viewed_strides(value.shape, value.strides, shape)
+            if strides is not None:
+                return self.strided(value, shape, strides, value.offset)
+
+        def formula(position: Position) -> Expr:
+            return value.at(unflatten(flatten(position, shape), value.shape, self.ranges))
+
+        return self.formula(shape, value.dtype, formula, value.origin)
+
+
+def viewed_strides(old_shape, old_strides, new_shape) -> list[Index] | None:
+    """Strides with which the new shape views the same memory, or None where that needs a copy (row-major order)."""
+    chunks: list[tuple[Index, Index]] = []  # (elements, stride of the last one), innermost last
+    for size, stride in zip(old_shape, old_strides, strict=True):
+        if size == 1:
+            continue
+        if chunks and sympy.expand(chunks[-1][1] - size * stride) == 0:
+            chunks[-1] = (sympy.expand(chunks[-1][0] * size), stride)
+        else:
+            chunks.append((size, stride))
+    strides: list[Index] = []
+    left, step = sympy.Integer(1), sympy.Integer(1)
+    for size in reversed(new_shape):
+        if size == 1:
+            strides.append(step)
+            continue
+        if left == 1:
+            if not chunks:
+                return None
+            left, step = chunks.pop()
+        rest = sympy.cancel(left / size)
+        if rest.as_numer_denom()[1] != 1 or (rest.is_number and not rest.is_Integer):
+            return None
+        strides.append(step)
+        left, step = rest, sympy.expand(step * size)
+    return list(reversed(strides)) if left == 1 and not chunks else None

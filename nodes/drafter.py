@@ -1,0 +1,56 @@
+"""Agent: the first candidate of a problem, built and checked like any; bounded repairs."""
+
+from __future__ import annotations
+
+import time
+
+from langgraph.runtime import Runtime
+
+from nodes.coder import failure
+from nodes.context import Context
+from nodes.roles import DraftAnswer, DraftRequest, Plan
+from nodes.state import Draft, Settings, State
+
+PLAN = "draft"
+
+
+def drafter(state: State, runtime: Runtime[Context]) -> dict:
+    """Asks until a draft passes, no more than `repairs` times again. Without one the run optimises nothing: that is said."""
+    context, settings = runtime.context, state["settings"]
+    began = time.monotonic()
+    plan = Plan(id=PLAN, title="the module as kernels", steps=("draft",))
+    draft = Draft(plan=plan)
+    for repair in range(1 + settings.repairs):
+        answer = _answer(draft, repair, settings, context, state)
+        if not answer.source.strip():
+            draft = draft.model_copy(update={"refused": answer.reason or "the drafter gave no source and no reason"})
+            break
+        candidate = context.store.put(answer.source)
+        if candidate == draft.candidate:
+            draft = draft.model_copy(update={"refused": "the drafter returned the source unchanged"})
+            break
+        build = context.evaluator.build(candidate)
+        verdict = context.evaluator.verify(build)
+        update = {"candidate": candidate, "build": build, "verdict": verdict, "repairs": repair, "notes": answer.notes}
+        draft = draft.model_copy(update=update)
+        if verdict.passed or settings.draft:
+            break
+        context.say("repair", f"the draft: {verdict.outcome}: {(verdict.reason or 'no reason').splitlines()[0]}")
+    if draft.refused:
+        context.say("drafter", f"no draft: {draft.refused}")
+    return {"draft": draft.model_copy(update={"seconds": time.monotonic() - began})}
+
+
+def _answer(draft: Draft, repair: int, settings: Settings, context: Context, state: State) -> DraftAnswer:
+    if settings.draft:
+        return DraftAnswer(source=context.store.get(settings.draft), notes=("given by the person",))
+    return context.policies["drafter"].drafter(
+        DraftRequest(
+            spec=context.visible_spec(state),
+            device=context.evaluator.facts,
+            problem=context.store.get(settings.source),
+            source=context.store.get(draft.candidate) if draft.candidate else "",
+            failure=failure(draft) if draft.candidate else "",
+            repair=repair,
+        )
+    )

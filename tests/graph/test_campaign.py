@@ -1,0 +1,192 @@
+"""A campaign: killed at any moment and started again it repeats nothing; what cannot be worked on is counted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graph import campaign as campaigns
+from graph.campaign import Campaign, asked_for, entry_id
+from graph.runs import RunError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROBLEMS = ("1_Fast.py", "2_Unfit.py", "3_Slow.py", "4_Wrong.py")
+WORK = """
+import os, signal, sys
+from pathlib import Path
+from graph import campaign as campaigns
+from graph.choices import Choice
+from graph.session import Door
+from kernels.catalog import Kernel, KernelError
+from kernels.spec import Spec
+from harness.store import digest
+from tests.graph.doubles import *
+
+folder, death = Path(sys.argv[1]), sys.argv[2]
+SCRIPTS = {
+    "1_Fast": {0: ["speed 1.5"], 1: ["speed 2.0"]},
+    "3_Slow": {0: ["speed 0.5"], 1: ["speed 0.7"]},
+    "4_Wrong": {0: [["incorrect", "compile error"]], 1: ["incorrect"]},
+}
+
+def die(moment):
+    if moment == death:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Mortal(Script):
+    def __init__(self, name, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.title = name
+
+    def drafter(self, request):
+        die(f"drafting {self.title}")
+        return super().drafter(request)
+
+    def coder(self, request):
+        die(f"coding {self.title}")
+        return super().coder(request)
+
+def choose(path, run_id):
+    if "Unfit" in path.stem:
+        raise KernelError(f"{path} cannot be imported: it exits")
+    spec = SPEC.model_copy(update={"problem": True})
+    made = settings(run_id, kernel=str(path), rounds=1, repairs=1)
+    return Choice(Kernel(spec, path), made, BASELINE)
+
+def opened(run, record, state, say):
+    name = Path(record.settings.kernel).stem
+    return paper_context(Mortal(name, SCRIPTS[name]))(run, record, state, say)
+
+class Watcher:
+    def front(self, name):
+        die(f"before {name}")
+        return Silent()
+
+    def ended(self, entry):
+        die(f"after {entry.id}")
+
+whole = campaigns.write_atomically
+def write(path, text):
+    if path.parent.name == "entries":
+        die(f"unwritten {path.stem}")
+    whole(path, text)
+campaigns.write_atomically = write
+
+paths = [folder / "level1" / name for name in ("1_Fast.py", "2_Unfit.py", "3_Slow.py", "4_Wrong.py")]
+found = campaigns.Campaign(folder / "runs", "c")
+found.begin(campaigns.asked_for("c", str(folder), "cpu", ["--rounds", "1"], paths))
+with found.lock():
+    assert found.work(campaigns.Plan(choose, lambda runs: Door(runs, opened), nobody), Watcher())
+"""
+
+
+def work(folder: Path, death: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "level1").mkdir(parents=True, exist_ok=True)
+    for name in PROBLEMS:
+        (folder / "level1" / name).write_text(f"# {name}\n")
+    command = [sys.executable, "-c", WORK, str(folder), death]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
+def said(folder: Path) -> dict:
+    """The summary without times, and how often anything was evaluated."""
+    found = json.loads((folder / "runs" / "c" / "summary.json").read_text())
+    for line in found["page"]["lines"]:
+        line.pop("seconds")
+        line["reason"] = line["reason"].replace(str(folder), "FOLDER")
+    logs = sorted((folder / "runs" / "c" / "runs").glob("*/evaluations.log"))
+    counts = {log.parent.name: sorted(log.read_text().splitlines()) for log in logs}
+    return {"lines": found["page"]["lines"], "tables": found["tables"], "evaluations": counts}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    folder = tmp_path_factory.mktemp("unbroken")
+    done = work(folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return said(folder)
+
+
+def test_every_problem_ends_in_a_result_or_a_reason(unbroken: dict):
+    ended = [(line["id"], line["state"], line["outcome"]) for line in unbroken["lines"]]
+    assert ended == [
+        ("l1-001-Fast", "done", "PASSED"),
+        ("l1-002-Unfit", "unfit", ""),
+        ("l1-003-Slow", "done", "PASSED"),
+        ("l1-004-Wrong", "done", "INCORRECT"),
+    ]
+    assert "it exits" in unbroken["lines"][1]["reason"]
+    whole = unbroken["tables"][0]
+    assert (whole["problems"], whole["correct_rate"], whole["fast"]["0.5"], whole["fast"]["1"]) == (4, 0.5, 0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        "before l1-001-Fast", "drafting 1_Fast", "coding 1_Fast", "unwritten l1-001-Fast", "after l1-001-Fast",
+        "unwritten l1-002-Unfit", "coding 3_Slow", "unwritten l1-004-Wrong", "after l1-004-Wrong",
+    ],
+)  # fmt: skip
+def test_killed_and_started_again_it_ends_as_the_unbroken_one(unbroken: dict, death: str, tmp_path: Path):
+    assert work(tmp_path, death).returncode == -signal.SIGKILL
+    again = work(tmp_path)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert said(tmp_path) == unbroken
+
+
+def test_a_finished_campaign_does_nothing_again(tmp_path: Path):
+    assert work(tmp_path).returncode == 0
+    before = said(tmp_path)
+    assert work(tmp_path, "before l1-001-Fast").returncode == 0  # it never comes to that
+    assert said(tmp_path) == before
+
+
+def test_another_command_of_that_name_is_refused(tmp_path: Path):
+    path = tmp_path / "level1" / "1_A.py"
+    found = Campaign(tmp_path, "c")
+    found.begin(asked_for("c", "s", "cpu", ["--rounds", "1"], [path]))
+    with pytest.raises(RunError, match="with other options"):
+        found.begin(asked_for("c", "s", "cpu", ["--rounds", "2"], [path]))
+    with pytest.raises(RunError, match="with other problems"):
+        found.begin(asked_for("c", "s", "cpu", ["--rounds", "1"], [path, path.with_name("2_B.py")]))
+    found.begin(asked_for("c", "s", "cpu", ["--rounds", "1"], [path]))
+
+
+def test_two_processes_do_not_share_a_campaign(tmp_path: Path):
+    found = Campaign(tmp_path, "c")
+    found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "1_A.py"]))
+    code = "import sys; from pathlib import Path; from graph.campaign import Campaign\nwith Campaign(Path(sys.argv[1]), 'c').lock(): pass"
+    with found.lock():
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True
+        )
+    assert done.returncode == 1 and "being worked on by another process" in done.stderr
+
+
+def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):
+    def choose(path: Path, _run_id: str):
+        raise ZeroDivisionError("a defect")
+
+    class Quiet:
+        def front(self, _name):
+            return None
+
+        def ended(self, entry):
+            pass
+
+    found = Campaign(tmp_path, "c")
+    found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "level1" / "1_A.py", tmp_path / "level1" / "2_B.py"]))
+    assert found.work(campaigns.Plan(choose, lambda runs: None, lambda *_: None), Quiet())
+    assert [(entry.state, "ZeroDivisionError: a defect" in entry.reason) for entry in found.entries()] == [
+        ("failed", True)
+    ] * 2
+
+
+def test_names_of_runs_are_those_of_files():
+    assert entry_id(Path("/s/level2/7_Conv ReLU (x).py")) == "l2-007-Conv-ReLU-x"
+    assert entry_id(Path("/s/mine.py")) == "l0-000-mine"

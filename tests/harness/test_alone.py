@@ -1,0 +1,44 @@
+"""A candidate taken out of Astrolabe runs by itself, in a process that knows nothing of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.alone import standalone
+
+CANDIDATE = '''"""Twice its input."""
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+CPP_SOURCE = r"""
+#include <cstdint>
+extern "C" void twice(const float* x, float* out, int64_t n) { for (int64_t i = 0; i < n; ++i) out[i] = 2 * x[i]; }
+"""
+native = load_native(globals())
+
+
+class ModelNew(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        native.twice(x, out, x.numel())
+        return out
+'''
+CHECK = "\nx = torch.rand(5, 7)\nassert torch.equal(ModelNew()(x), 2 * x)\nprint('right')\n"
+
+
+def test_it_runs_by_itself(tmp_path: Path):
+    path = tmp_path / "candidate.py"
+    path.write_text(standalone(CANDIDATE) + CHECK)
+    for _ in range(2):  # built, then found
+        environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run([sys.executable, "-I", str(path)], capture_output=True, text=True, env=environment)
+        assert done.stdout == "right\n", done.stderr[-2000:]
+    assert len(list(tmp_path.glob("astrolabe-native-*/*.so"))) == 1
+
+
+def test_what_brings_no_native_code_stays_as_it_is():
+    assert standalone("import torch\n") == "import torch\n"

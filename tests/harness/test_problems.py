@@ -1,0 +1,250 @@
+"""Problems in the box: what they take, hostile files, candidates that are right and wrong, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import degenerate
+from harness.evaluate import Evaluator
+from harness.problems import Problem, open_problem
+from harness.records import Outcome, Verdict
+from harness.store import Store
+from kernels import suites
+from kernels.catalog import KernelError
+
+STARTER = {path.stem.partition("_")[2]: path for path in suites.problems("starter")}
+
+HEAD = "import torch\nfrom torch import nn\n\n\n"
+SMALL = (
+    HEAD
+    + """class Model(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(33))
+        self.by = by
+
+    def forward(self, x):
+        return torch.tanh(x * self.weight) * self.by
+
+
+def get_inputs():
+    return [torch.randn(64, 33)]
+
+
+def get_init_inputs():
+    return [2.0]
+"""
+)
+NATIVE = '''
+CPP_SOURCE = r"""
+#include <cmath>
+#include <cstdint>
+extern "C" void scaled(const float* x, const float* weight, float* out, int64_t rows, int64_t width, float by) {
+  for (int64_t i = 0; i < rows * width; ++i) out[i] = std::tanh(x[i] * weight[i % width]) * by;
+}
+"""
+native = load_native(globals())
+
+
+class ModelNew(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(33))
+        self.by = by
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        native.scaled(x, self.weight, out, x.shape[0], x.shape[1], self.by)
+        return out
+'''
+HONEST = HEAD + NATIVE
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[str], Problem]]:
+    found: list[Problem] = []
+
+    def open_(text: str) -> Problem:
+        path = tmp_path / f"problem{len(found)}.py"
+        path.write_text(text)
+        found.append(open_problem(path, "cpu"))
+        return found[-1]
+
+    yield open_
+    for problem in found:
+        problem.close()
+
+
+def judged(problem: Problem, source: str, folder: Path, *, held_out: bool = False, own: str = "some") -> Verdict:
+    with Evaluator(problem, "cpu", Store(folder / "store"), own_kernels=own) as evaluator:
+        return evaluator.verify(evaluator.build(evaluator.store.put(source)), held_out=held_out)
+
+
+# --- what a problem takes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "sizes", "fp64", "random"),
+    [
+        ("Cross_entropy", [("ordinary", True), ("integers:0:1000", True)], True, True, False),
+        ("Upper_triangular_matmul", [("given", True), ("given", False)], True, True, False),
+        ("Linear_dropout", [("ordinary", True)], True, False, True),
+        ("Recurrent_scan", [("ordinary", True), ("given", True)], True, True, False),
+        ("Diagonal_matmul", [("uniform", True), ("uniform", True)], True, True, False),
+    ],
+)
+def test_what_a_problem_takes_is_found_by_trying(name, inputs, sizes, fp64, random):
+    problem = open_problem(STARTER[name], "cpu")
+    found = problem.description
+    problem.close()
+    assert found is not None
+    assert [(one.values[0], one.leading) for one in found.inputs] == inputs
+    assert (bool(found.sizes), found.fp64, found.random) == (sizes, fp64, random)
+
+
+def test_problems_of_the_starter_suite_pass_as_they_are(tmp_path: Path):
+    """The eager module is a candidate like any other: a harness that refuses it would refuse what is right."""
+    for name in ("Cross_entropy", "Recurrent_scan", "Embedding_mean_norm", "Linear_dropout"):
+        with Evaluator(open_problem(STARTER[name], "cpu"), "cpu", Store(tmp_path / name)) as evaluator:
+            build = evaluator.build(evaluator.store.put(STARTER[name].read_text()))
+            for held_out in (False, True):
+                verdict = evaluator.verify(build, held_out=held_out)
+                assert verdict.passed, (name, held_out, verdict.reason)
+
+
+# --- hostile problem files ---------------------------------------------------------------------------------------------
+
+MODEL = (
+    HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n\n\ndef get_inputs():\n    {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "import os\nos._exit(3)\n\nclass Model:\n    pass\n\ndef get_inputs():\n    return []\n",
+            "exited with code 3",
+        ),
+        ("class Model:\n    pass\n\ndef get_inputs():\n    return []\n", "no torch.nn.Module"),
+        ("Model = 3\nclass Model_:\n    pass\n", "is no problem"),
+        ("class Model(\n\ndef get_inputs():\n    pass\n", "cannot be imported"),
+        (MODEL.format("return torch.rand(4, 4)"), "not a list of arguments"),
+        (MODEL.format("return [torch.rand(0, 4)]"), "empty tensor"),
+        (MODEL.format("return [torch.rand(1 << 44)]"), "cannot be imported"),
+        (MODEL.format("return [torch.rand(4, dtype=torch.complex64)]"), "not supported"),
+        (MODEL.format("return [object()]"), "neither a tensor"),
+        (MODEL.format("return [torch.rand(int(torch.randint(2, 9, (1,))), 4)]"), "other shapes"),
+        (MODEL.format("import socket\n    socket.create_connection(('1.1.1.1', 53), 2)"), "cannot be imported"),
+        (MODEL.format("open('/etc/passwd').read()"), "cannot be imported"),
+        (MODEL.format("import subprocess\n    subprocess.run(['true'], check=True)"), "cannot be imported"),
+        (MODEL.format("return [torch.rand(4, 4)]").replace("x + 1", "'text'"), "returns no tensor"),
+        (MODEL.format("return [torch.rand(4, 4)]").replace("x + 1", "x @ x[:3]"), "cannot be imported"),
+        (MODEL.format("raise SystemExit(0)"), "cannot be imported"),
+    ],
+)
+def test_a_hostile_problem_is_one_sentence(text: str, said: str, tmp_path: Path):
+    path = tmp_path / "problem.py"
+    path.write_text(text)
+    with pytest.raises(KernelError, match=said) as error:
+        open_problem(path, "cpu")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_nothing_of_a_problem_runs_here(tmp_path: Path):
+    """Not in this process, and not where it could write beside itself."""
+    path = tmp_path / "problem.py"
+    trace = tmp_path / "trace"
+    path.write_text(
+        SMALL + f"\n\ntry:\n    open({str(trace)!r}, 'w')\nexcept OSError:\n    trace = 1\nimport sys\nsys.here = 1\n"
+    )
+    open_problem(path, "cpu").close()
+    import sys
+
+    assert not trace.exists() and not hasattr(sys, "here")
+
+
+# --- candidates --------------------------------------------------------------------------------------------------------
+
+
+def test_an_honest_candidate_passes_and_is_timed(opened, tmp_path: Path):
+    problem = opened(SMALL)
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        base = evaluator.store.put(problem.text)
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(HONEST)))
+        assert verdict.passed, verdict.reason
+        assert verdict.degenerate == () and any("fp64" in note for note in verdict.notes)
+        assert evaluator.verify(evaluator.build(verdict.candidate), held_out=True).passed
+        measured = evaluator.measure(verdict, baseline=base)
+        assert measured.passed, measured.reason
+        assert measured.suite is not None and measured.timings
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "said"),
+    [
+        (HONEST.replace("* by;", "* by + 1e-3f;"), Outcome.INCORRECT, "output_0"),
+        (HONEST.replace("torch.rand(33)", "torch.randn(33)"), Outcome.INCORRECT, "output_0"),
+        (HONEST.replace("return out", "return out.double()"), Outcome.WRONG_DTYPE, "float64"),
+        (HONEST.replace("return out", "return out[:3]"), Outcome.WRONG_SHAPE, "shape"),
+        (HONEST.replace("return out", "return out, out"), Outcome.WRONG_SHAPE, "2 values"),
+        (HONEST.replace("return out", "x.zero_()\n        return out"), Outcome.INCORRECT, "changed its input"),
+        (HONEST.replace("std::tanh", "std::tahn"), Outcome.COMPILE_ERROR, "tahn"),
+        (HONEST.replace("class ModelNew", "class Model"), Outcome.MISSING_ENTRY, "no class ModelNew"),
+        (HONEST.replace("native.scaled", "native.sclaed"), Outcome.RUNTIME_ERROR, "exports no"),
+        (HONEST.replace("(x, self.weight", "(x.t(), self.weight"), Outcome.RUNTIME_ERROR, "not contiguous"),
+        (HEAD + NATIVE[NATIVE.index("native = ") :], Outcome.RUNTIME_ERROR, "has no CPP_SOURCE"),
+        (HONEST.replace('CPP_SOURCE = r"""', 'CPP_SOURCE = "" + r"""'), Outcome.COMPILE_ERROR, "one plain string literal"),
+        (HONEST + "\nimport os\nos._exit(0)\n", Outcome.RUNTIME_ERROR, "exited with code 0"),
+    ],
+)  # fmt: skip
+def test_a_wrong_candidate_is_called_what_it_is(opened, source: str, outcome: Outcome, said: str, tmp_path: Path):
+    verdict = judged(opened(SMALL), source, tmp_path)
+    assert (verdict.outcome, said in verdict.reason) == (outcome, True), (verdict.outcome, verdict.reason)
+
+
+def test_what_holds_for_the_shipped_size_only_fails_on_held_out_sizes(opened, tmp_path: Path):
+    fixed = HONEST.replace("x.shape[0], x.shape[1]", "64, 33").replace("torch.empty_like(x)", "torch.empty(64, 33)")
+    assert judged(opened(SMALL), fixed, tmp_path / "a").passed
+    verdict = judged(opened(SMALL), fixed, tmp_path / "b", held_out=True)
+    assert verdict.outcome in (Outcome.WRONG_SHAPE, Outcome.RUNTIME_ERROR, Outcome.INCORRECT)
+
+
+def test_own_kernels_all_takes_torch_away_and_some_leaves_it(opened, tmp_path: Path):
+    by_torch = HONEST.replace(
+        "        native.scaled", "        return torch.tanh(x * self.weight) * self.by\n        native.scaled"
+    )
+    assert judged(opened(SMALL), by_torch, tmp_path / "some").passed
+    verdict = judged(opened(SMALL), by_torch, tmp_path / "all", own="all")
+    assert verdict.outcome is Outcome.CHEATED and "torch did the work" in verdict.reason
+    assert judged(opened(SMALL), HONEST, tmp_path / "own", own="all").passed
+
+
+@pytest.mark.parametrize(
+    ("forward", "passes"),
+    [
+        ("torch.relu(x)", ("a copy of an input",)),
+        ("torch.softmax(x, dim=1) * 1e-3", ("zeros", "one constant", "the output of another draw")),
+        ("torch.ones(4) * 3", ("one constant", "the output of another draw")),
+        ("x * 2", ()),
+    ],
+)
+def test_a_degenerate_problem_is_found_by_measuring(opened, forward: str, passes: tuple[str, ...]):
+    text = MODEL.format("return [torch.rand(32, 64)]").replace("x + 1", forward)
+    problem = opened(text)
+    assert degenerate.look(problem, problem.spec.workloads[0], "cpu").passes == passes
+
+
+@pytest.mark.slow
+def test_torch_compile_is_a_baseline(opened, tmp_path: Path):
+    from harness.of_problems import measure_against
+
+    problem = opened(SMALL)
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        evaluator.store.put(problem.text)
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(HONEST)))
+        found = measure_against(evaluator, problem, verdict, "compile")
+        assert "compile" in found.against, found.notes

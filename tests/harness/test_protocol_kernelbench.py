@@ -1,0 +1,134 @@
+"""KernelBench's protocol to the letter, as far as a CPU shows it: seeds, trials, tolerance, rounding, its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness import protocol_kernelbench as protocol
+from harness.evaluate import Evaluator
+from harness.problems import open_problem
+from harness.protocol_kernelbench import KernelBenchResult
+from harness.records import Outcome
+from harness.store import Store
+
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(16))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def get_inputs():
+    return [torch.rand(8, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+HONEST = PROBLEM.partition("\n\ndef get_inputs")[0].replace("class Model", "class ModelNew")
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    folder = tmp_path_factory.mktemp("protocol")
+    (folder / "level1").mkdir()
+    path = folder / "level1" / "7_Scale.py"
+    path.write_text(PROBLEM)
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(folder / "store")) as found:
+        yield found
+
+
+def asked(evaluator: Evaluator, source: str) -> KernelBenchResult:
+    return protocol.evaluate(evaluator, evaluator.kernel, source, timed=5)  # type: ignore[arg-type]
+
+
+def test_the_trials_seeds_are_its_own():
+    torch.manual_seed(42)  # as run_and_check_correctness draws them
+    assert protocol._seeds(5) == [torch.randint(0, 2**32 - 1, (1,)).item() for _ in range(5)]
+
+
+def test_an_honest_candidate(evaluator: Evaluator):
+    found = asked(evaluator, HONEST)
+    assert found.compiled and found.correctness and found.metadata["correctness_trials"] == "(5 / 5)"
+    assert found.runtime == found.runtime_stats["mean"] > 0 and found.runtime_stats["num_trials"] == 5
+    assert found.ref_runtime > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "compiled", "name", "said"),
+    [
+        (("* self.weight", "* self.weight + 1e-3"), True, "correctness_issue", "Output mismatch"),
+        (("* self.weight", "* self.weight * float('nan')"), True, "correctness_issue", "Output mismatch"),
+        (("return x", "return x[:4]"), True, "correctness_issue", "shape mismatch"),
+        (("* self.weight", "* self.weight.double()"), True, "runtime_error", "float64"),
+        (("return x * self.weight", "return x * self.weight, 1"), True, "runtime_error", "no attribute 'shape'"),
+        (("class ModelNew", "class Other"), False, "compilation_error", "no class ModelNew"),
+        (("class ModelNew(", "class ModelNew(("), False, "compilation_error", "error"),
+    ],
+)  # fmt: skip
+def test_what_fails_is_named_as_there(evaluator: Evaluator, change, compiled: bool, name: str, said: str):
+    found = asked(evaluator, HONEST.replace(*change))
+    assert (found.compiled, found.correctness, found.runtime) == (compiled, False, -1.0)
+    assert said in found.metadata[name], found.metadata
+
+
+def test_what_is_within_its_tolerance_passes_there(evaluator: Evaluator):
+    assert asked(evaluator, HONEST.replace("* self.weight", "* self.weight + 9e-5")).correctness
+
+
+def test_a_candidate_cannot_shrink_the_inputs(evaluator: Evaluator):
+    """There it shares a namespace with get_inputs; here it has one of its own."""
+    assert asked(evaluator, HONEST + "\n\ndef get_inputs():\n    raise ValueError\n").correctness
+
+
+def test_statistics_have_three_digits():
+    found = protocol._stats([1.23456, 2.0, 3.0], {"hardware": "h", "device": "cuda:0"})
+    assert found == {
+        "mean": 2.08,
+        "std": 0.723,
+        "min": 1.23,
+        "max": 3.0,
+        "num_trials": 3,
+        "hardware": "h",
+        "device": "cuda:0",
+    }
+
+
+def test_its_files(tmp_path: Path):
+    path = tmp_path / "level1" / "eval_results.json"
+    good = KernelBenchResult(
+        compiled=True, correctness=True, runtime=1.5, runtime_stats={"mean": 1.5}, ref_runtime_stats={"mean": 3.0}
+    )
+    for number in (23, 3, 23):
+        protocol.add_to_results(path, number, good)
+    found = json.loads(path.read_text())
+    assert list(found) == ["3", "23"] and len(found["23"]) == 1
+    assert set(found["3"][0]) == {"sample_id", "compiled", "correctness", "metadata", "runtime", "runtime_stats"}
+    protocol.add_to_baseline(tmp_path / "b.json", 1, "23_Softmax.py", good)
+    assert json.loads((tmp_path / "b.json").read_text()) == {"level1": {"23_Softmax.py": {"mean": 3.0}}}
+
+
+def test_disagreements_have_a_reason():
+    good, bad = (
+        KernelBenchResult(compiled=True, correctness=True),
+        KernelBenchResult(compiled=True, metadata={"runtime_error": "it broke"}),
+    )
+    assert (
+        protocol.disagreement(good, Outcome.PASSED, "", ())
+        == protocol.disagreement(bad, Outcome.INCORRECT, "x", ())
+        == ""
+    )
+    assert "zeros would pass there too" in protocol.disagreement(good, Outcome.INCORRECT, "off", ("zeros",))
+    assert "it broke" in protocol.disagreement(bad, Outcome.PASSED, "", ())

@@ -1,0 +1,107 @@
+"""Every importer keeps its contract; the starter suite is in the form; a problem's description is not believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernels import importers, suites
+from kernels.catalog import KernelError
+from kernels.importers import kernelbench
+
+STARTER = suites.problems("starter")
+
+
+@pytest.mark.parametrize("name", importers.names())
+def test_an_importer_has_what_the_folder_promises(name: str):
+    module = importers.get(name)
+    assert module.__doc__
+    for part in ("takes", "title", "described", "spec"):
+        assert callable(getattr(module, part)), part
+
+
+@pytest.mark.parametrize("name", importers.names())
+def test_an_importer_takes_no_other_file(name: str, tmp_path: Path):
+    module = importers.get(name)
+    for text, suffix in (("int main() {}", ".cpp"), ("x = 1\n", ".py"), ("class Model:\n    pass\n", ".py")):
+        path = tmp_path / f"some{suffix}"
+        path.write_text(text)
+        assert not module.takes(path)
+    assert not module.takes(tmp_path / "missing.py") and not module.takes(tmp_path)
+
+
+def test_the_starter_suite_has_three_levels_of_known_problems():
+    assert len(STARTER) >= 16
+    titles = [kernelbench.title(path) for path in STARTER]
+    assert {title.level for title in titles} == {1, 2, 3}
+    numbers = [(title.level, title.number) for title in titles]
+    assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers)
+    assert all(importers.for_file(path) is kernelbench for path in STARTER)
+
+
+def test_titles_come_from_the_path(tmp_path: Path):
+    assert kernelbench.title(tmp_path / "level1" / "23_Softmax.py").label == "level 1, 23 Softmax"
+    assert kernelbench.title(tmp_path / "mine.py").label == "mine"
+    assert kernelbench.spec_name(kernelbench.title(tmp_path / "level2" / "4_A_ReLU__(x).py")) == "l2_4_a_relu_x"
+
+
+@pytest.mark.parametrize(
+    ("suite", "levels", "said"),
+    [("/nowhere", (), "is no folder"), ("starter", (7,), "has no level 7"), ("EMPTY", (), "it has no folder level1")],
+)
+def test_a_folder_that_is_no_suite_is_one_sentence(suite: str, levels: tuple[int, ...], said: str, tmp_path: Path):
+    with pytest.raises(KernelError, match=said):
+        suites.problems(str(tmp_path) if suite == "EMPTY" else suite, levels)
+
+
+def test_a_checkout_is_a_suite_too(tmp_path: Path):
+    for name in ("10_B.py", "9_A.py", "_private.py"):
+        (tmp_path / "KernelBench" / "level1").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "KernelBench" / "level1" / name).write_text("")
+    (tmp_path / "KernelBench" / "level4").mkdir()
+    assert [path.name for path in suites.problems(str(tmp_path))] == ["9_A.py", "10_B.py"]
+
+
+def description(**changes) -> dict:
+    given = {"shape": [8, 4], "dtype": "float32", "leading": True, "values": ["uniform"], "matters": True}
+    found = {
+        "arguments": {"l": [{"t": 0}]}, "inputs": [given], "outputs": [{"shape": [[1, 0], [0, 4]], "dtype": "float32"}],
+        "sizes": [1, 3], "alternatives": [], "fp64": True, "random": False, "weight_bytes": 0,
+    }  # fmt: skip
+    return found | changes
+
+
+def test_a_description_becomes_a_spec():
+    found = kernelbench.described(description(), Path("p.py"))
+    spec = kernelbench.spec(kernelbench.title(Path("level1/1_A.py")), found, "t", most_bytes=1 << 30)
+    assert [tensor.name for tensor in spec.tensors] == ["input_0", "output_0"]
+    assert spec.problem and spec.shape(spec.outputs[0], {"lead": 8}) == (8, 4)
+    assert [w.axes["lead"] for w in spec.suite("cpu", held_out=True)] == [1, 3]
+    assert [w.axes["lead"] for w in spec.suite("cpu")] == [8]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, [], "x", {"arguments": 1}, description(outputs=[]), description(sizes="many"),
+        description(inputs=[{"shape": [8], "dtype": "complex64", "leading": True, "values": ["uniform"], "matters": True}]),
+        description(extra=1), description(weight_bytes=-1), description(arguments=float("nan"), sizes=[object()]),
+    ],
+)  # fmt: skip
+def test_a_description_that_makes_no_sense_is_one_sentence(answer: object):
+    with pytest.raises(KernelError, match="makes no sense"):
+        kernelbench.described(answer, Path("p.py"))
+
+
+def test_a_problem_too_large_is_made_with_fewer_rows_or_refused():
+    title = kernelbench.title(Path("level1/1_A.py"))
+    found = kernelbench.described(description(), Path("p.py"))
+    spec = kernelbench.spec(title, found, "t", most_bytes=128)
+    assert spec.suite("cpu")[0].axes["lead"] == 4 and [w.axes["lead"] for w in spec.suite("cpu", held_out=True)] == [
+        1,
+        3,
+    ]
+    fixed = kernelbench.described(description(sizes=[]), Path("p.py"))
+    with pytest.raises(KernelError, match="needs more memory than there is"):
+        kernelbench.spec(title, fixed, "t", most_bytes=128)

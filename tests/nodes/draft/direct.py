@@ -1,0 +1,171 @@
+"""Drafts without the harness: built by g++ or nvcc, called through ctypes, beside the module they were drafted of."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import hashlib
+import subprocess
+import types
+from pathlib import Path
+
+import torch
+
+from nodes import draft
+
+HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
+CONSTANTS = {"cpu": "CPP_SOURCE", "cuda": "CUDA_SOURCE"}
+
+
+def problem(forward: str, inputs: str, constructor: str = "", init: str = "[]") -> str:
+    """A problem's text: a body of `forward(self, x, y, z)`'s arguments as far as `inputs` has them, and one of `__init__`."""
+    count = len(ast.parse(inputs, mode="eval").body.elts)
+    names = ", ".join(["x", "y", "z"][:count])
+    body = "".join(f"        {line}\n" for line in (constructor or "pass").splitlines())
+    lines = "".join(f"        {line}\n" for line in forward.splitlines())
+    return (
+        f"{HEADER}class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n{body}\n"
+        f"    def forward(self, {names}):\n{lines}\n\ndef get_inputs():\n    return {inputs}\n\n\n"
+        f"def get_init_inputs():\n    return {init}\n"
+    )
+
+
+def module(text: str, **given) -> types.ModuleType:
+    made = types.ModuleType("made")
+    made.__dict__.update(given)
+    exec(compile(text, "made.py", "exec"), made.__dict__)
+    return made
+
+
+def native_source(text: str, device: str) -> str:
+    (found,) = (
+        node.value for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == CONSTANTS[device]
+    )  # fmt: skip
+    return ast.literal_eval(found)
+
+
+def library(source: str, device: str, folder: Path) -> ctypes.CDLL:
+    name = hashlib.sha256(source.encode()).hexdigest()[:16]
+    path = folder / f"{name}{'.cu' if device == 'cuda' else '.cpp'}"
+    path.write_text(source)
+    shared = path.with_suffix(".so")
+    if device == "cuda":
+        command = ["nvcc", "-std=c++17", "-O2", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-arch=native"]
+    else:
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O1",
+            "-fopenmp",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wno-unknown-pragmas",
+            "-Werror",
+        ]
+    done = subprocess.run([*command, "-o", str(shared), str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000] + source
+    return ctypes.CDLL(str(shared))
+
+
+class Native:
+    """As harness/backends/model_new.py says that the harness's `load_native` answers."""
+
+    def __init__(self, loaded: ctypes.CDLL, device: str) -> None:
+        self._loaded, self._device = loaded, device
+
+    def __getattr__(self, name: str):
+        function = getattr(self._loaded, name)
+        function.restype = None
+
+        def call(*arguments):
+            given = [_argument(argument) for argument in arguments]
+            if self._device == "cuda":
+                given.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+            function(*given)
+
+        return call
+
+
+def _argument(value):
+    if isinstance(value, torch.Tensor):
+        assert value.is_contiguous()
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, (bool, int)):
+        return ctypes.c_int64(value)
+    return ctypes.c_float(value) if isinstance(value, float) else value
+
+
+class Pair:
+    """A problem and the draft of it, built."""
+
+    def __init__(self, text: str, folder: Path, device: str = "cpu") -> None:
+        self.device = device
+        self.answer = draft.answer(text, device)
+        self.source = self.answer["source"]
+        self.reference = module(text)
+        loaded = library(native_source(self.source, device), device, folder)
+        self.candidate = module(self.source, load_native=lambda _: Native(loaded, device))
+
+    def inputs(self, seed: int, leading: int | None = None, scale: float = 1.0, shift: float = 0.0) -> list:
+        """A draw of get_inputs; with another leading size where one is given, each tensor's."""
+        torch.manual_seed(1000 + seed)
+        drawn = []
+        for value in self.reference.get_inputs():
+            if isinstance(value, torch.Tensor):
+                if leading is not None and value.dim():
+                    value = value.repeat(-(-leading // value.shape[0]), *[1] * (value.dim() - 1))[:leading].contiguous()
+                value = value * scale + shift if value.is_floating_point() else value
+                value = value.to(self.device)
+            drawn.append(value)
+        return drawn
+
+    def check(self, seed: int, inputs: list) -> None:
+        """Draft and eager from equal seeds agree within a small multiple of what eager itself errs by, and so do their buffers."""
+        models = []
+        for made in (self.reference.Model, self.reference.Model, self.candidate.ModelNew):
+            torch.manual_seed(seed)
+            models.append(made(*self.reference.get_init_inputs()).to(self.device))
+        eager, wide, new = models
+        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+        with torch.no_grad():
+            torch.manual_seed(7)
+            ours = new(*inputs)
+            torch.manual_seed(7)
+            theirs = eager(*inputs)
+            torch.manual_seed(7)
+            exact = theirs if "ropout" in self.source else wide.double()(*map(_wide, inputs))
+        assert type(ours) is type(theirs)
+        for mine, other, right in zip(*map(_leaves, (ours, theirs, exact)), strict=True):
+            assert mine.shape == other.shape and mine.dtype == other.dtype
+            _close(mine, other, right)
+        for given, kept in zip(inputs, before, strict=True):
+            assert not isinstance(given, torch.Tensor) or torch.equal(given.nan_to_num(7.0), kept.nan_to_num(7.0)), (
+                "an input was changed"
+            )
+        mine = dict(new.named_buffers())
+        for name, value in eager.named_buffers():
+            torch.testing.assert_close(mine[name], value, rtol=1e-3, atol=1e-4, check_dtype=True)
+
+
+def _close(mine: torch.Tensor, other: torch.Tensor, right: torch.Tensor) -> None:
+    if not mine.is_floating_point():
+        assert torch.equal(mine, other)
+        return
+    assert torch.equal(mine.isnan(), other.isnan())
+    assert torch.equal(mine.isinf(), other.isinf())
+    finite = mine.isfinite()
+    size = right[finite].abs().max().item() if finite.any() else 0.0
+    error = (other.double() - right.double())[finite].abs().max().item() if finite.any() else 0.0
+    torch.testing.assert_close(
+        mine[finite].double(), right[finite].double(), rtol=2e-5, atol=4 * error + 1e-6 * size + 1e-7
+    )
+
+
+def _wide(value):
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _leaves(tree) -> list[torch.Tensor]:
+    return [tree] if isinstance(tree, torch.Tensor) else [leaf for part in tree for leaf in _leaves(part)]

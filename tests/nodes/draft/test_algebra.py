@@ -1,0 +1,80 @@
+"""Each rewrite of the graph: it applies where it should, to any values and sizes, and not beside it."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodes.draft.algebra import RULES, _same_ranges, rewritten
+from nodes.draft.exported import export
+from tests.nodes.draft.direct import Pair, problem
+
+LINEAR = "self.linear = nn.Linear(33, 17)"
+HOLDS = {
+    "diagonal_product": problem("return torch.diag(x) @ y, y.t() @ torch.diag(x)", "[torch.randn(9), torch.randn(9, 13)]"),
+    "triangle_of_product": problem("return torch.tril(x @ y)", "[torch.randn(515, 9), torch.randn(9, 640)]"),
+    "summed_linear": problem("return (self.linear(x) / 3).sum(dim=1, keepdim=True).tanh()", "[torch.randn(6, 33)]", LINEAR),
+    "backwards_scan": problem("return torch.cumsum(x.flip(1), dim=1).flip(1)", "[torch.randn(3, 700)]"),
+    "exclusive_scan": problem(
+        "return torch.cat((torch.zeros_like(x[:, :1]), torch.cumsum(x[:, :-1], dim=1)), dim=1)", "[torch.randn(3, 700)]"
+    ),
+    "mean_of_transposed_convolution": problem(
+        "return (self.conv(x) * 0.5).mean(dim=(2, 3))", "[torch.randn(3, 4, 7, 6)]",
+        "self.conv = nn.ConvTranspose2d(4, 5, (3, 4), stride=(2, 1), padding=1, output_padding=(1, 0))",
+    ),
+}  # fmt: skip
+BESIDE = {
+    "a diagonal that is not the main one": problem(
+        "return torch.diag(x, 1) @ y", "[torch.randn(8), torch.randn(9, 13)]"
+    ),
+    "a sum over rows": problem("return self.linear(x).sum(dim=0)", "[torch.randn(6, 33)]", LINEAR),
+    "a layer that is read again": problem("y = self.linear(x)\nreturn y.sum(dim=1), y", "[torch.randn(6, 33)]", LINEAR),
+    "a function in between": problem("return torch.relu(self.linear(x)).sum(dim=1)", "[torch.randn(6, 33)]", LINEAR),
+    "flips of different axes": problem("return torch.cumsum(x.flip(0), dim=1).flip(1)", "[torch.randn(3, 7)]"),
+    "ones in front": problem(
+        "return torch.cat((torch.ones_like(x[:, :1]), torch.cumsum(x[:, :-1], dim=1)), dim=1)", "[torch.randn(3, 7)]"
+    ),
+    "a mean over one axis": problem(
+        "return self.conv(x).mean(dim=2)", "[torch.randn(3, 4, 7, 6)]", "self.conv = nn.ConvTranspose2d(4, 5, 3)"
+    ),
+}
+
+
+def test_every_rule_has_an_example():
+    assert sorted(HOLDS) == sorted(rule.__name__ for rule in RULES)
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_a_rule_that_applies_changes_no_result(name, tmp_path):
+    pair = Pair(HOLDS[name], tmp_path)
+    assert any(note.startswith(name.replace("_", " ")) for note in pair.answer["notes"])
+    pair.check(0, pair.inputs(0))
+    pair.check(1, pair.inputs(1, scale=30.0, shift=-2.0))
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_no_rule_applies_beside_its_pattern(name):
+    assert rewritten(export(BESIDE[name]).graph.graph) == []
+
+
+def test_weights_are_summed_by_the_constructor(tmp_path):
+    pair = Pair(HOLDS["summed_linear"], tmp_path)
+    constructor, forward = pair.source.split("def __init__")[1].split("def forward")
+    assert "sum.dim_IntList(self.linear.weight" in constructor
+    assert "self.linear.weight" not in forward
+
+
+@given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2), st.integers(0, 1))
+@settings(max_examples=80, deadline=None)
+def test_ranges_of_a_transposed_convolution_sum_to_the_whole(window, size, stride, padding, dilation, more):
+    more = min(more, max(stride, dilation) - 1)
+    places = (size - 1) * stride - 2 * padding + dilation * (window - 1) + more + 1
+    if places < 1:
+        return
+    x, w = torch.randn(1, 1, size, dtype=torch.float64), torch.randn(1, 1, window, dtype=torch.float64)
+    whole = torch.nn.functional.conv_transpose1d(
+        x, w, stride=stride, padding=padding, output_padding=more, dilation=dilation
+    )
+    parts = _same_ranges([window], [size], [places], [stride], [padding], [dilation])
+    total = sum(x[..., i[0] : max(i)].sum() * w[..., k[0] : k[1]].sum() for (i,), (k,) in parts)
+    torch.testing.assert_close(total, whole.sum())

@@ -1,0 +1,137 @@
+"""Small modules of every group that a draft has kernels for, beside eager: two draws, and another leading size."""
+
+import pytest
+
+from tests.nodes.draft.direct import Pair, problem
+
+BATCH = "torch.randn(5, 37)"
+IMAGE = "torch.randn(3, 6, 9, 10)"
+MODULES = {
+    "chain": problem("return torch.tanh(F.gelu(x) * 2 + y) / (1 + x.abs())", f"[{BATCH}, torch.randn(37)]"),
+    "activations": problem(
+        "return F.mish(x) + F.selu(x) - F.softplus(x) * F.hardswish(x) + F.leaky_relu(x, 0.2) + F.elu(x) + F.silu(x)",
+        f"[{BATCH}]",
+    ),
+    "a number that stays open": problem("return x * y + y", f"[{BATCH}, 2.5]"),
+    "broadcast of a column": problem("return x * x.sum(dim=1, keepdim=True) - x.amax(dim=0)", f"[{BATCH}]"),
+    "transposed": problem("return torch.relu(x.t()) + y", f"[{BATCH}, torch.randn(37, 5)]"),
+    "slices and flips": problem("return x[:, 1:] * x[:, :-1].flip(1)", f"[{BATCH}]"),
+    "concatenated and padded": problem("return F.pad(torch.cat([x, x * 2], dim=1), (1, 2), value=3.0)", f"[{BATCH}]"),
+    "triangle": problem("return torch.tril(x @ x.transpose(-1, -2), -1)", "[torch.randn(3, 7, 5)]"),
+    "all of it": problem("return x.mean(), x.sum(), x.max(), x.prod()", "[torch.rand(3, 5) + 0.5]"),
+    "a long sum": problem("return x.sum(), x.abs().mean(dim=0), x.var(dim=1)", "[torch.randn(2, 9001) + 3]"),
+    "extremes and places": problem(
+        "values, places = x.max(dim=1)\nreturn values, places, x.argmin(dim=2), x.min(dim=0).values",
+        "[torch.randint(0, 4, (4, 6, 33)).float()]",
+    ),
+    "logical": problem("return (x > 0).any(dim=1), (x < 3).all(dim=0), torch.where(x > y, x, y)", f"[{BATCH}, {BATCH}]"),
+    "softmax of rows": problem("return x.softmax(dim=-1), x.log_softmax(dim=-1)", f"[{BATCH} * 4]"),
+    "softmax of channels": problem("return F.softmax(x, dim=1) + torch.logsumexp(x, dim=(2, 3), keepdim=True)", f"[{IMAGE}]"),
+    "softmax of long rows": problem("return torch.softmax(x, dim=1)", "[torch.randn(2, 17001) * 3]"),
+    "masked softmax": problem("return x.masked_fill(x < -1, float('-inf')).softmax(dim=1)", f"[{BATCH}]"),
+    "layer norm": problem("return self.norm(x)", "[torch.randn(3, 4, 33) * 2 + 5]", "self.norm = nn.LayerNorm((4, 33))"),
+    "group and instance norm": problem(
+        "return self.group(x) + self.instance(x)", f"[{IMAGE}]",
+        "self.group, self.instance = nn.GroupNorm(3, 6), nn.InstanceNorm2d(6, affine=True)",
+    ),
+    "norm of long rows": problem("return self.norm(x)", "[torch.randn(2, 3, 17000) + 9]", "self.norm = nn.GroupNorm(1, 3)"),
+    "RMS norm": problem("return self.norm(x)", f"[{BATCH}]", "self.norm = nn.RMSNorm(37)"),
+    "unit length": problem("return F.normalize(x, dim=1) + x / x.norm(p=1, dim=0)", f"[{BATCH}]"),
+    "batch norm that learns": problem("return F.relu(self.norm(x))", f"[{IMAGE}]", "self.norm = nn.BatchNorm2d(6)"),
+    "batch norm of vectors": problem("return self.norm(x)", "[torch.randn(70, 5)]", "self.norm = nn.BatchNorm1d(5)"),
+    "batch norm that is done": problem("return self.norm(x)", f"[{IMAGE}]", "self.norm = nn.BatchNorm2d(6).eval()"),
+    "losses": problem(
+        "return F.mse_loss(x, y), F.smooth_l1_loss(x, y), F.huber_loss(x, y, delta=0.3), F.l1_loss(x, y)",
+        f"[{BATCH}, {BATCH}]",
+    ),
+    "divergence": problem("return F.kl_div(torch.log(x), y, reduction='batchmean')", "[torch.rand(5, 37), torch.rand(5, 37)]"),
+    "cross entropy": problem("return F.cross_entropy(x, y)", f"[{BATCH}, torch.randint(0, 37, (5,))]"),
+    "triplets": problem("return F.triplet_margin_loss(x, y, z)", f"[{BATCH}, {BATCH}, {BATCH}]"),
+    "hinge": problem("return torch.clamp(1 - x * y, min=0).mean()", f"[{BATCH}, torch.randn(37).sign()]"),
+    "max pools": problem(
+        "return F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2, 2, ceil_mode=True), F.max_pool2d(x, 2, 1, dilation=2)", f"[{IMAGE}]"
+    ),
+    "average pools": problem(
+        "return F.avg_pool2d(x, 3, 2, 1), F.adaptive_avg_pool2d(x, (3, 5)), F.adaptive_avg_pool2d(x, 1)", f"[{IMAGE}]"
+    ),
+    "pools of lines": problem("return F.max_pool1d(x, 3, 2), F.avg_pool1d(torch.relu(x), 4)", "[torch.randn(3, 5, 21)]"),
+    "scans": problem("return torch.cumsum(x, 1) * 2, torch.cumprod(x, dim=0), torch.cumsum(x * (x > 0), dim=1)", f"[{BATCH}]"),
+    "gathers": problem(
+        "return self.table(x).mean(dim=1), self.table.weight[x[:, 0]]", "[torch.randint(0, 11, (5, 7))]",
+        "self.table = nn.Embedding(11, 13)",
+    ),
+    "depthwise": problem(
+        "return F.relu(self.conv(x))", f"[{IMAGE}]", "self.conv = nn.Conv2d(6, 12, (3, 2), padding=(1, 0), stride=2, groups=6)"
+    ),
+    "behind a convolution": problem(
+        "return torch.tanh(self.conv(x)).amax(dim=1, keepdim=True)", f"[{IMAGE}]", "self.conv = nn.Conv2d(6, 8, 3)"
+    ),
+    "a bias that two read": problem(
+        "y = self.linear(x)\nreturn y.sigmoid() * y + self.gain * y.mean()", f"[{BATCH}]",
+        "self.linear = nn.Linear(37, 11)\nself.gain = nn.Parameter(torch.rand(11))",
+    ),
+    "a vector": problem("return x @ y", f"[{BATCH}, torch.randn(37)]"),
+    "numbers in forward": problem("return torch.minimum(x, torch.tensor(0.25, device=x.device))", f"[{BATCH}]"),
+    "dropout of nothing": problem("return F.dropout(x, 0.0) * 2", f"[{BATCH}]"),
+    "live dropout": problem("return F.relu(F.dropout(x, 0.4))", f"[{BATCH}]"),
+    "nothing but a product": problem("return x @ y", "[torch.randn(70, 37), torch.randn(37, 131)]"),
+    "nothing but a convolution": problem(
+        "return self.conv(x)", f"[{IMAGE}]", "self.conv = nn.Conv2d(6, 4, 3, stride=2, padding=1, groups=2, dilation=2)"
+    ),
+    "nothing but a transposed convolution": problem(
+        "return self.conv(x)", f"[{IMAGE}]", "self.conv = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1)"
+    ),
+    "nothing but a transposed convolution of groups": problem(
+        "return self.conv(x)", "[torch.randn(2, 4, 3, 4, 5)]",
+        "self.conv = nn.ConvTranspose3d(4, 6, (2, 3, 1), stride=(2, 1, 2), padding=(1, 0, 0), groups=2, dilation=(2, 1, 1))",
+    ),
+    "nothing but attention": problem(
+        "return F.scaled_dot_product_attention(x, y, z, is_causal=True)",
+        "[torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)]",
+    ),
+    "names that C has": problem(
+        "return torch.maximum(x, y) * self.long.exp() + torch.minimum(x, y)", f"[{BATCH}, {BATCH}]",
+        "self.long = nn.Parameter(torch.rand(37))",
+    ),
+    "a view comes out": problem("y = torch.relu(x)\nreturn y.view(-1), [y[:, :3], x]", f"[{BATCH}]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_draft_agrees_with_eager(name, tmp_path):
+    pair = Pair(MODULES[name], tmp_path)
+    for seed in (0, 1):
+        pair.check(seed, pair.inputs(seed))
+    if name not in FIXED:
+        pair.check(2, pair.inputs(2, leading=4, scale=0.5))
+
+
+FIXED = ("chain", "hinge", "a vector", "transposed", "nothing but a product", "nothing but attention")
+"""Modules whose inputs' leading sizes depend on one another's."""
+
+
+@pytest.mark.parametrize("values", [0.0, float("nan"), float("inf"), -float("inf")])
+def test_odd_values_come_out_as_from_eager(values, tmp_path):
+    text = problem(
+        "return torch.relu(x), x.amax(dim=1), F.hardtanh(x), x.softmax(dim=1), torch.logsumexp(x, dim=1), x.argmax(dim=1)",
+        "[torch.randn(4, 33)]",
+    )
+    pair = Pair(text, tmp_path)
+    (x,) = pair.inputs(0)
+    x[1, 5], x[2, :] = values, values
+    pair.check(0, [x])
+
+
+def test_an_open_number_is_read_from_the_call(tmp_path):
+    pair = Pair(MODULES["a number that stays open"], tmp_path)
+    x, _ = pair.inputs(0)
+    pair.check(0, [x, -7.25])
+
+
+def test_another_shape_is_refused_in_one_sentence(tmp_path):
+    pair = Pair(MODULES["chain"], tmp_path)
+    x, y = pair.inputs(0)
+    with pytest.raises(ValueError, match="this draft takes x of shape"):
+        pair.candidate.ModelNew()(x[:, :5], y)
+    with pytest.raises(ValueError, match=r"type torch\.float32"):
+        pair.candidate.ModelNew()(x.double(), y)

@@ -1,0 +1,58 @@
+"""What cannot be drafted is said in one sentence; the package runs alone, away from this project."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodes import draft
+from tests.nodes.draft.direct import HEADER, problem
+
+PACKAGE = Path(draft.__file__).parent
+REFUSED = {
+    "a value that the host waits for": (
+        problem("return x * 2 if x.sum() > 0 else x", "[torch.randn(3, 4)]"), "torch.export cannot follow the module",
+    ),
+    "a size that depends on values": (problem("return x[x > 0]", "[torch.randn(3, 4)]"), "aten.index.* depends on values"),
+    "no tensor": (problem("return torch.ones(3) * x", "[3]"), "takes no tensor"),
+    "an input that is changed": (problem("x.add_(1)\nreturn x * 2", "[torch.randn(3, 4)]"), "changes .* in place"),
+    "no Model": (f"{HEADER}def get_inputs():\n    return []\n", "defines no Model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_is_one_sentence(name):
+    text, words = REFUSED[name]
+    with pytest.raises(draft.NoDraft, match=words) as refused:
+        draft.draft(text, "cpu")
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
+
+
+def test_a_device_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="cuda or cpu"):
+        draft.draft(problem("return x", "[torch.randn(3)]"), "tpu")
+
+
+def test_the_package_runs_by_itself(tmp_path):
+    """As nodes/drafting.py calls it: a copy of the folder, isolated, two files."""
+    shutil.copytree(PACKAGE, tmp_path / "draft", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "problem.py").write_text(problem("return torch.relu(x)", "[torch.randn(3, 4)]"))
+    (tmp_path / "none.py").write_text(problem("return x[x > 0]", "[torch.randn(3, 4)]"))
+    for name in ("problem", "none"):
+        command = [sys.executable, "-I", str(tmp_path / "draft"), str(tmp_path / f"{name}.py"), "cuda", f"{name}.json"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    drafted = json.loads((tmp_path / "problem.json").read_text())
+    lines = drafted["source"].splitlines()
+    (kernel,) = drafted["kernels"]
+    assert lines[kernel["first_line"] - 1].startswith("// relu") and lines[kernel["last_line"] - 1] == "}"
+    assert set(json.loads((tmp_path / "none.json").read_text())) == {"none"}
+
+
+def test_names_of_the_problem_do_not_come_along():
+    """A candidate that binds the problem's sizes again could change them where both are run in one namespace."""
+    text = problem("return torch.relu(x)", "[torch.randn(BATCH, 4)]") + "\n\nBATCH = 3\n"
+    source = draft.draft(text, "cuda")
+    assert "BATCH" not in source and "get_inputs" not in source and "def forward(self, x)" in source
