@@ -49,7 +49,7 @@ from harness.correctness import (
 )
 from harness.device import Arena, DeviceError, generator
 from harness.engines.process import Worker, WorkerFailure
-from harness.fitting import left_out, require_timed, too_large
+from harness.fitting import left_out, one_signed, require_timed, too_large
 from harness.problems import Problem
 from harness.records import (
     Build,
@@ -174,7 +174,7 @@ class Evaluator:
         self.own_kernels = own_kernels
         """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
         self.call_s = CALL_S
-        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes)
+        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes) + one_signed(self.spec)
         """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
@@ -870,6 +870,8 @@ class Evaluator:
             light_us = self.light_us(workload, cache, on, again=True)
         if mine_us < light.FASTER_THAN_LIGHT * light_us and not itself:
             reason = f"{mine_us:.2f} us at {workload.label}, {cache}: moving its bytes takes {light_us:.2f} us here"
+            if any(tensor.touched for tensor in self.spec.tensors):
+                reason += "; the spec's `touched` may count more than a call must move"
             raise SideFailure(mine, Outcome.CHEATED, reason)
         interval = Interval(median=1, low=1, high=1) if itself else comparison.median_interval(speedups)
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernels.catalog import KernelError
-from kernels.spec import DTYPE_BYTES, Spec, Workload
+from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Spec, Workload
 
 JUDGING_FACTOR = 24
 """A workload is left out where the device has not so many times the bytes that its tensors hold or that a call moves: its
@@ -37,6 +37,25 @@ def left_out(spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: int) ->
     suite = (*spec.suite(on), *spec.suite(on, held_out=True))
     reasons = [too_large(spec, workload, device_bytes) for workload in suite if workload.dtype in dtypes]
     return tuple(f"left out, too large: {reason}" for reason in reasons if reason)
+
+
+def one_signed(spec: Spec) -> tuple[str, ...]:
+    """A sentence where no float input ever holds values of both signs: the identity would pass for relu."""
+
+    def signed(values: str) -> bool:
+        kind, _, rest = values.partition(":")
+        if kind == "range":
+            low, high = (float(bound) for bound in rest.split(":"))
+            return low < 0 < high
+        return kind not in ("uniform", "integers", "given")
+
+    floats = [t for t in spec.inputs if t.dtype in ("T", *SIGNIFICAND_BITS)]
+    if not floats or any(signed(values) for tensor in floats for values in tensor.values):
+        return ()
+    return (
+        "no input of the spec ever holds values of both signs, so the identity would pass for relu or abs: let one name "
+        "`ordinary` or a range around 0",
+    )
 
 
 def require_timed(spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from harness import device
 from harness.evaluate import Evaluator
-from harness.fitting import left_out, too_large
+from harness.fitting import left_out, one_signed, too_large
 from harness.store import Store
 from kernels import catalog
 from kernels.catalog import KernelError
@@ -90,3 +90,21 @@ def test_the_machine_that_decides_is_this_one(tmp_path, monkeypatch):
         kernel_of(SMALL.model_copy(update={"axes": {"tokens": 2, "hidden": 512}}), larger), "cpu", Store(tmp_path)
     ) as made:
         assert len(made.suite()) == 1 and larger.label in made.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        (("uniform",), True),
+        (("range:0.5:2", "uniform"), True),
+        (("range:-1:1",), False),
+        (("uniform", "ordinary"), False),
+    ],
+)
+def test_inputs_of_one_sign_are_warned_of(values, warned):
+    spec = kernel_of(SMALL).spec
+    inputs = tuple(t.model_copy(update={"values": values}) if t.role == "input" else t for t in spec.tensors)
+    others = tuple(argument for argument in spec.arguments if isinstance(argument, Size))
+    found = one_signed(spec.model_copy(update={"arguments": (*inputs, *others)}))
+    assert bool(found) is warned
+    assert not warned or "relu" in found[0]
