@@ -61,7 +61,8 @@ def _wide_steps(high: float) -> tuple[float, ...]:
 
 def number(value: float) -> str:
     if value >= 10_000:
-        return f"{value / 1000:,.0f}k" if value < 1e6 else f"{value / 1e6:,.3g}M"
+        unit, letter = next(one for one in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= one[0])
+        return f"{value / unit:,.3g}{letter}"
     return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
