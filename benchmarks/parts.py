@@ -127,7 +127,7 @@ def show(title: str, clock: Clock, verdicts: int) -> Table:
     table = Table(title=title)
     for column in ("part", "own ms", "total ms", "calls"):
         table.add_column(column, justify="left" if column == "part" else "right")
-    for name, own in clock.own.most_common(26):
+    for name, own in clock.own.most_common():
         total, calls = clock.total[name], clock.calls[name]
         table.add_row(name, f"{own / verdicts * 1e3:.1f}", f"{total / verdicts * 1e3:.1f}", f"{calls / verdicts:.1f}")
     return table
