@@ -12,12 +12,13 @@ static Told told;
 extern "C" void tell(const unsigned long long* values) { memcpy(&told, values, sizeof(told)); }
 
 __attribute__((constructor)) static void patch() {
-    char text[1600];
+    char text[1800];
     std::snprintf(text, sizeof(text),
         "import ctypes, gc\n"
         "tell = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(%llu)\n"
         "def telling(real):\n"
         "    def plan(message, fds):\n"
+        "        if 'company' not in message: return real(message, fds)\n"
         "        company = message['company']\n"
         "        base, made, out = real.__self__.arenas[company['arena']][0], company['pieces'][0], company['outputs'][0]\n"
         "        values = (base, base + out[0], out[1], base + made[3], made[2], made[7], base + company['secrets'])\n"
