@@ -74,7 +74,8 @@ def test_the_number_of_threads_changes_nothing(graph):
 def test_epochs_and_seeds_sample_other_neighbours(graph):
     def first(seed: int, epoch: int) -> torch.Tensor:
         with Loader(graph, FANOUTS, BATCH, threads=1, seed=seed) as loader:
-            return edges(next(loader.epoch(graph.train, epoch)))[1].clone()
+            batches = loader.epoch(graph.train, epoch)  # held: once it is gone the batch's memory is used again
+            return edges(next(batches))[1].clone()
 
     base = first(0, 0)
     assert torch.equal(base, first(0, 0))
