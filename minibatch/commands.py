@@ -51,13 +51,17 @@ def epoch(asked: argparse.Namespace) -> int:
     if ranks.started():
         ranks.join(device)
     try:
-        return _train(asked, device, rung, path)
+        code = _train(asked, device, rung, path)
+        ranks.meet()
     except RuntimeError as error:
         if ranks.started() and re.search("gloo|NCCL|peer", str(error)):
             raise GraphError(f"rank {ranks.rank()} has lost another") from None
         raise
     finally:
         ranks.leave()
+    if ranks.started():
+        ranks.end(code)
+    return code
 
 
 def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int:
@@ -312,7 +316,7 @@ def _graph(asked: argparse.Namespace, device: str, console: Console, *, resident
         if on_gpu:
             return _on(synthetic.generate(asked.graph, device="cuda"), device, resident)
         if not folder.exists():
-            graphs.save(synthetic.generate(asked.graph), folder)
+            graphs.save(synthetic.generate(asked.graph), folder, same=True)  # every rank makes it
     return _on(graphs.load(folder), device, resident)
 
 

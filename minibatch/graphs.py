@@ -90,10 +90,13 @@ def _require_below(ids: torch.Tensor, nodes: int, what: str) -> None:
         )
 
 
-def save(graph: Graph, folder: Path) -> None:
-    """Write the graph into a new folder, whole or not at all. Raises GraphError where it is inconsistent or in the way."""
+def save(graph: Graph, folder: Path, *, same: bool = False) -> None:
+    """Write the graph into a new folder, whole or not at all. Raises GraphError where it is inconsistent or in the way.
+
+    `same`: what lies there already is this graph, which another process has made of the same seed.
+    """
     graph.require_consistent()
-    if folder.exists():
+    if folder.exists() and not same:
         raise GraphError(f"{folder} is there already; remove it or name another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from minibatch.graphs import GraphError
 
@@ -43,11 +44,26 @@ def join(device: str) -> None:
     distributed.init_process_group(backend, init_method=method, rank=rank(), world_size=ranks())
 
 
+def meet() -> None:
+    """Wait until all ranks have come here: one that leaves early takes what the others still wait for along."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
 def leave() -> None:
     from torch import distributed
 
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def end(code: int) -> NoReturn:
+    """End this rank's process at once: gloo's threads at times abort it (SIGABRT) while the interpreter closes."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def start(words: list[str], count: int, checkpoint: Path) -> int:

@@ -217,7 +217,8 @@ def test_own_kernels_all_takes_torch_away_and_some_leaves_it(opened, tmp_path: P
     by_torch = HONEST.replace(
         "        native.scaled", "        return torch.tanh(x * self.weight) * self.by\n        native.scaled"
     )
-    assert judged(opened(SMALL), by_torch, tmp_path / "some").passed
+    verdict = judged(opened(SMALL), by_torch, tmp_path / "some")
+    assert verdict.passed, verdict.reason
     verdict = judged(opened(SMALL), by_torch, tmp_path / "all", own="all")
     assert verdict.outcome is Outcome.CHEATED and "torch did the work" in verdict.reason
     assert judged(opened(SMALL), HONEST, tmp_path / "own", own="all").passed

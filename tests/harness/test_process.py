@@ -86,6 +86,7 @@ def test_nothing_is_left_of_candidates_that_fail(
             verdict = evaluator.verify(build.model_copy(update={"candidate": f"{how} {turn}"}))
             assert verdict.outcome is HOW[how][1], verdict.reason
 
+    evaluator.close()  # what other tests have left warm
     judge_all(0)  # brings the arena and the thread that starts workers
     before = settled()
     for turn in range(1, 4):
