@@ -799,7 +799,7 @@ class Evaluator:
         return CACHES if self.moved(workload) <= self.facts.last_level_cache_bytes else CACHES[:1]
 
     def _suite(self, ratios: list[list[float]], timings: list[Timing]) -> Suite | None:
-        """FASTER only where the cold cases are: hot calls overwrite each other's outputs, so one may hide a skipped one."""
+        """FASTER only where the cold cases are: a gain that only cached inputs bring is not one everywhere."""
         if not ratios:
             return None
         margin = comparison.MARGIN[self.device]

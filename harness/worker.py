@@ -142,12 +142,11 @@ class Company:
 
     def before(self, slot: int, slots: int, stream: Any) -> None:
         inputs, poisoned = (self.pieces(self.message[name], slot) for name in ("pieces", "poisoned"))
-        secret, seen, now = self.address("secrets", slot), self.address("digests", (slot - 1) % slots), None
-        now = self.address("digests", slot)
+        secret, seen = self.address("secrets", slot), self.address("digests", (slot - 1) % slots)
+        # Where nothing is read in between, nothing may be forgotten.
+        now = self.address("never", 0) if self.apart else self.address("digests", slot)
         neighbour = ctypes.c_int(self.message["neighbour"])
         by = ctypes.byref
-        if self.apart:  # nothing is read in between, so nothing is forgotten
-            now = self.address("never", 0)
         self.library.company_produce(by(inputs), by(poisoned), secret, seen, now, neighbour, stream)
         evicted, size = self.message["evict"]
         if size:
