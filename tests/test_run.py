@@ -141,7 +141,7 @@ def test_what_is_not_installed_is_one_sentence() -> None:
     """`python3 run.py` before bootstrap.py, which is the first thing that some will type."""
     started = "import sys, run; sys.modules['langgraph'] = None; sys.exit(run.main(['--kernel', 'silu_and_mul']))"
     done = subprocess.run([sys.executable, "-c", started], cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == door.EXIT_USAGE
+    assert done.returncode == 2
     assert f"is not installed for {sys.executable}" in done.stderr and "bootstrap.py" in done.stderr
     assert done.stderr.startswith("run.py: langgraph") and done.stderr.count("\n") == 1
 

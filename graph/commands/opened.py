@@ -1,0 +1,95 @@
+"""How a command opens a run, shows it and leaves it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graph.commands.options import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_SAME, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from graph.runs import Run
+    from graph.session import Door, Ending
+
+
+@contextmanager
+def told(asked: argparse.Namespace, run: Run) -> Iterator[None]:
+    """Tells --on-end of a failure, too."""
+    from graph import hooks
+
+    if asked.on_end:
+        hooks.checked(asked.on_end)
+    try:
+        yield
+    except Exception as error:
+        if asked.on_end and (failed := hooks.tell(asked.on_end, run, "failed", " ".join(str(error).split()))):
+            print(failed, file=sys.stderr)
+        raise
+
+
+def front(asked: argparse.Namespace, why: tuple[str, ...]):
+    from graph import live
+
+    asked.starting.cancel()
+    if asked.no_live:
+        return live.PlainDisplay(sys.stderr if asked.json else sys.stdout, why)
+    return live.display(json=asked.json, why=why)
+
+
+def asker():
+    from graph.asking import on_terminal
+
+    return on_terminal
+
+
+def door(asked: argparse.Namespace, runs_dir: Path | None = None) -> Door:
+    from graph.opening import open_context
+    from graph.session import Door
+
+    return Door(runs_dir or asked.runs_dir, open_context, getattr(asked, "checkpointer", ""))
+
+
+def found(asked: argparse.Namespace) -> Run:
+    from graph.runs import Run
+
+    return Run.find(asked.runs_dir, asked.run)
+
+
+def close(ending: Ending, asked: argparse.Namespace) -> int:
+    """Print how the run was left; the exit code."""
+    result, run = ending.result, ending.run
+    out = sys.stderr if asked.json else sys.stdout
+    again = run.command("resume")
+    if asked.on_end:
+        from graph import hooks
+
+        record = result.model_dump(mode="json")
+        if failed := hooks.tell(asked.on_end, run, ending.state, ending.message, record):
+            print(failed, file=sys.stderr)
+    if asked.json:
+        print(result.model_dump_json(indent=1, ensure_ascii=True))
+    if ending.state == "finished" and result.status == "failed":
+        print(result.error, file=sys.stderr)
+        return EXIT_USAGE
+    if ending.state == "finished":
+        from rich.console import Console
+
+        from graph.outputs import best_file
+        from harness.report.table import print_result
+
+        print_result(result, Console(file=out, highlight=False))
+        print(f"\n{best_file(run, result)}\n{run.folder / 'report.html'}", file=out)
+        return 0 if result.improved or result.stop_reason == "speed of light" else EXIT_SAME
+    if ending.state == "paused":
+        more = " --answer yes|no|@FILE" if ending.message.startswith("waiting for approval") else ""
+        print(f"paused: {ending.message}\ngo on with: {again}{more}", file=sys.stderr)
+        return EXIT_PAUSED
+    print(f"interrupted; what was finished is kept. Go on with: {again}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_INTERRUPTED)  # a node may still be at work in its thread; under sync durability it loses nothing
