@@ -403,6 +403,7 @@ class Evaluator:
         missing = tuple(sandbox.missing(worker.active))
         self.notices = (*self.notices, *missing)
         if missing and self.sandbox_mode == "require":
+            worker.close()
             self.close()
             raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
 

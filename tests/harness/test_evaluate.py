@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -341,10 +342,16 @@ def test_what_is_said_of_the_box_is_what_it_is(small, source, tmp_path, monkeypa
         assert ("seccomp" in one.layers) == ("Seccomp:\t2" in status)
         assert "limits" in one.layers and set(one.notices) == set(sandbox.missing(list(one.layers)))
     monkeypatch.setattr(sandbox, "missing", lambda active: ["no lid on the box"])
+    before = watched()
     with Evaluator(small, "cpu", Store(tmp_path), sandbox_mode="require") as strict:
         with pytest.raises(MissingTool, match="--sandbox require: no lid on the box"):
             strict.start(strict.build(strict.store.put(source)))
-        assert not strict._workers
+        assert watched() <= before, "the worker that was refused is still there"
+
+
+def watched() -> set[int | None]:
+    """The workers that are alive, by the threads that watch them."""
+    return {thread.ident for thread in threading.enumerate() if thread.name.startswith("watchdog-")}
 
 
 @pytest.mark.parametrize(("failures", "ends"), [(1, False), (99, True)])

@@ -49,7 +49,11 @@ def evaluator(tmp_path: Path):
         yield made
 
 
-def held() -> dict[str, Any]:
+def watching() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("watchdog-")}
+
+
+def held(others: set[threading.Thread]) -> dict[str, Any]:
     """Open files, children (the dead ones that nobody has waited for too), watching threads, scratch folders."""
     gc.collect()
     me, children = os.getpid(), 0
@@ -61,15 +65,15 @@ def held() -> dict[str, Any]:
     return {
         "files": len(os.listdir("/proc/self/fd")),
         "children": children,
-        "watchdogs": sum(thread.name.startswith("watchdog-") for thread in threading.enumerate()),
+        "watchdogs": len(watching() - others),
         "folders": len(list(Path(tempfile.gettempdir()).glob("astrolabe-worker-*"))),
     }
 
 
-def settled() -> dict[str, Any]:
+def settled(others: set[threading.Thread]) -> dict[str, Any]:
     """What is held once the last thread that was told to stop has stopped: on a busy machine that takes a moment."""
-    deadline = time.monotonic() + 10
-    while (now := held())["watchdogs"] and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while (now := held(others))["watchdogs"] and time.monotonic() < deadline:
         time.sleep(0.05)
     return now
 
@@ -86,12 +90,12 @@ def test_nothing_is_left_of_candidates_that_fail(
             verdict = evaluator.verify(build.model_copy(update={"candidate": f"{how} {turn}"}))
             assert verdict.outcome is HOW[how][1], verdict.reason
 
-    evaluator.close()  # what other tests have left warm
+    others = watching()  # of fixtures that outlive a test
     judge_all(0)  # brings the arena and the thread that starts workers
-    before = settled()
+    before = settled(others)
     for turn in range(1, 4):
         judge_all(turn)
-    assert settled() == before and before["folders"] == before["watchdogs"] == 0
+    assert settled(others) == before and before["folders"] == before["watchdogs"] == 0
 
 
 def test_the_same_binary_has_the_same_addresses_in_every_worker(evaluator: Evaluator) -> None:
