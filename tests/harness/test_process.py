@@ -120,7 +120,7 @@ def test_nothing_is_left_of_a_worker_that_cannot_be_started(tmp_path: Path, monk
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Worker, "_start", refuse)
-    before = held()
+    before = held(set())
     with pytest.raises(BlockingIOError):
         Worker(device="cpu", artefact=tmp_path / "none.so", symbols={})
-    assert held() == before
+    assert held(set()) == before
