@@ -11,9 +11,7 @@ import random
 import statistics
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,9 +45,10 @@ from harness.correctness import (
     judge_several,
     make_case,
 )
-from harness.device import Arena, DeviceError, generator
+from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.fitting import left_out, one_signed, require_timed, too_large
+from harness.pool import Pool, is_python_side
 from harness.problems import Problem
 from harness.records import (
     Build,
@@ -70,17 +69,12 @@ from harness.search import search
 from harness.store import Store, digest
 from harness.timing import PAIR, Contest, Result, Side, SideFailure
 from harness.tunables import bake, tunables
-from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload, expression
 
 VERSION = "10"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
-OURS = (PAIR, "light")
-"""Workers that load libraries of ours."""
-WARM_WORKERS = 4
-"""Workers kept beside the baseline's; a worker on a GPU holds a context of some 500 MB."""
 ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
 """Companies beside the plain one, which decides."""
 STRESSED = 2
@@ -106,8 +100,6 @@ ALONE_BLOCKS = 5
 """Whether it is slowed by a tenth shows in as few."""
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
-MEMORY_SHARE = 0.5
-"""Of the GPU memory that was free before its process started a candidate may take so much."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
@@ -124,11 +116,6 @@ class Tuned(Frozen):
 
 class MissingTool(Exception):
     """A compiler or device that the evaluation needs is not here; the message says what to install."""
-
-
-def is_python_side(module: ModuleType) -> bool:
-    """Whether this toolchain's candidates are called with torch tensors (harness/worker_python.py)."""
-    return getattr(module, "PYTHON_SIDE", False)
 
 
 class Evaluator:
@@ -180,16 +167,14 @@ class Evaluator:
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
         self._others = 0.0
-        self._arena: Arena | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
-        self._workers: OrderedDict[str, Worker] = OrderedDict()
-        self._available: dict[str, int] = {}
-        """Candidate -> what `_memory_available` said before its process started."""
-        self._pinned: set[str] = set()
-        self._zygote: Zygote | None = None
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
+        self.pool = Pool(
+            kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._company, least=self._least_memory,
+            look=self._look_at_box,
+        )  # fmt: skip
 
     # --- the suite -----------------------------------------------------------------------------------------------
 
@@ -279,89 +264,13 @@ class Evaluator:
 
     # --- workers -------------------------------------------------------------------------------------------------
 
-    def _worker(self, build: Build) -> Worker:
-        """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
-        worker = self._workers.get(build.candidate)
-        if worker is not None and worker.alive:
-            self._workers.move_to_end(build.candidate)
-            return worker
-        self._drop(build.candidate)
-        loose = [name for name in self._workers if name not in self._pinned and name not in OURS]  # oldest first
-        kept = 0 if self._short_of_memory() else WARM_WORKERS - 1
-        for name in loose[: max(0, len(loose) - kept)]:
-            self._drop(name)
-        self._available[build.candidate] = self._memory_available()
-        worker = self.start(build)
-        self._workers[build.candidate] = worker
-        return worker
-
-    def _short_of_memory(self) -> bool:
-        """Whether less than a quarter of the device is free: a candidate that took it all must not starve the next."""
-        if self.device != "cuda":
-            return False
-        import torch
-
-        free, total = torch.cuda.mem_get_info()
-        return free < total / 4
-
-    def _memory_available(self) -> int:
-        """Bytes of the GPU that are free or our own; what is missing of it others have taken."""
-        if self.device != "cuda":
-            return 0
-        import torch
-
-        arena = self._arena.size if self._arena is not None else 0
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena + self.kernel.gpu_bytes()
-
-    @contextmanager
-    def _guarding_memory(self, candidate: str) -> Iterator[None]:
-        """Raises SideFailure where that candidate has taken the GPU's memory, whatever failed of it or nothing did.
-
-        No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail.
-        """
-        failed: Exception | None = None
-        try:
-            yield
-        except (RuntimeError, DeviceError, WorkerFailure) as fault:
-            failed = fault
-        if taken := self._memory_taken(candidate):
-            raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from failed
-        if failed is not None:
-            raise failed
-
-    def _memory_taken(self, candidate: str) -> str:
-        """What is wrong with the memory that the candidate's process has taken, or ""."""
-        worker = self._workers.get(candidate)
-        if self.device != "cuda" or worker is None or not worker.alive:
-            return ""
-        before = self._available[candidate]
-        taken = before - self._memory_available()
-        if taken <= before * MEMORY_SHARE:
-            return ""
-        return f"its process took {taken / 2**30:.0f} GiB of the {before / 2**30:.0f} GiB of GPU memory that were free"
-
     def start(self, build: Build) -> Worker:
         """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
-        artefact = Path(build.artefact)
-        worker: Worker
-        if isinstance(self.kernel, Problem) and build.backend == "model_new":
-            libraries = self.own_kernels == "some"
-            worker = self.kernel.start(build.candidate, artefact, libraries=libraries, company=self._company())
-        elif is_python_side(backends.get(build.backend)):
-            if self._zygote is not None and not self._zygote.alive:
-                self._zygote.close()
-                self._zygote = None
-            if self._zygote is None:
-                self._zygote = Zygote(self.device)
-            worker = PythonWorker(
-                self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
-                company=self._company(),
-            )  # fmt: skip
-        else:
-            symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
-            worker = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
-        self._look_at_box(worker)
-        return worker
+        return self.pool.start(build)
+
+    def memory(self, size: int) -> Arena:
+        """An arena of at least `size` bytes; the workers let go of a smaller one."""
+        return self.pool.arena(size)
 
     def _company(self) -> Path | None:
         """The library of the kernels around a timed call, on a GPU."""
@@ -372,28 +281,10 @@ class Evaluator:
             raise RuntimeError(f"the kernels around a timed call do not compile:\n{build.log}")
         return Path(build.artefact)
 
-    def _ours(self, name: str, artefact: Path, symbols: dict[str, tuple[str, ...]]) -> Worker:
-        """A worker that loads a library of ours, kept until the end."""
-        if name not in self._workers or not self._workers[name].alive:
-            self._workers[name] = Worker(
-                device=self.device, artefact=artefact, symbols=symbols, company=self._company()
-            )
-        return self._workers[name]
-
-    def contest(
-        self, workload: Workload, cache: Cache, on: Company = "plain", *, kernel: Kernel | None = None
-    ) -> Contest:
-        """One workload in one cache state and company, ready to be run."""
-        contest = Contest(kernel or self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes, on)
-        contest.open(self.memory(contest.size))
-        return contest
-
-    def run(self, contest: Contest, sides: list[Side], **how: Any) -> Result:
-        """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
-        pair = None
-        if (library := self._company()) is not None and contest.company != "alone":
-            pair = Side(PAIR, self._ours(PAIR, library, {PAIR: ("company_nothing",)}), PAIR)
-        return timing.run(contest, sides, pair=pair, **how)
+    def _least_memory(self) -> int:
+        """Bytes of an arena that the largest workload of both suites fits into."""
+        everything = (*self.suite(), *self.suite(held_out=True))
+        return max(Layout(self.spec, workload, 2).size for workload in everything)
 
     def _look_at_box(self, worker: Worker) -> None:
         """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""
@@ -407,24 +298,20 @@ class Evaluator:
             self.close()
             raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
 
-    def _drop(self, candidate: str) -> None:
-        worker = self._workers.pop(candidate, None)
-        if worker is not None:
-            worker.close()
+    def contest(
+        self, workload: Workload, cache: Cache, on: Company = "plain", *, kernel: Kernel | None = None
+    ) -> Contest:
+        """One workload in one cache state and company, ready to be run."""
+        contest = Contest(kernel or self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes, on)
+        contest.open(self.memory(contest.size))
+        return contest
 
-    def memory(self, size: int) -> Arena:
-        """An arena of at least `size` bytes; the workers let go of a smaller one."""
-        if self._arena is None or self._arena.size < size:
-            if self._arena is not None:
-                for worker in self._workers.values():
-                    if worker.alive:
-                        worker.proceed()
-                        worker.unmap(self._arena)
-                self._arena.close()
-            everything = (*self.suite(), *self.suite(held_out=True))
-            wanted = max(Layout(self.spec, workload, 2).size for workload in everything)
-            self._arena = Arena(self.device, max(size, wanted, 64 << 20))
-        return self._arena
+    def run(self, contest: Contest, sides: list[Side], **how: Any) -> Result:
+        """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
+        pair = None
+        if (library := self._company()) is not None and contest.company != "alone":
+            pair = Side(PAIR, self.pool.ours(PAIR, library, {PAIR: ("company_nothing",)}), PAIR)
+        return timing.run(contest, sides, pair=pair, **how)
 
     # --- verify --------------------------------------------------------------------------------------------------
 
@@ -449,9 +336,9 @@ class Evaluator:
         try:
             if not build.ok:
                 raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
-            worker = self._worker(build)
+            worker = self.pool.get(build)
             self._entries(worker, workloads)
-            with self._guarding_memory(build.candidate):
+            with self.pool.guarding_memory(build.candidate):
                 for workload in workloads:
                     self.say(f"checking {workload.label}")
                     for check in self.checks(worker, workload):
@@ -472,7 +359,7 @@ class Evaluator:
                 self._refuse_library_kernels(build, workloads[0])
         except WorkerFailure as fault:
             outcome, reason = fault.outcome, fault.reason
-            self._drop(build.candidate)
+            self.pool.drop(build.candidate)
         verdict = Verdict(
             candidate=build.candidate,
             kernel=self.spec.name,
@@ -629,7 +516,7 @@ class Evaluator:
         ratios: dict[str, list[list[float]]] = {"baseline": [], "incumbent": []}
         checks = list(verdict.checks)
         warnings: list[str] = list(verdict.warnings)
-        self._pinned = set(rivals.values())
+        self.pool.pinned = set(rivals.values())
         order = self.suite(held_out=held_out)
         try:
             for workload in order:
@@ -649,7 +536,7 @@ class Evaluator:
         except SideFailure as fault:
             if fault.side != ("baseline" if itself else "candidate"):
                 raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
-            self._drop(verdict.candidate)
+            self.pool.drop(verdict.candidate)
             failed = verdict.model_copy(update={"outcome": fault.outcome, "reason": fault.reason})
             self.store.keep("verdict", key, failed)
             return failed
@@ -725,13 +612,13 @@ class Evaluator:
             found: list[list[Any]] = []
             for which, one in enumerate((build, baseline)):
                 try:
-                    worker = self._worker(one)
+                    worker = self.pool.get(one)
                     bench = self._bench(worker, workload, 1)
                     checks = list(self._call(worker, bench, [case]))
                 except WorkerFailure as fault:
                     if which:
                         raise RuntimeError(f"the baseline failed on a fresh draw: {fault.reason}") from None
-                    self._drop(build.candidate)
+                    self.pool.drop(build.candidate)
                     return Drawn(failure=f"draw {number + 1} of {count}, {values} at {workload.label}: {fault.reason}")
                 wrong = [check for check in checks if not check.passed]
                 if wrong and not which:
@@ -748,7 +635,7 @@ class Evaluator:
             return None
         seconds = []
         for one in (build, baseline):
-            worker = self._worker(one)
+            worker = self.pool.get(one)
             layout = self._bench(worker, workload, 1).layout
             message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
             message["calls"] = [layout.arguments(self.memory(layout.size), 0)]
@@ -778,16 +665,16 @@ class Evaluator:
         """
         if self.device != "cuda":
             return
-        self._drop(verdict.candidate)
+        self.pool.drop(verdict.candidate)
         contest = self.contest(timed.workload, timed.cache)
         slowest_us = 0.0
         for _ in range(ALONE_TRIES):
-            side = Side("baseline", self._worker(self.build(baseline)))
+            side = Side("baseline", self.pool.get(self.build(baseline)))
             alone = self.run(contest, [side], blocks=(ALONE_BLOCKS, ALONE_BLOCKS))
             slowest_us = max(slowest_us, alone.median_us["baseline"])
             if timed.baseline_us <= SLOWED * slowest_us:
                 return
-            self._drop(baseline)  # some kernels have two speeds, and which one it is depends on the process
+            self.pool.drop(baseline)  # some kernels have two speeds, and which one it is depends on the process
         raise SideFailure(
             "candidate",
             Outcome.CHEATED,
@@ -824,14 +711,14 @@ class Evaluator:
         tries = 1
         while True:
             try:
-                with self._guarding_memory(verdict.candidate):
+                with self.pool.guarding_memory(verdict.candidate):
                     return self._time(verdict, rivals, workload, case, itself, ratios)
             except SideFailure as fault:
                 if fault.side not in rivals or tries == RIVAL_TRIES:
                     raise
                 tries += 1
                 self.say(f"timing {workload.label}, {', '.join(case)} again: {fault.side}: {fault.reason}")
-                self._drop(rivals[fault.side])
+                self.pool.drop(rivals[fault.side])
 
     def _time(
         self,
@@ -851,7 +738,7 @@ class Evaluator:
             and abs(statistics.median(result.ratios[mine]) - 1) < SMALL_GAIN
         ):
             for one in (*rivals.values(), verdict.candidate):
-                self._drop(one)
+                self.pool.drop(one)
             result = result.joined(self._contested(verdict, rivals, workload, case, itself))
         raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
         samples.keep(
@@ -908,7 +795,7 @@ class Evaluator:
     def _side(self, name: str, build: Build) -> Side:
         """Raises SideFailure where its process cannot load."""
         try:
-            return Side(name, self._worker(build))
+            return Side(name, self.pool.get(build))
         except WorkerFailure as fault:
             raise SideFailure(name, fault.outcome, fault.reason) from None
 
@@ -928,7 +815,7 @@ class Evaluator:
         kernel, streaming = light.kernel_for(self.spec, workload, self.device)
         contest = self.contest(streaming, cache, on, kernel=kernel)
         variants = {name: (name,) for name in light.VARIANTS[self.device]}
-        worker = self._ours("light", Path(build.artefact), variants)
+        worker = self.pool.ours("light", Path(build.artefact), variants)
         # The fastest variant; each one's median, for a sample less its neighbours may come out short by chance.
         found = [self.run(contest, [Side(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]
         best = min(found)
@@ -959,7 +846,7 @@ class Evaluator:
         key = self._key("sanitizer", verdict.candidate, verdict.build.backend)
         kept = self.store.kept("sanitizer", key, Sanitized)
         if kept is None:
-            self._drop(verdict.candidate)
+            self.pool.drop(verdict.candidate)
             found = sanitizer.watch(self.spec, verdict.build, self._sanitized(), self.device, self.say)
             kept = Sanitized(reports=found)
             if all(report.errors is not None for report in found):
@@ -999,14 +886,7 @@ class Evaluator:
 
     def close(self) -> None:
         """End all workers and free the shared memory. Safe to call twice."""
-        for candidate in list(self._workers):
-            self._drop(candidate)
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+        self.pool.close()
         self.kernel.close()
 
     def __enter__(self) -> Evaluator:

@@ -72,8 +72,8 @@ def judge(evaluator: Evaluator, text: str) -> Verdict:
 
 
 def zygote(evaluator: Evaluator) -> int:
-    assert evaluator._zygote is not None
-    return evaluator._zygote.process.pid
+    assert evaluator.pool._zygote is not None
+    return evaluator.pool._zygote.process.pid
 
 
 def test_a_python_source_is_told_from_a_native_one() -> None:

@@ -120,7 +120,7 @@ def test_what_the_producer_writes_the_parent_makes_again(copying: Evaluator, dty
         pytest.skip("eviction does not depend on the size")
     workload = Workload(axes={"n": n}, dtype=dtype, devices=("cuda",))  # type: ignore[arg-type]
     contest = copying.contest(workload, cache)
-    side = Side("side", copying._worker(built(copying, code(WAIT, "enable_pdl"))))
+    side = Side("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
     contest.prepare(side)
     assert side.graph
     seen: list[torch.Tensor] = []
@@ -141,7 +141,7 @@ def test_what_the_producer_writes_the_parent_makes_again(copying: Evaluator, dty
 def test_in_every_company_each_call_has_its_own_inputs(copying: Evaluator, dtype: str, on: Any) -> None:
     workload = Workload(axes={"n": 4099}, dtype=dtype, devices=("cuda",))  # type: ignore[arg-type]
     contest = copying.contest(workload, "hot", on)
-    side = Side("side", copying._worker(built(copying, code(WAIT, "enable_pdl"))))
+    side = Side("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
     contest.prepare(side)
     for _ in range(3):
         contest.sample(side, look=True)
@@ -152,7 +152,7 @@ def test_in_every_company_each_call_has_its_own_inputs(copying: Evaluator, dtype
 def test_the_neighbours_alone_do_the_same(copying: Evaluator) -> None:
     workload = Workload(axes={"n": 4099}, dtype="float16", devices=("cuda",))
     contest = copying.contest(workload, "hot")
-    pair = Side(PAIR, copying._ours(PAIR, copying._company(), {PAIR: ("company_nothing",)}), PAIR)  # type: ignore[arg-type]
+    pair = Side(PAIR, copying.pool.ours(PAIR, copying._company(), {PAIR: ("company_nothing",)}), PAIR)  # type: ignore[arg-type]
     contest.prepare(pair)
     contest.sample(pair)
     require_equal_inputs(contest)
@@ -168,7 +168,7 @@ def test_a_kernel_of_the_catalog_in_company(name: str, tmp_path: Path) -> None:
         build = built(evaluator, kernel.baseline("cuda")[1].read_text())
         for workload in evaluator.suite()[:3]:
             contest = evaluator.contest(workload, "hot")
-            side = Side("side", evaluator._worker(build))
+            side = Side("side", evaluator.pool.get(build))
             contest.prepare(side)
             contest.sample(side, look=True)
             require_equal_inputs(contest)
@@ -203,7 +203,7 @@ def test_who_writes_over_what_was_read_is_accused(copying: Evaluator) -> None:
     """What the consumer has read is not what lies there any more: here changed by the parent, in a cheat by a late kernel."""
     workload = Workload(axes={"n": 4099}, dtype="float16", devices=("cuda",))
     contest = copying.contest(workload, "hot")
-    side = Side("side", copying._worker(built(copying, code(WAIT, "enable_pdl"))))
+    side = Side("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
     contest.prepare(side)
     contest.sample(side)
     out = contest.layout.bytes_view(contest.arena, next(t for t in contest.kernel.spec.outputs if t.name == "out"))

@@ -1,0 +1,178 @@
+"""The processes of one evaluator, and the memory that they share with it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from harness import backends
+from harness.device import Arena, DeviceError
+from harness.engines.process import Worker, WorkerFailure
+from harness.problems import Problem
+from harness.records import Build, Outcome
+from harness.timing import PAIR, SideFailure
+from harness.zygote import PythonWorker, Zygote
+from kernels.catalog import Kernel
+from kernels.spec import Device
+
+OURS = (PAIR, "light")
+"""Workers that load libraries of ours."""
+WARM_WORKERS = 4
+"""Workers kept beside the baseline's; a worker on a GPU holds a context of some 500 MB."""
+MEMORY_SHARE = 0.5
+"""Of the GPU memory that was free before its process started a candidate may take so much."""
+
+
+def is_python_side(module: ModuleType) -> bool:
+    """Whether this toolchain's candidates are called with torch tensors (harness/worker_python.py)."""
+    return getattr(module, "PYTHON_SIDE", False)
+
+
+class Pool:
+    """One process a candidate, the last few kept warm, and the arena that all of them map. Close it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        on: Device,
+        *,
+        dtypes: tuple[str, ...],
+        libraries: bool,
+        company: Callable[[], Path | None],
+        least: Callable[[], int],
+        look: Callable[[Worker], None],
+    ) -> None:
+        """`libraries`: whether candidates of a problem may call them. `company`: the library of the kernels around a timed
+        call, on a GPU. `least`: bytes of the first arena. `look` sees every worker that was started, and may refuse it.
+        """
+        self.kernel, self.spec, self.device, self.dtypes = kernel, kernel.spec, on, dtypes
+        self._libraries, self._company, self._least, self._look = libraries, company, least, look
+        self.pinned: set[str] = set()
+        """Candidates whose processes stay."""
+        self._arena: Arena | None = None
+        self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self._available: dict[str, int] = {}
+        """Candidate -> what `_memory_available` said before its process started."""
+        self._zygote: Zygote | None = None
+
+    def get(self, build: Build) -> Worker:
+        """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
+        worker = self._workers.get(build.candidate)
+        if worker is not None and worker.alive:
+            self._workers.move_to_end(build.candidate)
+            return worker
+        self.drop(build.candidate)
+        loose = [name for name in self._workers if name not in self.pinned and name not in OURS]  # oldest first
+        kept = 0 if self._short_of_memory() else WARM_WORKERS - 1
+        for name in loose[: max(0, len(loose) - kept)]:
+            self.drop(name)
+        self._available[build.candidate] = self._memory_available()
+        worker = self.start(build)
+        self._workers[build.candidate] = worker
+        return worker
+
+    def _short_of_memory(self) -> bool:
+        """Whether less than a quarter of the device is free: a candidate that took it all must not starve the next."""
+        if self.device != "cuda":
+            return False
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return free < total / 4
+
+    def _memory_available(self) -> int:
+        """Bytes of the GPU that are free or our own; what is missing of it others have taken."""
+        if self.device != "cuda":
+            return 0
+        import torch
+
+        arena = self._arena.size if self._arena is not None else 0
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena + self.kernel.gpu_bytes()
+
+    @contextmanager
+    def guarding_memory(self, candidate: str) -> Iterator[None]:
+        """Raises SideFailure where that candidate has taken the GPU's memory, whatever failed of it or nothing did.
+
+        No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail.
+        """
+        failed: Exception | None = None
+        try:
+            yield
+        except (RuntimeError, DeviceError, WorkerFailure) as fault:
+            failed = fault
+        if taken := self._memory_taken(candidate):
+            raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from failed
+        if failed is not None:
+            raise failed
+
+    def _memory_taken(self, candidate: str) -> str:
+        """What is wrong with the memory that the candidate's process has taken, or ""."""
+        worker = self._workers.get(candidate)
+        if self.device != "cuda" or worker is None or not worker.alive:
+            return ""
+        before = self._available[candidate]
+        taken = before - self._memory_available()
+        if taken <= before * MEMORY_SHARE:
+            return ""
+        return f"its process took {taken / 2**30:.0f} GiB of the {before / 2**30:.0f} GiB of GPU memory that were free"
+
+    def start(self, build: Build) -> Worker:
+        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
+        artefact = Path(build.artefact)
+        worker: Worker
+        if isinstance(self.kernel, Problem) and build.backend == "model_new":
+            worker = self.kernel.start(build.candidate, artefact, libraries=self._libraries, company=self._company())
+        elif is_python_side(backends.get(build.backend)):
+            if self._zygote is not None and not self._zygote.alive:
+                self._zygote.close()
+                self._zygote = None
+            if self._zygote is None:
+                self._zygote = Zygote(self.device)
+            worker = PythonWorker(
+                self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
+                company=self._company(),
+            )  # fmt: skip
+        else:
+            symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
+            worker = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
+        self._look(worker)
+        return worker
+
+    def ours(self, name: str, artefact: Path, symbols: dict[str, tuple[str, ...]]) -> Worker:
+        """A worker that loads a library of ours, kept until the end."""
+        if name not in self._workers or not self._workers[name].alive:
+            self._workers[name] = Worker(
+                device=self.device, artefact=artefact, symbols=symbols, company=self._company()
+            )
+        return self._workers[name]
+
+    def drop(self, candidate: str) -> None:
+        worker = self._workers.pop(candidate, None)
+        if worker is not None:
+            worker.close()
+
+    def arena(self, size: int) -> Arena:
+        """An arena of at least `size` bytes; the workers let go of a smaller one."""
+        if self._arena is None or self._arena.size < size:
+            if self._arena is not None:
+                for worker in self._workers.values():
+                    if worker.alive:
+                        worker.proceed()
+                        worker.unmap(self._arena)
+                self._arena.close()
+            self._arena = Arena(self.device, max(size, self._least(), 64 << 20))
+        return self._arena
+
+    def close(self) -> None:
+        """End all workers and free the shared memory. Safe to call twice."""
+        for candidate in list(self._workers):
+            self.drop(candidate)
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
