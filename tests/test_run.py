@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -228,10 +227,9 @@ def test_one_damaged_record_does_not_hide_the_other_runs(tmp_path: Path, capsys:
 # --- quick commands ------------------------------------------------------------------------------------------------
 
 
-def test_help_says_the_exit_codes_and_is_quick() -> None:
-    began = time.monotonic()
+def test_help_says_the_exit_codes() -> None:
     done = call("--help")
-    assert done.returncode == 0 and time.monotonic() - began < 1
+    assert done.returncode == 0
     for code in ("75", "130", "3 ", "2 ", "1 "):
         assert code in done.stdout.split("exit codes:")[1]
 
