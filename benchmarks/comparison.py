@@ -1,108 +1,159 @@
-"""Does the comparison tell the truth? The baseline against itself, and against itself made slower on purpose.
+"""Does the measure tell the truth? Kernels against themselves, and against themselves made slower on purpose.
 
-    python -m benchmarks.comparison [--device auto|cuda|cpu] [--company plain|pdl|alone] [--trials 100] [--slower 3]
+    python -m benchmarks.comparison [--device auto|cuda|cpu] [--kernel NAME ...] [--trials 200] [--slower 3] [--slowed 10]
 
-Each trial starts two fresh workers and measures one workload as the measure gate does, between neighbours of that kind. A/A should hardly ever say
-FASTER or SLOWER; a kernel that is made slower should never be called FASTER.
+A trial is one timed workload in one cache state, out of a whole verdict as users get it: the baseline with a comment more,
+each side in a fresh process. None should be FASTER or SLOWER. Then each timed workload once more beside a file that waits
+that many percent of the kernel's time (10 on a GPU below 2 us): that should be SLOWER, and never FASTER.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import statistics
 import tempfile
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from harness import comparison, device
 from harness.evaluate import Evaluator
-from harness.records import Build, Cache, Company, Comparison, Interval
+from harness.records import Comparison, Timing
 from harness.store import Store
-from harness.timing import Side
 from kernels import catalog
-from kernels.spec import Workload
+from kernels.catalog import Kernel
+from kernels.spec import Device
 
-# The added work waits for a share of the kernel's own time, given at run time through the environment of the build.
-SLOWED = {
+ASTRA = ("silu_and_mul", "fused_add_rmsnorm", "merge_attn_states_lse")
+CLOCK_GHZ = 1.9
+"""Of an H200 or H100 under load; only how slow "slower" comes out depends on it, and that is measured."""
+SMALL_US = 2.0
+LOSE_TIME = {
     "cuda": """
-__global__ void wait_kernel(long long cycles) {{
-  const long long start = clock64();
-  while (clock64() - start < cycles) {{
+__device__ __forceinline__ void lose_time() {{
+  if (threadIdx.x == 0) {{
+    const long long start = clock64();
+    while (clock64() - start < {cycles}LL) {{
+    }}
   }}
-}}
-extern "C" void silu_and_mul_float32(const float* input, float* out, int64_t tokens, int64_t hidden, cudaStream_t stream) {{
-  original_float32(input, out, tokens, hidden, stream);
-  wait_kernel<<<1, 1, 0, stream>>>({cycles}LL);
+  __syncthreads();
 }}
 """,
     "cpu": """
 #include <chrono>
-extern "C" void silu_and_mul_float32(const float* input, float* out, int64_t tokens, int64_t hidden) {{
-  original_float32(input, out, tokens, hidden);
+static void lose_time() {{
   const auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < std::chrono::nanoseconds({nanoseconds})) {{
   }}
 }}
 """,
 }
-AXES = {"cuda": {"tokens": 4096, "hidden": 8192}, "cpu": {"tokens": 32, "hidden": 4096}}
-CLOCK_GHZ = 1.98  # an H200's under load; only how slow "slower" comes out depends on it, and that is measured
+FUNCTIONS = {"cuda": r"(__global__[^{;]*\{)", "cpu": r'(extern "C" void [^{;]*\{)'}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--slower", type=float, default=3.0, help="percent (default 3)")
-    parser.add_argument("--cache", choices=("cold", "hot"), default="cold")
-    parser.add_argument("--company", choices=("plain", "pdl", "alone"), default="plain")
+    parser.add_argument("--kernel", action="append", default=[], help="repeatable (Astra's three)")
+    parser.add_argument("--dtype", default="", help="(float16 on a GPU, float32 on a CPU)")
+    parser.add_argument("--trials", type=int, default=200, help="against itself, all kernels together (200)")
+    parser.add_argument("--slower", type=float, default=3.0, help="percent (3)")
+    parser.add_argument("--slowed", type=int, default=10, help="trials of each slowed workload and cache state (10)")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no verdict after so many")
     options = parser.parse_args()
     on, _ = device.choose(options.device)
-    if on == "cpu" and options.company != "plain":
-        parser.error("--company needs a GPU: on a CPU nothing is launched around a call")
-    console = Console()
-    workload = Workload(axes=AXES[on], dtype="float32", devices=(on,))
-    kernel = catalog.load("silu_and_mul")
-    kernel = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": (workload,)}))
-    with tempfile.TemporaryDirectory() as folder, Evaluator(kernel, on, Store(Path(folder))) as evaluator:
-        text = kernel.baseline(on)[1].read_text()
-        plain = evaluator.build(evaluator.store.put(text))
-        alone = evaluator.measure(evaluator.verify(plain), baseline=plain.candidate)
-        us = alone.timings[0].time_us
-        wait_us = us * options.slower / 100 - (1.0 if on == "cuda" else 0.0)  # a launch of its own costs about 1 us
-        body = SLOWED[on].format(cycles=int(wait_us * CLOCK_GHZ * 1e3), nanoseconds=int(wait_us * 1e3))
-        slowed = evaluator.build(evaluator.store.put(text.replace("silu_and_mul_float32", "original_float32") + body))
-        if not slowed.ok:
-            raise SystemExit(f"the slowed kernel does not compile:\n{slowed.log}")
-        table = Table(
-            title=f"{evaluator.facts.name}: {workload.label}, {options.cache}, {options.company}, {us:.1f} us, {options.trials} trials"
-        )
-        for column in ("contest", "median ratio", *Comparison):
-            table.add_column(str(column), justify="right")
-        for name, candidate in (("against itself", plain), (f"{options.slower:g} % slower", slowed)):
-            found = [
-                trial(evaluator, plain, candidate, workload, options.cache, options.company)
-                for _ in track(range(options.trials), name, console=Console(stderr=True))
-            ]
-            said = Counter(comparison.compare(interval, comparison.MARGIN[on]) for interval in found)
-            middle = sorted(interval.median for interval in found)[len(found) // 2]
-            table.add_row(name, f"{middle:.4f}", *(str(said[word]) for word in Comparison))
-        console.print(table)
+    dtype = options.dtype or ("float16" if on == "cuda" else "float32")
+    kernels = [catalog.load(name) for name in options.kernel or ASTRA]
+    late = time.monotonic() + options.seconds
+    console = Console(width=170)
+    itself: dict[str, list[Timing]] = {kernel.spec.name: [] for kernel in kernels}
+    table = slowed_table(f"made slower, {device.facts(on).name}")
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        number = 0
+        while sum(map(len, itself.values())) < options.trials and time.monotonic() < late:
+            number += 1
+            for kernel in kernels:
+                itself[kernel.spec.name] += verdicts(kernel, on, dtype, store, f"\n// twin {number}\n")
+        console.print(against_itself(itself, f"against itself, {device.facts(on).name}"))
+        for kernel in kernels:
+            if time.monotonic() < late:
+                slow_down(kernel, on, dtype, store, itself[kernel.spec.name], options, table, late)
+    console.print(table)
 
 
-def trial(evaluator: Evaluator, one: Build, other: Build, workload: Workload, cache: Cache, on: Company) -> Interval:
-    """The speedup of `other` over `one`, each in a fresh worker, in that company."""
-    sides = [Side("one", evaluator.start(one)), Side("other", evaluator.start(other))]
-    try:
-        contest = evaluator.contest(workload, cache, on)
-        return evaluator.run(contest, sides, check=("other",)).speedup("other")
-    finally:
-        for side in sides:
-            side.worker.close()
+def verdicts(kernel: Kernel, on: Device, dtype: str, store: Store, more: str, *, slow_us: float = 0.0) -> list[Timing]:
+    """The timings of one verdict on the baseline with `more` text, `slow_us` slower a call, all processes fresh."""
+    text = kernel.baseline(on)[1].read_text()
+    other = text
+    if slow_us:
+        prelude = LOSE_TIME[on].format(cycles=int(slow_us * CLOCK_GHZ * 1e3), nanoseconds=int(slow_us * 1e3))
+        other = prelude + re.sub(FUNCTIONS[on], r"\1 lose_time();", text)
+    with Evaluator(kernel, on, store, dtypes=(dtype,)) as evaluator:
+        judged = evaluator.verify(evaluator.build(store.put(other + more)))
+        measured = evaluator.measure(judged, baseline=store.put(text)) if judged.passed else judged
+    if not measured.passed:
+        raise SystemExit(f"{kernel.spec.name}: {measured.outcome}: {measured.reason}")
+    return list(measured.timings)
+
+
+def slow_down(
+    kernel: Kernel, on: Device, dtype: str, store: Store, known: list[Timing], options: argparse.Namespace, table: Table,
+    late: float,
+) -> None:  # fmt: skip
+    """One row for each timed workload and cache state: how often the slower file was found out."""
+    margin = comparison.MARGIN[on]
+    for workload in [w for w in kernel.spec.suite(on, held_out=False) if w.timed and w.dtype == dtype]:
+        us = statistics.median(t.baseline_us for t in known if t.workload == workload)
+        share = 10.0 if on == "cuda" and us < SMALL_US else options.slower
+        alone = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": (workload,)}))
+        found: dict[str, list[Timing]] = {}
+        for number in range(options.slowed):
+            if time.monotonic() > late:
+                break
+            more = f"\n// slower {workload.label} {number}\n"
+            for timing in verdicts(alone, on, dtype, store, more, slow_us=us * share / 100):
+                found.setdefault(timing.cache, []).append(timing)
+        for cache, timings in found.items():
+            said = Counter(timing.comparison for timing in timings)
+            middle = statistics.median(timing.speedup.median for timing in timings)
+            real = " (within the margin)" if middle > 1 - margin else ""
+            table.add_row(
+                kernel.spec.name, workload.label, cache, f"{us:.2f}", f"{share:g} %", f"{middle:.4f}{real}",
+                f"{said[Comparison.SLOWER]} of {len(timings)}", str(said[Comparison.FASTER]),
+            )  # fmt: skip
+
+
+def against_itself(itself: dict[str, list[Timing]], title: str) -> Table:
+    table = Table(title=title)
+    for column in ("kernel", "trials", *Comparison, "distance from 1: median", "95 %", "largest", "interval's width"):
+        table.add_column(str(column), justify="right")
+    for name, timings in [*itself.items(), ("all", [t for some in itself.values() for t in some])]:
+        said = Counter(timing.comparison for timing in timings)
+        away = sorted(abs(timing.speedup.median - 1) for timing in timings)
+        widths = [timing.speedup.high - timing.speedup.low for timing in timings]
+        table.add_row(
+            name, str(len(timings)), *(str(said[word]) for word in Comparison), f"{statistics.median(away):.2%}",
+            f"{away[int(0.95 * (len(away) - 1))]:.2%}", f"{away[-1]:.2%}", f"{statistics.median(widths):.2%}",
+        )  # fmt: skip
+        for timing in timings if name != "all" else []:
+            if timing.comparison in (Comparison.FASTER, Comparison.SLOWER):
+                what = f"{name}, {timing.workload.label}, {timing.cache}, {timing.time_us:.2f} us"
+                interval = f"{timing.speedup.median:.3f}x {timing.speedup.low:.3f} to {timing.speedup.high:.3f}"
+                table.caption = f"{table.caption or ''}{timing.comparison}: {what}: {interval}\n"
+    return table
+
+
+def slowed_table(title: str) -> Table:
+    table = Table(title=title)
+    for column in ("kernel", "workload", "cache", "us", "wanted", "median ratio", "SLOWER", "FASTER"):
+        table.add_column(column, justify="right")
+    return table
 
 
 if __name__ == "__main__":

@@ -45,12 +45,11 @@ def test_the_parts_of_a_verdict_are_all_there(small, monkeypatch, capsys):
 
 
 def test_a_kernel_beside_itself_and_beside_a_slower_one(small, monkeypatch, capsys):
-    monkeypatch.setitem(comparison.AXES, "cpu", SMALL.axes)
-    run(comparison, monkeypatch, "--device", "cpu", "--trials", "1", "--slower", "100")
-    said = capsys.readouterr().out
-    assert "against itself" in said and "100 % slower" in said and "plain" in said
-    with pytest.raises(SystemExit):
-        run(comparison, monkeypatch, "--device", "cpu", "--company", "pdl")
+    arguments = ("--kernel", "silu_and_mul", "--trials", "2", "--slowed", "1", "--slower", "900")
+    run(comparison, monkeypatch, "--device", "cpu", *arguments)
+    itself, slower = capsys.readouterr().out.split("made slower")
+    assert "against itself" in itself and itself.count("silu_and_mul") == 1
+    assert slower.count("900 %") == slower.count(" of 1") == 2
 
 
 def test_a_candidate_beside_the_library(small, monkeypatch, capsys):
