@@ -133,6 +133,8 @@ class Attempt(Frozen):
     """Hash of the incumbent of that moment, which it was measured beside."""
     gains: tuple[Interval, ...] = ()
     """Over that source, one a timing, in the order of every verdict's timings."""
+    contested: str = ""
+    """Hash of the incumbent beside which it was contested again, because it had been UNCLEAR (nodes/contest.py)."""
     tuned: dict[str, int] = Field(default_factory=dict)
     repairs: int = 0
     seconds: float = 0.0
