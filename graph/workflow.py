@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
 
 from graph import routes
 from nodes.approve import approve_candidates, approve_plans
@@ -51,13 +52,14 @@ def same(piece: Any) -> Any:
 
 def build(
     checkpointer: BaseCheckpointSaver | None = None,
+    store: BaseStore | None = None,
     *,
     context_schema: type = Context,
     input_schema: type = State,
     node: Callable[[Node], Callable[..., dict[str, Any]]] = same,
     route: Callable[[Callable[[State], str]], Callable[[State], str]] = same,
 ) -> CompiledStateGraph:
-    """`node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
+    """`store` is what runs remember (graph/memory.py). `node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
     graph = StateGraph(State, context_schema=context_schema, input_schema=input_schema)
     for one in NODES:
         graph.add_node(one.__name__, node(accounted(one)), input_schema=State)
@@ -80,7 +82,7 @@ def build(
     graph.add_conditional_edges("contest", route(routes.after_contest))
 
     graph.add_edge("held_out", END)
-    return graph.compile(checkpointer=checkpointer)
+    return graph.compile(checkpointer=checkpointer, store=store)
 
 
 def accounted(node: Node) -> Node:

@@ -1,5 +1,5 @@
 """Gate: UNCLEAR is a question. The best of a run's UNCLEAR candidates are contested again, and whether the run goes on is
-said after that: so before the next round plans, and before the run ends.
+said after that: so before the next round plans, and before the run ends. What the round came to is remembered then.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from langgraph.runtime import Runtime
 from harness.comparison import MARGIN
 from harness.records import Comparison, Outcome
 from nodes.context import Context
+from nodes.memory import learn
 from nodes.roles import Attempt
 from nodes.select import attempt_of, unfit
 from nodes.state import Draft, Incumbent, State, Stop
@@ -29,6 +30,8 @@ def contest(state: State, runtime: Runtime[Context]) -> dict:
             break
         now = {**now, **_again(attempt, now, runtime.context)}  # type: ignore[typeddict-item]
     update = {key: now[key] for key in ("attempts", "incumbent", "stale_rounds") if now.get(key) is not state.get(key)}
+    new = [one for one in now.get("attempts", []) if one.round == state["round"] or one not in state["attempts"]]
+    learn(runtime.store, now, runtime.context.kernel.spec, new)
     stop = state.get("stop") or next_stop(now)
     return update if stop is None else {**update, "stop": stop}
 
