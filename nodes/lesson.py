@@ -99,7 +99,7 @@ def fitting(
 
     unique: dict[tuple[str, ...], Lesson] = {}
     for one in sorted(lessons, key=lambda one: (-near(one), -effect(one), -one.at.timestamp(), one.evidence)):
-        unique.setdefault((one.kernel, one.architecture, *(one.path or (one.title, *one.steps))), one)
+        unique.setdefault((one.kernel, one.architecture, one.title, *(one.path or one.steps)), one)
     good = [one for one in unique.values() if one.kept or (one.gain or 0) > 1]
     bad = [one for one in unique.values() if not (one.kept or (one.gain or 0) > 1)]
     chosen: list[Lesson] = []

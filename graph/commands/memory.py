@@ -77,11 +77,8 @@ def _list(found: list[Entry], asked: argparse.Namespace) -> int:
     table = Table(box=None, pad_edge=False)
     for column in ("family", "kernel", "device", "bound", "change", "over then", "over the baseline", "came to", "run"):
         table.add_column(column)
-    for entry in found:
-        lesson = entry.lesson
-        if lesson is None:
-            table.add_row("-", "-", "-", "-", "cannot be read; no run uses it", "", "", "", "")
-            continue
+    lessons = [lesson for entry in found if (lesson := entry.lesson) is not None]
+    for lesson in lessons:
         ratios = [f"{value:.3f}x" if value else "-" for value in (lesson.gain, lesson.speedup)]
         came = "kept" if lesson.kept else str(lesson.outcome) if not lesson.gain else "not kept"
         words = (
@@ -96,5 +93,7 @@ def _list(found: list[Entry], asked: argparse.Namespace) -> int:
         )
         table.add_row(*(one_line(word, 60) for word in words))
     Console(highlight=False, markup=False).print(table)
-    print(f"{len(found)} of them")
+    print(f"{len(lessons)} of them")
+    if len(found) > len(lessons):
+        print(f"{len(found) - len(lessons)} more cannot be read, and no run uses them")
     return 0
