@@ -79,6 +79,7 @@ def choose(asked: argparse.Namespace) -> Choice:
         role_money_usd={r: n for r in ROLES if (n := getattr(asked, f"money_{r}")) is not None},
         prices=str(Path(asked.prices).resolve()) if asked.prices else "",
         transcript=str(Path(asked.transcript).resolve()) if asked.transcript else "",
+        memory=asked.memory,
         why=(f"device {on}: {why_device}", f"policy {why_policy}"),
         command=command(asked.words),
         draft=digest(draft) if draft else "",

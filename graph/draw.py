@@ -30,14 +30,14 @@ MEANING: Mapping[tuple[str, str], str] = {
     ("baseline", "held_out"): "at the limit",
     ("baseline", "__end__"): "failed",
     ("planner", "approve_plans"): "plans",
-    ("planner", "held_out"): "nothing left",
+    ("planner", "contest"): "nothing left",
     ("compile", "coder"): "repair",
     ("compile", "verify"): "built",
     ("verify", "coder"): "repair",
     ("verify", "tune"): "passed",
     ("verify", "select"): "none passed",
-    ("select", "profiler"): "next round",
-    ("select", "held_out"): "stop",
+    ("contest", "profiler"): "next round",
+    ("contest", "held_out"): "stop",
 }
 """What each branch of the graph means, in a word or two: LangGraph knows only where a router may go."""
 FORMATS = (".svg", ".png", ".mmd")

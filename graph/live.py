@@ -44,6 +44,7 @@ NODES = {
     "tune": "searching the open integers",
     "measure": "timing against baseline and incumbent",
     "select": "choosing the incumbent",
+    "contest": "contesting again what was unclear",
     "held_out": "meeting the held-out workloads",
 }
 LAST_ATTEMPTS = 6

@@ -138,7 +138,7 @@ def begin(asked: Asked, thread: str) -> dict[str, Any]:
         argparse.Namespace(
             **asked.model_dump(), **roles, source=None, run_id=f"studio-{thread}", light=0.97, sandbox="auto",
             agents="four", interface="chat", when_spent="rules", prices=None, transcript=None, words=[],
-            draft=None, own_kernels="some", compare=[],
+            draft=None, own_kernels="some", compare=[], memory="off",
         )
     )  # fmt: skip
     store().put(choice.source)

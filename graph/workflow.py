@@ -1,7 +1,7 @@
 """The whole graph on one screen.
 
     tester -> [drafter ->] baseline -> round* -> held_out
-    round: profiler -> planner -> coder -> compile -> verify -> tune -> measure -> select
+    round: profiler -> planner -> coder -> compile -> verify -> tune -> measure -> select -> contest
 
 Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
 and a run that was made before is refused by name instead of ending silently.
@@ -18,12 +18,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
 
 from graph import routes
 from nodes.approve import approve_candidates, approve_plans
 from nodes.baseline import baseline
 from nodes.coder import coder
 from nodes.compile import compile
+from nodes.contest import contest
 from nodes.context import Context
 from nodes.drafter import drafter
 from nodes.held_out import held_out
@@ -40,7 +42,7 @@ from nodes.verify import verify
 Node = Callable[[State, Runtime[Context]], dict[str, Any]]
 NODES: tuple[Node, ...] = (
     tester, drafter, baseline, profiler, planner, approve_plans, coder, approve_candidates, compile, verify, tune, measure,
-    select, held_out,
+    select, contest, held_out,
 )  # fmt: skip
 
 
@@ -50,13 +52,14 @@ def same(piece: Any) -> Any:
 
 def build(
     checkpointer: BaseCheckpointSaver | None = None,
+    store: BaseStore | None = None,
     *,
     context_schema: type = Context,
     input_schema: type = State,
     node: Callable[[Node], Callable[..., dict[str, Any]]] = same,
     route: Callable[[Callable[[State], str]], Callable[[State], str]] = same,
 ) -> CompiledStateGraph:
-    """`node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
+    """`store` is what runs remember (graph/memory.py). `node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
     graph = StateGraph(State, context_schema=context_schema, input_schema=input_schema)
     for one in NODES:
         graph.add_node(one.__name__, node(accounted(one)), input_schema=State)
@@ -75,10 +78,11 @@ def build(
     graph.add_conditional_edges("verify", route(routes.after_verify))
     graph.add_edge("tune", "measure")
     graph.add_edge("measure", "select")
-    graph.add_conditional_edges("select", route(routes.after_select))
+    graph.add_edge("select", "contest")
+    graph.add_conditional_edges("contest", route(routes.after_contest))
 
     graph.add_edge("held_out", END)
-    return graph.compile(checkpointer=checkpointer)
+    return graph.compile(checkpointer=checkpointer, store=store)
 
 
 def accounted(node: Node) -> Node:
@@ -98,7 +102,7 @@ def accounted(node: Node) -> Node:
 def recursion_limit(settings: Settings) -> int:
     """Steps that the longest run of these settings can take. A repair pass may repair a single draft of several."""
     passes = 1 + settings.repairs * settings.width
-    return 10 + settings.rounds * (7 + 4 * passes)
+    return 10 + settings.rounds * (8 + 4 * passes)
 
 
 def signature() -> dict[str, Any]:

@@ -489,9 +489,17 @@ class Evaluator:
     # --- measure -------------------------------------------------------------------------------------------------
 
     def measure(
-        self, verdict: Verdict, *, baseline: str, incumbent: str | None = None, held_out: bool = False
+        self,
+        verdict: Verdict,
+        *,
+        baseline: str,
+        incumbent: str | None = None,
+        held_out: bool = False,
+        contests: int = 1,
     ) -> Verdict:
         """The PASSED verdict with timings against the baseline (and the incumbent), interleaved.
+
+        `contests`: how many of each workload in each cache state, every one in fresh processes, that count as one.
 
         A candidate that fails while it is timed (crashes, is wrong when nobody announced a check, has a clock that
         disagrees with ours, is faster than light) gets that as its verdict. Raises ValueError for a verdict that has
@@ -500,10 +508,10 @@ class Evaluator:
         if not verdict.passed or verdict.build is None:
             raise ValueError(f"only a PASSED candidate is timed; this one is {verdict.outcome}")
         if incumbent == verdict.candidate != baseline:  # a plan has led to the incumbent again
-            alone = self.measure(verdict, baseline=baseline, held_out=held_out)
+            alone = self.measure(verdict, baseline=baseline, held_out=held_out, contests=contests)
             same = Suite(speedup=Interval(median=1, low=1, high=1), comparison=Comparison.SAME)
             return alone.model_copy(update={"suite_incumbent": same}) if alone.passed else alone
-        names = [baseline, incumbent or "", str(held_out)]
+        names = [baseline, incumbent or "", str(held_out), *([str(contests)] if contests > 1 else [])]
         key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
@@ -524,7 +532,9 @@ class Evaluator:
                     continue
                 for cache in reversed(self.caches(workload)):
                     self.say(f"timing {workload.label}, {cache}")
-                    timed, found = self._time_fairly(verdict, rivals, workload, (cache, "plain"), itself, ratios)
+                    timed, found = self._time_fairly(
+                        verdict, rivals, workload, (cache, "plain"), itself, ratios, contests
+                    )
                     timings.append(timed)
                     checks += found
                     if timed.note:
@@ -706,13 +716,14 @@ class Evaluator:
         case: tuple[Cache, Company],
         itself: bool,
         ratios: dict[str, list[list[float]]],
+        contests: int = 1,
     ) -> tuple[Timing, list[Check]]:
         """`_time`, and again where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
         tries = 1
         while True:
             try:
                 with self.pool.guarding_memory(verdict.candidate):
-                    return self._time(verdict, rivals, workload, case, itself, ratios)
+                    return self._time(verdict, rivals, workload, case, itself, ratios, contests)
             except SideFailure as fault:
                 if fault.side not in rivals or tries == RIVAL_TRIES:
                     raise
@@ -728,18 +739,20 @@ class Evaluator:
         case: tuple[Cache, Company],
         itself: bool,
         ratios: dict[str, list[list[float]]],
+        contests: int,
     ) -> tuple[Timing, list[Check]]:
         cache, on = case
         mine = "baseline" if itself else "candidate"
         result = self._contested(verdict, rivals, workload, case, itself)
+        for _ in range(contests - 1):
+            result = result.joined(self._contested_anew(verdict, rivals, workload, case, itself))
         said = comparison.compare(comparison.median_interval(result.ratios[mine]), comparison.MARGIN[self.device])
         if (
-            said in (Comparison.FASTER, Comparison.SLOWER)
+            contests == 1
+            and said in (Comparison.FASTER, Comparison.SLOWER)
             and abs(statistics.median(result.ratios[mine]) - 1) < SMALL_GAIN
         ):
-            for one in (*rivals.values(), verdict.candidate):
-                self.pool.drop(one)
-            result = result.joined(self._contested(verdict, rivals, workload, case, itself))
+            result = result.joined(self._contested_anew(verdict, rivals, workload, case, itself))
         raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
         samples.keep(
             self.store, verdict.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
@@ -791,6 +804,14 @@ class Evaluator:
             assert verdict.build is not None
             sides.append(self._side("candidate", verdict.build))
         return self.run(contest, sides, check=("baseline" if itself else "candidate",))
+
+    def _contested_anew(
+        self, verdict: Verdict, rivals: dict[str, str], workload: Workload, case: tuple[Cache, Company], itself: bool
+    ) -> Result:
+        """`_contested` in fresh processes: what a pair of them has by chance, both keep as long as they live."""
+        for one in (*rivals.values(), verdict.candidate):
+            self.pool.drop(one)
+        return self._contested(verdict, rivals, workload, case, itself)
 
     def _side(self, name: str, build: Build) -> Side:
         """Raises SideFailure where its process cannot load."""

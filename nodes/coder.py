@@ -9,6 +9,7 @@ from contextvars import copy_context
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
+from nodes.memory import recalled
 from nodes.roles import CoderRequest
 from nodes.state import Draft, State
 
@@ -47,6 +48,7 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
             outcome=draft.verdict.outcome if draft.verdict else None,
             repair=draft.repairs + 1 if draft.candidate else 0,
             round=state["round"],
+            memory=recalled(state.get("memory", ""), context.store),
         )
     )
     update: dict = {"seconds": draft.seconds + time.monotonic() - began}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
+from nodes.memory import recalled
 from nodes.roles import PlannerRequest
 from nodes.state import Draft, State, Stop
 
@@ -26,6 +27,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             sources=sources,
             width=settings.width,
             round=state["round"],
+            memory=recalled(state.get("memory", ""), context.store),
         )
     )
     if not plans:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from harness.bands import Measure
 from harness.records import DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
+from nodes.lesson import Lesson
 
 Role = Literal["tester", "drafter", "profiler", "planner", "coder"]
 ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder")
@@ -133,6 +134,8 @@ class Attempt(Frozen):
     """Hash of the incumbent of that moment, which it was measured beside."""
     gains: tuple[Interval, ...] = ()
     """Over that source, one a timing, in the order of every verdict's timings."""
+    contested: str = ""
+    """Hash of the incumbent beside which it was contested again, because it had been UNCLEAR (nodes/contest.py)."""
     tuned: dict[str, int] = Field(default_factory=dict)
     repairs: int = 0
     seconds: float = 0.0
@@ -203,6 +206,8 @@ class PlannerRequest(Frozen):
     """Hash -> source of every candidate that PASSED, so that a plan may start from another than the incumbent."""
     width: int = 1
     round: int = 1
+    memory: tuple[Lesson, ...] = ()
+    """What earlier runs learned of this family on such a device, the most telling first."""
 
 
 class CoderRequest(Frozen):
@@ -222,6 +227,7 @@ class CoderRequest(Frozen):
     repair: int = 0
     round: int = 0
     """0 where the asker did not say."""
+    memory: tuple[Lesson, ...] = ()
 
 
 class CoderAnswer(Frozen):

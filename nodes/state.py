@@ -74,6 +74,8 @@ class Settings(Frozen):
     """Path of the user's own price table."""
     transcript: str = ""
     """Path of the recording that `replay` plays back."""
+    memory: Literal["on", "off"] = "off"
+    """Whether the run is shown what earlier ones learned, and leaves what it learns."""
     why: tuple[str, ...] = ()
     """Why this device and this policy, as said at the start."""
     draft: str = ""
@@ -178,6 +180,8 @@ class State(TypedDict, total=False):
     baseline: Verdict
     incumbent: Incumbent
     finding: Finding
+    memory: str
+    """Key in the run's store of what it recalled before its first round (nodes/memory.py); "" is nothing."""
     round: int
     stale_rounds: int
     """Rounds since the incumbent last changed."""

@@ -21,6 +21,7 @@ commands (python run.py COMMAND --help):
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  memory                what runs learned: list, export, forget
   epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
   infer                 its accuracy from sampled and from all neighbours
 
@@ -62,6 +63,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tune-seconds", type=number(float, 0), metavar="S", help="search of open integers, each (cuda 8, cpu 4)"
     )
+    made.add_argument(
+        "--memory", choices=("on", "off"), default="on",
+        help="off: learn nothing from earlier runs and leave nothing to later ones, for clean experiments (on)",
+    )  # fmt: skip
     made.add_argument("--approve", choices=("plans", "candidates"), help="ask a person before going on")
     agents = made.add_argument_group("agents")
     agents.add_argument(

@@ -19,6 +19,7 @@ from pydantic import BaseModel, SecretStr
 
 from harness.records import Outcome
 from harness.store import digest
+from nodes.lesson import Lesson, fitting
 from nodes.policies import answers
 from nodes.policies.budget import Budget, BudgetEnded, Limits
 from nodes.policies.connection import Connection, Interface, Retries, estimated_tokens, in_words
@@ -238,6 +239,7 @@ class ModelPolicy(ABC):
         prompt = self._render(
             template, request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
             failure=request.failure, outcome=request.outcome, repair=request.repair, other=request.other,
+            memory=_fitting(request),
         )  # fmt: skip
         try:
             source, notes = self._converse("coder", prompt, facts, lambda text: answers.code(text, request.source))
@@ -457,4 +459,9 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
         "earlier": max(0, len(request.attempts) - MOST_ATTEMPTS),
         "others": others[:MOST_OTHERS],
         "round": request.round,
+        "memory": _fitting(request),
     }
+
+
+def _fitting(request: PlannerRequest | CoderRequest) -> tuple[Lesson, ...]:
+    return fitting(request.memory, request.spec.name, request.device.architecture, request.finding.bound)

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
+from nodes.lesson import Lesson
 from nodes.policies.transcript import Message
 from nodes.policies.trim import printable, trimmed
 from nodes.rewrites import catalog
@@ -23,6 +24,7 @@ SHORT = 12
 """Hex digits of a source's hash that a prompt shows, and that an answer may name it by."""
 SOURCE_CHARS = 60_000
 DIFF_LINES = 60
+LESSON_GAINS = 6
 
 _C_TYPES: dict[Device, dict[str, str]] = {
     "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16", "float8_e4m3fn": "__nv_fp8_e4m3"},
@@ -96,6 +98,21 @@ def explained(step: str) -> str:
     return f"{step}: {rewrite.EXPECTED}" if rewrite else step
 
 
+def lessons(found: Iterable[Lesson]) -> str:
+    """What earlier runs learned, one change a paragraph."""
+    said = []
+    for one in found:
+        came = f"{one.gain:.3f}x the source of then" if one.gain else str(one.outcome)
+        came += f", {one.speedup:.3f}x the baseline" if one.speedup else ""
+        words = [f"- {one.kernel} ({one.family}) on {one.device_name}, {one.architecture}, bound: {one.bound}"]
+        words.append(f"  change: {one.title}: {'; '.join(one.steps)}")
+        words.append(f"  {came}; {'kept' if one.kept else 'not kept'}{f': {one.reason}' if one.reason else ''}")
+        gains = [f"{gain.workload}, {gain.cache} {gain.median:.2f}x" for gain in one.gains[:LESSON_GAINS]]
+        words += [f"  by workload: {'; '.join(gains)}"] if gains else []
+        said += words
+    return "\n".join(said)
+
+
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
@@ -115,6 +132,7 @@ def _environment() -> Environment:
         percent=lambda share: f"{100 * share:.0f} %",
         explained=explained,
         timing_table=timing_table,
+        lessons=lessons,
     )
     environment.globals["difference"] = difference
     return environment

@@ -6,6 +6,7 @@
     incorrect         builds, is wrong
     held-out 0.8      speedup on held-out workloads (a number), or `fails`
     tune 64 128 256   an open integer; 128 adds 5 %
+    unclear           UNCLEAR, unless it is contested again; `unclear always` is so then too, `unclear fails` is wrong
 
 Every evaluation that is really made appends a line to `evaluations.log` beside the store, so that tests can count them
 over several processes.
@@ -139,10 +140,24 @@ class PaperEvaluator:
         return Tuned(candidate=self.store.put(picked), values={"BLOCK": 128}, tried=3)
 
     def measure(
-        self, verdict: Verdict, *, baseline: str, incumbent: str | None = None, held_out: bool = False
+        self,
+        verdict: Verdict,
+        *,
+        baseline: str,
+        incumbent: str | None = None,
+        held_out: bool = False,
+        contests: int = 1,
     ) -> Verdict:
-        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}"
-        return self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
+        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}{'-again' if contests > 1 else ''}"
+        measured = self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
+        unclear = self._read(verdict.candidate).get("unclear")
+        if unclear is None or held_out or (contests > 1 and unclear != "always"):
+            wrong = {"outcome": Outcome.INCORRECT, "reason": "wrong while it was timed", "timings": ()}
+            wrong |= {"suite": None, "suite_incumbent": None}
+            return measured.model_copy(update=wrong) if unclear == "fails" else measured
+        suites = {"suite": measured.suite, "suite_incumbent": measured.suite_incumbent}
+        noisy = {n: s.model_copy(update={"comparison": Comparison.UNCLEAR}) for n, s in suites.items() if s}
+        return measured.model_copy(update=noisy)
 
     def _measure(self, verdict: Verdict, incumbent: str | None, held_out: bool) -> Verdict:
         said = self._read(verdict.candidate)

@@ -40,8 +40,22 @@ ROUND = [
     "tune",
     "measure",
     "select",
+    "contest",
 ]
-PATH = [START, "tester", "baseline", *ROUND, *ROUND[:6], *ROUND[3:7], "select", "profiler", "planner", "held_out", END]
+PATH = [
+    START,
+    "tester",
+    "baseline",
+    *ROUND,
+    *ROUND[:6],
+    *ROUND[3:7],
+    *ROUND[9:],
+    "profiler",
+    "planner",
+    "contest",
+    "held_out",
+    END,
+]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +110,9 @@ def test_back_edges_are_drawn_apart(real):
         if "agent" in rect.get("class", "") and rect.get("width") == "168.0"
     )
     back = [path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("class") == "edge back"]
-    assert len(back) == 2 * 3 + 1  # stub and trunk of compile -> coder, verify -> coder, select -> profiler; the legend
+    assert (
+        len(back) == 2 * 3 + 1
+    )  # stub and trunk of compile -> coder, verify -> coder, contest -> profiler; the legend
     starts = [float(re.match(r"M([\d.]+)", d)[1]) for d in back[:-1]]
     assert all(x <= left for x in starts)
 

@@ -117,6 +117,48 @@ def test_faster_on_the_whole_but_slower_on_one_workload_is_not_accepted(tmp_path
     assert not ending.result.improved
 
 
+def test_what_is_unclear_is_contested_again_beside_the_incumbent_before_the_next_plan(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3"], 2: ["speed 1.5\nunclear"], 3: ["speed 1.5"]})
+    ending = run(tmp_path, script)
+    assert rows(ending) == [(1, "PASSED", True), (2, "PASSED", True), (3, "PASSED", False)]
+    assert ending.result.attempts[1].reason == "FASTER with 3 times the samples"
+    third = [request for role, request in script.asked if role == "planner"][2]
+    assert third.source == "speed 1.5\nunclear" and ending.result.best_round == 2
+
+
+def test_what_is_unclear_is_contested_again_before_the_run_ends(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.3\nunclear"]}), rounds=1)
+    assert ending.result.improved and ending.result.stop_reason == "rounds"
+    assert ending.result.attempts[0].against_incumbent == "FASTER"
+
+
+def test_what_stays_unclear_is_asked_once_beside_each_incumbent(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.5\nunclear always"], 2: ["speed 1.0"], 3: ["speed 1.2"], 4: ["speed 1.1"]})
+    ending = run(tmp_path, script, rounds=4, patience=4)
+    assert rows(ending) == [(1, "PASSED", False), (2, "PASSED", False), (3, "PASSED", True), (4, "PASSED", False)]
+    assert ending.result.attempts[0].reason == (
+        "not clearly faster than the incumbent: UNCLEAR, with 3 times the samples"
+    )
+    did = (ending.run.folder / "evaluations.log").read_text().splitlines()
+    again = [line.split()[0] for line in did if "-again" in line]
+    assert again == ["measure-visible--again", f"measure-visible-{digest('speed 1.2')}-again"]
+
+
+def test_of_several_that_are_unclear_the_best_two_are_contested_again(tmp_path: Path) -> None:
+    """The second beside the incumbent that the first has become; what promises less than the margin is not worth it."""
+    plans = [f"speed {speed}\nunclear" for speed in (1.2, 1.4, 1.02, 1.3)]
+    ending = run(tmp_path, Script({1: plans}), rounds=1, width=4)
+    assert [row.accepted for row in ending.result.attempts] == [False, True, False, False]
+    did = (ending.run.folder / "evaluations.log").read_text().splitlines()
+    assert [line for line in did if "-again" in line] == [f"measure-visible--again {digest(plans[1])}"]
+
+
+def test_what_turns_out_wrong_when_it_is_contested_again_is_a_failure(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.4\nunclear fails"]}), rounds=1)
+    row = ending.result.attempts[0]
+    assert row.outcome == "INCORRECT" and row.speedup is None and not ending.result.improved
+
+
 @pytest.mark.parametrize(("rounds", "patience", "stale"), [(8, 2, 2), (5, None, 3), (8, None, 4)])
 def test_stops_on_a_plateau(tmp_path: Path, rounds: int, patience: int | None, stale: int) -> None:
     """More rounds asked for mean more of them without gain, unless it is said how many."""
