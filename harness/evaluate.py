@@ -28,6 +28,7 @@ from harness import (
     of_problems,
     probes,
     properties,
+    roofs,
     samples,
     sandbox,
     sanitizer,
@@ -167,6 +168,7 @@ class Evaluator:
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
         self._others = 0.0
+        self._measured_facts: DeviceFacts | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -843,6 +845,12 @@ class Evaluator:
         best = min(best, kept.microseconds) if kept else best
         self.store.keep("light", key, Light(microseconds=best))
         return best
+
+    def measured_facts(self) -> DeviceFacts:
+        """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/roofs.py)."""
+        if self._measured_facts is None:
+            self._measured_facts = roofs.measured(self)
+        return self._measured_facts
 
     def probes(self, build: Build) -> dict[str, dict[str, str]]:
         """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same."""

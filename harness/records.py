@@ -20,6 +20,16 @@ Company = Literal["plain", "pdl", "early", "alone"]
 at their end, or at once; nothing (back to back with itself, which no model does)."""
 
 
+class Roof(Frozen):
+    """A measured rate of arithmetic, in 1e9 FLOPs a second, a multiply-add counted as two."""
+
+    kind: Literal["vector", "matrix"]
+    """The vector units by themselves, or a library's matrix product (tensor cores)."""
+    dtype: str
+    """Of the inputs; `tf32`: float32 ones, rounded."""
+    gflops: float = Field(gt=0)
+
+
 class DeviceFacts(Frozen):
     """What is known of the device, as read or measured there."""
 
@@ -31,7 +41,18 @@ class DeviceFacts(Frozen):
     """Multiprocessors, or cores that this process may use."""
     last_level_cache_bytes: int
     bandwidth_gbps: float | None = None
-    """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second."""
+    """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second. This and what follows: harness/roofs.py."""
+    compute: tuple[Roof, ...] = ()
+
+    def compute_roofs(self, dtype: str) -> dict[str, float]:
+        """`vector` and `matrix` -> 1e9 FLOPs a second that arithmetic on this dtype reaches at most; what was not measured
+        is left out. A dtype that has no roof of its own is computed in float32."""
+        found = {}
+        for kind in ("vector", "matrix"):
+            reached = {roof.dtype: roof.gflops for roof in self.compute if roof.kind == kind}
+            if (rate := reached.get(dtype, reached.get("float32"))) is not None:
+                found[kind] = rate
+        return found
 
 
 class Outcome(StrEnum):

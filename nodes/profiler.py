@@ -15,15 +15,16 @@ def profiler(state: State, runtime: Runtime[Context]) -> dict:
     if "finding" in state and state["stale_rounds"] > 0:
         return begun  # the incumbent is the one that the finding is about
     context, incumbent = runtime.context, state["incumbent"]
+    device = context.evaluator.measured_facts()
     probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate))
     finding = context.policies["profiler"].profiler(
         ProfilerRequest(
             spec=context.visible_spec(state),
-            device=context.evaluator.facts,
+            device=device,
             source=context.store.get(incumbent.candidate),
             timings=incumbent.verdict.timings,
             probes=probes,
             round=round_,
         )
     )
-    return {**begun, "finding": finding.model_copy(update={"probes": probes})}
+    return {**begun, "device": device, "finding": finding.model_copy(update={"probes": probes})}

@@ -336,7 +336,11 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
         assert (folder / name).exists()
     assert json.loads((folder / "result.json").read_text()) == record
     page = (folder / "report.html").read_text()
-    assert "Bandwidth under the roof" in page and page.count('alt="Histogram') == len(record["workloads"])
+    assert (
+        "Bandwidth under the roof" in page
+        and "Roofline" in page
+        and page.count('alt="Histogram') == len(record["workloads"])
+    )
     assert all(row["moved_bytes"] == 8 * row["axes"]["n"] == 8 * row["flops"] for row in record["workloads"])
 
     again = call("resume", "a", "--json", cwd=tmp_path)
