@@ -11,7 +11,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,7 @@ from harness import (
     of_problems,
     probes,
     properties,
+    quick,
     roofs,
     samples,
     sandbox,
@@ -565,6 +566,11 @@ class Evaluator:
         measured = Verdict.model_validate(measured.model_dump())
         self.store.keep("verdict", key, measured)
         return measured
+
+    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = ()) -> quick.Quick:
+        """A short, unofficial contest (harness/quick.py) at those cases, or at a spread of the visible suite."""
+        self.pool.pinned = set(rivals.values())
+        return quick.contest(self, build, rivals, cases or quick.spread(self))
 
     def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """The measured verdict with the times of the visible suite in other company (`ELSEWHERE`), for the report.

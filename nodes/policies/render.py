@@ -155,3 +155,9 @@ def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Me
     written = ("".join(template.blocks[block](template.new_context(variables))) for block in ("system", "user"))
     system, user = (_EMPTY_LINES.sub("\n\n", text).strip() for text in written)
     return Message(role="system", content=system), Message(role="user", content=user)
+
+
+def knowledge(spec: Spec, device: DeviceFacts) -> str:
+    """What is known of such kernels on such a device, as the prompts say it."""
+    said = _ENVIRONMENT.get_template("knowledge.md").render(spec=spec, device=device)
+    return _EMPTY_LINES.sub("\n\n", said).strip()
