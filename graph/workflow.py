@@ -21,9 +21,9 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
 from graph import routes
+from graph.coding import coder
 from nodes.approve import approve_candidates, approve_plans
 from nodes.baseline import baseline
-from nodes.coder import coder
 from nodes.compile import compile
 from nodes.contest import contest
 from nodes.context import Context

@@ -139,6 +139,10 @@ class Attempt(Frozen):
     tuned: dict[str, int] = Field(default_factory=dict)
     repairs: int = 0
     seconds: float = 0.0
+    turns: int = 0
+    """Answers of a coder with tools."""
+    tools: dict[str, int] = Field(default_factory=dict)
+    """How often it called each."""
 
 
 class TesterRequest(Frozen):

@@ -75,6 +75,8 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         reason=reason,
         repairs=draft.repairs,
         seconds=draft.seconds,
+        turns=draft.turns,
+        tools=draft.tools,
     )
     if verdict is None or verdict.suite is None:
         return attempt

@@ -333,12 +333,20 @@ def _on_the_wire(message: Message) -> dict[str, Any]:
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.calls:
         said["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object(call.arguments)}}
             for call in message.calls
         ]
     if message.role == "tool":
         said["tool_call_id"] = message.call
     return said
+
+
+def _object(arguments: str) -> str:
+    """Arguments as they may stand in a conversation: neither client nor servers take what is no JSON object there."""
+    try:
+        return arguments if isinstance(json.loads(arguments), dict) else "{}"
+    except (ValueError, RecursionError):
+        return "{}"
 
 
 MOST_CALLS = 8

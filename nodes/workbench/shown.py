@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from harness.quick import Quick
 from harness.records import Build, Check, DeviceFacts, Timing, Verdict
-from kernels.spec import Spec
 from nodes.policies.render import SHORT, data
 from nodes.policies.trim import printable, trimmed
 
@@ -127,7 +126,7 @@ def lines(text: str, name: str, first: int) -> str:
     return f"{more}{data(chr(10).join(shown), name)}"
 
 
-def intensity(spec: Spec, timings: Iterable[tuple[str, int, int]]) -> list[str]:
+def intensity(timings: Iterable[tuple[str, int, int]]) -> list[str]:
     """(label, bytes, operations) of each timed workload, as lines."""
     return [
         f"{label}: {moved} bytes" + (f", {flops} FLOP, {flops / moved:.2f} FLOP a byte" if flops else "")

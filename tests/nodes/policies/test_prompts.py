@@ -99,7 +99,7 @@ def test_every_prompt_renders_and_is_short(case: str, device: DeviceFacts) -> No
 
 def test_every_file_of_the_folder_is_used() -> None:
     included = {name for file in PROMPTS.glob("*.md") for name in re.findall(r'include "([\w.]+)"', file.read_text())}
-    asked_for = {f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "single")}
+    asked_for = {f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "coder_tools", "single")}
     assert included | asked_for == {file.name for file in PROMPTS.iterdir()}
 
 
