@@ -23,6 +23,9 @@ from nodes.state import Settings
 TUNE_S = {"cuda": 8.0, "cpu": 4.0}
 """A search builds variants at one to two seconds each with nvcc and a third of that with g++."""
 
+TOOL_S = {"cuda": 240.0, "cpu": 120.0}
+"""A compilation takes seconds with nvcc, Nsight Compute up to half a minute."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -73,6 +76,9 @@ def choose(asked: argparse.Namespace) -> Choice:
         exact=asked.exact,
         approve=asked.approve or "none",
         agents=asked.agents,
+        coder=asked.coder,
+        turns=asked.turns,
+        tool_seconds=TOOL_S[on] if asked.tool_seconds is None else asked.tool_seconds,
         models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
         interface=asked.interface,
         role_tokens={r: n for r in ROLES if (n := getattr(asked, f"tokens_{r}")) is not None},

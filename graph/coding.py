@@ -28,7 +28,7 @@ from langgraph.types import Command, Send
 from pydantic import ConfigDict, ValidationError
 from typing_extensions import TypedDict
 
-from nodes.coder import answered, asked, refused, written
+from nodes.coder import announce, answered, asked, refused, written
 from nodes.coder import coder as oneshot
 from nodes.context import Context
 from nodes.roles import Policy, ToolUser, Turn, TurnRequest, TurnsEnded
@@ -264,6 +264,7 @@ TURNS = turns()
 def draft(state: Writing, runtime: Runtime[Desk]) -> Desks:
     """One draft from its first turn, or from where it was left, to what came of it."""
     began = time.monotonic()
+    announce(state["draft"], runtime.context.context)
     end = cast(Writing, TURNS.invoke(state))
     plan = state["draft"].plan.id
     return {"finished": {plan: ended(end, began, runtime.context.context)}}

@@ -31,14 +31,19 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
 
 def _write(draft: Draft, state: State, context: Context) -> Draft:
     began = time.monotonic()
+    announce(draft, context)
     return answered(draft, context.policies["coder"].coder(asked(draft, state, context)), began, context)
+
+
+def announce(draft: Draft, context: Context) -> None:
+    """Say what a repair is about."""
+    if draft.candidate and draft.verdict is not None:
+        words = (draft.verdict.reason.strip() or "no reason").splitlines()[0]
+        context.say("repair", f"{draft.plan.title}: {draft.verdict.outcome}: {words}")
 
 
 def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
     """What the coder is asked for this draft: its first source, or a repair."""
-    if draft.candidate and draft.verdict is not None:
-        words = (draft.verdict.reason.strip() or "no reason").splitlines()[0]
-        context.say("repair", f"{draft.plan.title}: {draft.verdict.outcome}: {words}")
     return CoderRequest(
         spec=context.visible_spec(state),
         device=context.evaluator.facts,

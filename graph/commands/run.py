@@ -81,6 +81,18 @@ def parser() -> argparse.ArgumentParser:
         agents.add_argument(f"--money-{role}", type=number(float, 0), help=argparse.SUPPRESS)
     agents.add_argument("--agents", choices=("four", "single"), default="four", help="single: one prompt for all roles")
     agents.add_argument(
+        "--coder", choices=("tools", "oneshot"), default="tools",
+        help="of a model: it compiles, checks, times and profiles in turns, where its server knows tools (tools); or it "
+        "answers once with the whole source",
+    )  # fmt: skip
+    agents.add_argument(
+        "--turns", type=number(int, 1), default=16, metavar="N", help="answers of a coder with tools, for one plan (16)"
+    )
+    agents.add_argument(
+        "--tool-seconds", type=number(float, 0, above=True), metavar="S",
+        help="its tools may take so long, for one plan (cuda 240, cpu 120)",
+    )  # fmt: skip
+    agents.add_argument(
         "--interface", choices=("chat", "responses"), default="chat", help="of the model's server (chat)"
     )
     agents.add_argument(

@@ -274,7 +274,7 @@ class ModelPolicy(ABC):
         template, facts = "coder_tools", turns.limits(request) | {"finding": coded.finding, "plan": coded.plan}
         prompt = self._render(
             template, coded, source=coded.source, failure=coded.failure, outcome=coded.outcome, repair=coded.repair,
-            other=coded.other, **facts,
+            other=coded.other, memory=_fitting(coded), **facts,
         )  # fmt: skip
         before, new = turns.said(prompt, request.turns)
         question = Question(
