@@ -21,6 +21,7 @@ commands (python run.py COMMAND --help):
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  mcp                   compile, check, time, profile, submit for a coding agent (docs/mcp.md)
   memory                what runs learned: list, export, forget
   epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
   infer                 its accuracy from sampled and from all neighbours

@@ -161,3 +161,13 @@ def knowledge(spec: Spec, device: DeviceFacts) -> str:
     """What is known of such kernels on such a device, as the prompts say it."""
     said = _ENVIRONMENT.get_template("knowledge.md").render(spec=spec, device=device)
     return _EMPTY_LINES.sub("\n\n", said).strip()
+
+
+def described(spec: Spec, device: DeviceFacts) -> str:
+    """The operation, the device and what a candidate is, as the prompts say it. Without what is held out."""
+    variables = {
+        "spec": spec, "device": device, "language": "CUDA C++" if device.device == "cuda" else "C++",
+        "prototypes": prototypes(spec, device.device), "workloads": spec.suite(device.device),
+    }  # fmt: skip
+    parts = [_ENVIRONMENT.get_template(f"{name}.md").render(variables) for name in ("operation", "contract")]
+    return _EMPTY_LINES.sub("\n\n", "\n\n".join(parts)).strip()
