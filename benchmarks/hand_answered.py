@@ -57,16 +57,16 @@ def facts(user: str) -> dict[str, Any]:
     timings: list[dict[str, Any]] = []
     for line in user.splitlines():
         cells = [cell.strip() for cell in line.split(" | ")]
-        if len(cells) == 7 and cells[1] in {"cold", "hot"}:
-            share = re.match(r"([\d.]+) %", cells[4])
+        if len(cells) >= 9 and cells[2] in {"cold", "hot"}:
+            share = re.match(r"([\d.]+) %", cells[5])
             timings.append(
                 {
-                    "workload": cells[0],
-                    "cache": cells[1],
-                    "time_us": float(cells[2]),
-                    "light_us": None if cells[3] == "-" else float(cells[3]),
+                    "workload": cells[1],
+                    "cache": cells[2],
+                    "time_us": float(cells[3]),
+                    "light_us": None if cells[4] == "-" else float(cells[4]),
                     "light_percent": float(share[1]) if share else None,
-                    "speedup": float(cells[5].split()[0]),
+                    "speedup": float(cells[6].split()[0]),
                 }
             )
     timings.sort(key=lambda row: row["light_percent"] or 1e9)
@@ -106,20 +106,20 @@ class Prepared:
 
     def step(self, messages: list[dict[str, str]]) -> str:
         """Such as `coder.2.repair1`. Raises Misfit for a request that is asked again, or of no known role."""
-        system, user = messages[0]["content"], messages[1]["content"]
-        role = next((r for r in ROLES if system.startswith(f"You are the {r} of a team")), "")
+        user, last = messages[1]["content"], messages[-1]["content"]
+        role = next((r for r in ROLES if user.startswith(f"You are the {r}. ")), "")
         if not role:
-            raise Misfit(f"a request of no role that is known here: {system[:60]!r}")
+            raise Misfit(f"a request of no role that is known here: {user[:60]!r}")
         if role == "planner":
             found = re.search(r"^Round (\d+)\.", user, re.MULTILINE)
             if not found:
                 raise Misfit("the planner's request names no round")
             self.round = int(found[1])
-        repair = re.search(r"^## Repair (\d+)$", user, re.MULTILINE)
+        repair = re.search(r"^## Repair (\d+)$", last, re.MULTILINE)
         number = self.round + 1 if role == "profiler" else self.round
         step = role if role == "tester" else f"{role}.{number}" + (f".repair{repair[1]}" if repair else "")
-        if len(messages) > 2:
-            raise Misfit(f"the answer for {step} was refused: {messages[-1]['content'][:300]}")
+        if last.startswith("That answer cannot be used"):
+            raise Misfit(f"the answer for {step} was refused: {last[:300]}")
         return step
 
     def answer(self, step: str, messages: list[dict[str, str]]) -> str:

@@ -761,8 +761,10 @@ class Evaluator:
         )
         speedups = result.ratios[mine]
         ratios["baseline"].append(speedups)
-        against = None
+        against, incumbent_us, incumbent_speedup = None, None, None
         if "incumbent" in rivals and not itself:
+            incumbent_us = result.median_us["incumbent"]
+            incumbent_speedup = comparison.median_interval(result.ratios["incumbent"])
             paired = [c / i for c, i in zip(speedups, result.ratios["incumbent"], strict=True)]
             ratios["incumbent"].append(paired)
             against = comparison.median_interval(paired)
@@ -786,6 +788,8 @@ class Evaluator:
                 speedup=interval,
                 comparison=Comparison.SAME if itself else comparison.compare(interval, comparison.MARGIN[self.device]),
                 against_incumbent=against,
+                incumbent_us=incumbent_us,
+                incumbent_speedup=incumbent_speedup,
                 light_us=light_us,
                 moved_bytes=self.moved(workload),
                 flops=expression(self.spec.flops, workload.axes) or None,
@@ -852,12 +856,15 @@ class Evaluator:
             self._measured_facts = roofs.measured(self)
         return self._measured_facts
 
-    def probes(self, build: Build) -> dict[str, dict[str, str]]:
-        """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same."""
+    def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
+        """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same.
+
+        Without `calls` only what is read without running it.
+        """
         timed = [workload for workload in self.suite() if workload.timed]
         ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
         found: dict[str, dict[str, str]] = {}
-        for name in probes.names():
+        for name in probes.names(calls=calls):
             key = self._key("probe", name, build.candidate, build.backend)
             kept = self.store.kept("probe", key, Readings)
             found[name] = dict(kept.values) if kept else probes.read(name, build, self.facts, self.spec, ends)

@@ -49,9 +49,14 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
             repair=draft.repairs + 1 if draft.candidate else 0,
             round=state["round"],
             memory=recalled(state.get("memory", ""), context.store),
+            timings=state["incumbent"].timings,
+            attempts=tuple(state.get("attempts", ())),
         )
     )
-    update: dict = {"seconds": draft.seconds + time.monotonic() - began}
+    update: dict = {
+        "seconds": draft.seconds + time.monotonic() - began,
+        "spec_doubt": answer.spec_doubt or draft.spec_doubt,
+    }
     if not answer.source.strip():
         update["refused"] = answer.reason or "the coder gave no source and no reason"
     else:

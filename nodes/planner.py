@@ -23,7 +23,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             incumbent=incumbent.candidate,
             source=sources[incumbent.candidate],
             attempts=tuple(attempts),
-            timings=incumbent.verdict.timings,
+            timings=incumbent.timings,
             sources=sources,
             width=settings.width,
             round=state["round"],

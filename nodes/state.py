@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
-from harness.records import Build, DeviceFacts, Verdict
+from harness.records import Build, DeviceFacts, Timing, Verdict
 from kernels.spec import Device, Frozen
 from nodes.roles import Attempt, Finding, Plan, Role, TesterAnswer, Usage
 
@@ -101,6 +101,8 @@ class Draft(Frozen):
     build: Build | None = None
     verdict: Verdict | None = None
     tuned: dict[str, int] = Field(default_factory=dict)
+    tuning: str = ""
+    """What the search of the open integers came to: how many variants it tried, how much faster the best was."""
     repairs: int = 0
     refused: str = ""
     """Why no source, or no further one, comes out of the plan. A draft that already failed keeps its verdict."""
@@ -110,6 +112,7 @@ class Draft(Frozen):
     """Hash of the source that the person said yes to."""
     notes: tuple[str, ...] = ()
     """Of a problem's draft: what the drafter said of it."""
+    spec_doubt: str = ""
     seconds: float = 0.0
 
     @property
@@ -127,6 +130,12 @@ class Incumbent(Frozen):
     candidate: str
     verdict: Verdict
     round: int = 0
+    seen: tuple[Timing, ...] = ()
+    """Its times in the last contest that it took part in beside a candidate; () where there was none since its own."""
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        return self.seen or self.verdict.timings
 
 
 class Visits(Frozen):

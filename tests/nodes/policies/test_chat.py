@@ -236,7 +236,7 @@ def test_plans_for_rules_name_rewrites(server: ModelServer, tmp_path: Path) -> N
     server.script = [says(PLANS), says({"plans": [named], "nothing_left": ""})]
     (plan,) = policy(server, tmp_path, rewrites=rewrites).planner(for_planner())
     assert plan.steps == ("restrict", "vectorise")
-    assert "- vectorise: 16-byte loads" in server.requests[0]["body"]["messages"][0]["content"]
+    assert "- vectorise: 16-byte loads" in server.requests[0]["body"]["messages"][1]["content"]
 
 
 def test_tester_only_adds_what_the_spec_allows(server: ModelServer, tmp_path: Path) -> None:
