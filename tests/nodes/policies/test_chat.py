@@ -161,7 +161,12 @@ def test_cut_off_and_refused_answers(server: ModelServer, tmp_path: Path, interf
     server.script = [Says('{"bound": "mem', finish="length"), says(FINDING), Says(refusal="I will not.")]
     chat = policy(server, tmp_path, interface=interface, say=said)
     assert chat.profiler(for_profiler()).bound == "memory"
-    assert "cut off at the limit of 20 tokens" in said.of("asked again")[0]
+    assert said.of("asked again") == [
+        "profiler: the answer was cut off at the limit of 20 tokens; now with 2 times the limit"
+    ]
+    first, second = (request["body"] for request in server.requests[:2])
+    limit = "max_output_tokens" if interface == "responses" else "max_completion_tokens"
+    assert second == {**first, limit: 2 * first[limit]}, "asked the same again, not to be shorter"
     answer = chat.coder(for_coder())
     assert answer.source == "" and answer.reason == "the model refused the coder's request: I will not."
     assert len(server.requests) == 3, "a refusal is not asked again"
@@ -185,6 +190,49 @@ def test_wrong_schema_is_asked_again_with_the_error(server: ModelServer, tmp_pat
     messages = server.requests[1]["body"]["messages"]
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user"]
     assert "bound: Input should be" in messages[-1]["content"]
+
+
+def test_a_bad_answer_goes_back_whole_but_for_its_thoughts(server: ModelServer, tmp_path: Path) -> None:
+    long = EDIT.replace("SEARCH\n", "SEARCH\n// not there\n") + "\n".join(f"// line {n}" for n in range(2000))
+    server.script = [Says(f"<think>{{hm}}</think>{long}"), Says("nothing"), Says(EDIT)]
+    assert policy(server, tmp_path).coder(for_coder()).source == EDITED
+    second, third = (request["body"]["messages"] for request in server.requests[1:])
+    assert second[2] == {"role": "assistant", "content": long.strip()} and len(long) > 20_000
+    assert third[:4] == second and third[4]["content"] == "nothing", "a conversation grows at its end only"
+
+
+def test_a_repair_goes_on_in_the_conversation_in_which_the_file_was_written(server: ModelServer, tmp_path: Path) -> None:
+    whole = f'{{"format": "file", "notes": ""}}\n```cuda\n{EDITED.replace("BLOCK 64", "BLOCK 32")}```\n'
+    server.script = [Says(EDIT), Says(whole), Says(EDIT.replace("128  // tune: 64 128 256", "32  // tune: 32 64"))]
+    chat = policy(server, tmp_path)
+    first = chat.coder(for_coder(round=2)).source
+    second = chat.coder(for_repair(source=first, round=2)).source
+    repaired = policy(server, tmp_path)  # after a kill
+    repaired.coder(for_repair(source=second, round=2, repair=2))
+    asked = [request["body"]["messages"] for request in server.requests]
+    assert [len(messages) for messages in asked] == [2, 4, 6]
+    assert asked[1][:2] == asked[0] and asked[1][2]["content"] == EDIT.strip() and asked[2][:4] == asked[1]
+    last = [messages[-1]["content"] for messages in asked]
+    assert "COMPILE_ERROR" in last[1] and 'identifier "y4" is undefined' in last[1] and "the given source" not in last[1]
+    assert EDITED.strip() in last[1], "edits were its answer: it has not seen the file that they make"
+    assert second.strip() not in last[2] and "as you left it." in last[2], "the file is its last answer"
+    other = policy(server, tmp_path / "other")  # somebody else's file
+    server.script = [Says(EDIT)]
+    other.coder(for_repair(source=SOURCE, round=2))
+    assert len(server.requests[-1]["body"]["messages"]) == 2
+
+
+def test_what_agents_doubt_of_the_spec_is_kept(server: ModelServer, tmp_path: Path) -> None:
+    doubt = "Half of the columns are padding."
+    server.script = [
+        says({**FINDING, "spec_doubt": doubt}), says({**PLANS, "spec_doubt": doubt}),
+        Says(EDIT.replace('"notes"', f'"spec_doubt": "{doubt}", "notes"')),
+    ]  # fmt: skip
+    chat = policy(server, tmp_path)
+    assert chat.profiler(for_profiler()).spec_doubt == doubt
+    assert {plan.spec_doubt for plan in chat.planner(for_planner())} == {doubt}
+    assert chat.coder(for_coder()).spec_doubt == doubt
+    assert all("`spec_doubt`" in request["body"]["messages"][0]["content"] for request in server.requests)
 
 
 def test_asking_again_is_bounded_and_each_role_ends_sensibly(server: ModelServer, tmp_path: Path) -> None:
