@@ -200,10 +200,14 @@ class Player:
             except Misfit as misfit:
                 self.misfit = str(misfit)
                 print(f"hand_answered: {self.misfit}", flush=True)
-                _send(door, 400, {"error": {"message": self.misfit, "type": "invalid_request_error"}})
+                _send(door, 400, json.dumps({"error": {"message": self.misfit, "type": "invalid_request_error"}}))
                 return
         print(f"hand_answered: {step} answered", flush=True)
-        _send(door, 200, _completion(body, text))
+        made = _completion(body, text)
+        if body.get("stream"):
+            _send(door, 200, _streamed(made), "text/event-stream")
+        else:
+            _send(door, 200, json.dumps(made))
 
     def _fault(self, step: str) -> bool:
         """Whether this request gets no answer. A fault happens once."""
@@ -233,10 +237,23 @@ def _completion(body: dict[str, Any], text: str) -> dict[str, Any]:
     }
 
 
-def _send(door: BaseHTTPRequestHandler, status: int, payload: dict[str, Any]) -> None:
-    data = json.dumps(payload).encode()
+def _streamed(made: dict[str, Any]) -> str:
+    """The same as the events of a stream: the text, its end with the usage."""
+    common = {key: made[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    said = {"index": 0, "delta": made["choices"][0]["message"], "finish_reason": None}
+    ended = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    listed = [
+        {**common, "choices": [said]},
+        {**common, "choices": [ended]},
+        {**common, "choices": [], "usage": made["usage"]},
+    ]
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in listed) + "data: [DONE]\n\n"
+
+
+def _send(door: BaseHTTPRequestHandler, status: int, text: str, kind: str = "application/json") -> None:
+    data = text.encode()
     door.send_response(status)
-    door.send_header("content-type", "application/json")
+    door.send_header("content-type", kind)
     door.send_header("content-length", str(len(data)))
     door.end_headers()
     door.wfile.write(data)

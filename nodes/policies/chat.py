@@ -344,6 +344,7 @@ class ChatPolicy(ModelPolicy):
         agents: Agents = "four",
         rewrites: dict[str, str] | None = None,
         answer_tokens: dict[Role, int] | None = None,
+        effort: dict[Role, str] | None = None,
         retries: Retries | None = None,
         say: Say = silent,
     ) -> None:
@@ -359,6 +360,7 @@ class ChatPolicy(ModelPolicy):
         self._budget = Budget(limits, {**(spent or {}), **ledger}, say)
         self._fallback = fallback
         self._answer_tokens = ANSWER_TOKENS | (answer_tokens or {})
+        self._effort = effort or {}
         self._said: set[str] = set()
 
     def usage(self) -> dict[Role, Usage]:
@@ -426,7 +428,7 @@ class ChatPolicy(ModelPolicy):
         most_tokens = max(most_tokens, self._answer_tokens[question.role]) * question.times
         began = time.monotonic()
         with self._budget.call(question.role, estimated_tokens(sent_bytes), most_tokens, price) as call:
-            reply = self._connection.ask(model, said, schema, most_tokens)
+            reply = self._connection.ask(model, said, schema, most_tokens, effort=self._effort.get(question.role, ""))
             money = None if price is None else price.usd(reply.tokens_in, reply.tokens_out)
             call.usage = Usage(calls=1, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, money_usd=money)
             if reply.estimated:
