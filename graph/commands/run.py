@@ -91,7 +91,10 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     agents.add_argument("--effort", metavar="LEVEL", help="of a reasoning model, in its server's words: low, high, ...")
     agents.add_argument(
-        "--idle-seconds", type=number(float, 0, above=True), metavar="S", help="of a model server's silence at most (600)"
+        "--idle-seconds",
+        type=number(float, 0, above=True),
+        metavar="S",
+        help="of a model server's silence at most (600)",
     )
     agents.add_argument(
         "--answer-seconds", type=number(float, 0, above=True), metavar="S", help="of one answer at most (3600)"

@@ -389,12 +389,19 @@ def _read(answer: AIMessage, rung: Rung, sent_bytes: int) -> Reply:
     elif ending == "content_filter":
         finish = "filtered"
     usage = answer.usage_metadata
+    cached = (usage.get("input_token_details") or {}).get("cache_read") or 0 if usage else 0
     if usage:
         counts = (max(usage["input_tokens"], 0), max(usage["output_tokens"], 0))
     else:
         counts = (estimated_tokens(sent_bytes), estimated_tokens(len(text.encode(errors="replace"))))
     return Reply(
-        text=_kept(text), finish=finish, rung=rung, tokens_in=counts[0], tokens_out=counts[1], estimated=not usage
+        text=_kept(text),
+        finish=finish,
+        rung=rung,
+        tokens_in=counts[0],
+        tokens_out=counts[1],
+        estimated=not usage,
+        tokens_cached=max(cached, 0),
     )
 
 

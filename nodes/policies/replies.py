@@ -159,6 +159,13 @@ def header_and_rest(text: str, draft: type[Drafted]) -> tuple[Drafted, str]:
     raise Unfit('the answer must begin with the JSON header, such as {"format": "file", "notes": "..."}')
 
 
+def as_file(reply: str, source: str) -> str:
+    """The same answer with that whole file in the place of its edits."""
+    header = next((found for found, _, _ in _objects(without_thinking(reply)) if "format" in found), {})
+    ticks = "`" * max(3, 1 + max(map(len, re.findall("`+", source)), default=0))
+    return f"{json.dumps({**header, 'format': 'file'})}\n{ticks}\n{source.rstrip()}\n{ticks}\n"
+
+
 _SEARCH, _DIVIDER, _REPLACE = re.compile(r"^<{5,9} SEARCH$"), re.compile(r"^={5,9}$"), re.compile(r"^>{5,9} REPLACE$")
 
 
