@@ -528,6 +528,8 @@ class Evaluator:
         warnings: list[str] = list(verdict.warnings)
         self.pool.pinned = set(rivals.values())
         order = self.suite(held_out=held_out)
+        if any(roofs.weighs(self.spec, workload) for workload in order if workload.timed):
+            self.measured_facts()  # before there is a candidate's process whose memory is watched
         try:
             for workload in order:
                 if not workload.timed:
@@ -775,8 +777,7 @@ class Evaluator:
             light_us = self.light_us(workload, cache, on, again=True)
         if mine_us < light.FASTER_THAN_LIGHT * light_us and not itself:
             reason = f"{mine_us:.2f} us at {workload.label}, {cache}: moving its bytes takes {light_us:.2f} us here"
-            if any(tensor.touched for tensor in self.spec.tensors):
-                reason += "; the spec's `touched` may count more than a call must move"
+            reason += "; or the spec counts more than a call must move (shapes, `touched`)"
             raise SideFailure(mine, Outcome.CHEATED, reason)
         interval = Interval(median=1, low=1, high=1) if itself else comparison.median_interval(speedups)
         return (
@@ -793,6 +794,7 @@ class Evaluator:
                 light_us=light_us,
                 moved_bytes=self.moved(workload),
                 flops=expression(self.spec.flops, workload.axes) or None,
+                compute_us=roofs.compute_us(self, workload, min(mine_us, result.median_us["baseline"])),
                 samples=result.samples,
                 company=on,
                 note="" if result.graph[mine] else "cannot be captured in a CUDA graph; timed with plain launches",

@@ -137,13 +137,20 @@ class Timing(Frozen):
     """That one call must read and write."""
     flops: int | None = None
     """Floating-point operations of one call, as the spec says; None where it does not."""
+    compute_us: float | None = None
+    """What the highest measured roof of arithmetic in its dtype needs for them; None where they do not weigh (harness/roofs.py)."""
     samples: int = Field(gt=0)
     note: str = ""
 
     @property
+    def bound_us(self) -> float | None:
+        """Speed of light, of memory or of arithmetic: whichever needs longer."""
+        return max((us for us in (self.light_us, self.compute_us) if us is not None), default=None)
+
+    @property
     def light_fraction(self) -> float | None:
         """Share of the speed of light reached, 1.0 at the bound."""
-        return None if self.light_us is None else self.light_us / self.time_us
+        return None if self.bound_us is None else self.bound_us / self.time_us
 
 
 def light_by_cache(timings: Iterable[Timing]) -> dict[Cache, float]:

@@ -38,7 +38,7 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
     answer = context.policies["coder"].coder(
         CoderRequest(
             spec=context.visible_spec(state),
-            device=context.evaluator.facts,
+            device=state.get("device") or context.evaluator.facts,
             finding=state["finding"],
             plan=draft.plan,
             source=context.store.get(before),

@@ -18,7 +18,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
     plans = context.policies["planner"].planner(
         PlannerRequest(
             spec=context.visible_spec(state),
-            device=context.evaluator.facts,
+            device=state.get("device") or context.evaluator.facts,
             finding=state["finding"],
             incumbent=incumbent.candidate,
             source=sources[incumbent.candidate],

@@ -15,7 +15,9 @@ def profiler(state: State, runtime: Runtime[Context]) -> dict:
     context, incumbent = runtime.context, state["incumbent"]
     if "finding" in state and state["finding"].of == incumbent.candidate:
         return begun
-    device = context.evaluator.measured_facts()
+    # Once for the run: what is measured again after a kill would be other words, and an answer paid for twice.
+    known = state.get("device")
+    device = known if known is not None and known.compute else context.evaluator.measured_facts()
     probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate))
     finding = context.policies["profiler"].profiler(
         ProfilerRequest(

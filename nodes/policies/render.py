@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +92,13 @@ def difference(old: str, new: str) -> str:
 def timing_table(timings: Sequence[Timing]) -> str:
     """One line a timing, by number; the rates are of the bytes and operations that the spec counts."""
     computes = any(timing.flops for timing in timings)
-    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte"] if computes else [])]
+    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "bound"] if computes else [])]
     rows = [
         "number | workload | cache | time_us | light_us | percent of light | x baseline [low, high] | comparison | "
         + " | ".join(rates)
     ]
     for number, timing in enumerate(timings, start=1):
-        light = "-" if timing.light_us is None else f"{timing.light_us:.2f}"
+        light = "-" if timing.bound_us is None else f"{timing.bound_us:.2f}"
         share = "-" if timing.light_fraction is None else f"{100 * timing.light_fraction:.0f} %"
         speedup = timing.speedup
         moved, flops = timing.moved_bytes, timing.flops
@@ -106,6 +106,7 @@ def timing_table(timings: Sequence[Timing]) -> str:
         if computes:
             rate.append(f"{flops / timing.time_us / 1e3:.1f}" if flops else "-")
             rate.append(f"{flops / moved:.2f}" if flops and moved else "-")
+            rate.append("compute" if (timing.compute_us or 0) > (timing.light_us or 0) else "memory")
         rows.append(
             f"{number} | {timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {light} | {share} | "
             f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison} | {' | '.join(rate)}"
@@ -148,6 +149,16 @@ def device_lines(device: DeviceFacts) -> list[str]:
     if device.instructions:
         lines.append(f"Instructions: {', '.join(device.instructions)}.")
     return lines
+
+
+def roof_lines(device: DeviceFacts) -> list[str]:
+    """What it reaches at most, as measured (harness/roofs.py)."""
+    found = [f"a large copy {device.bandwidth_gbps:.0f} GB/s (read plus write)"] if device.bandwidth_gbps else []
+    names = {"vector": "multiply-adds on vector units", "matrix": "a library's matrix product"}
+    for kind, name in names.items():
+        rates = [f"{roof.dtype} {roof.gflops:.0f}" for roof in device.compute if roof.kind == kind]
+        found += [f"{name} in GFLOP/s: {', '.join(rates)}"] if rates else []
+    return found
 
 
 def explained(step: str) -> str:
@@ -193,6 +204,7 @@ def _environment() -> Environment:
         lessons=lessons,
         readings=readings,
         device_lines=device_lines,
+        roof_lines=roof_lines,
     )
     environment.globals["difference"] = difference
     return environment

@@ -112,7 +112,9 @@ class ReplayPolicy(ModelPolicy):
         """The answer; where its edits do not fit the source here, as after another search of open integers, their file."""
         if not (question.base and reply.made) or answers.edits_made(reply.text, question.base):
             return reply
-        self._say("replay", f"{_place(question)}: its edits do not fit the source here; the file that they made is taken")
+        self._say(
+            "replay", f"{_place(question)}: its edits do not fit the source here; the file that they made is taken"
+        )
         return reply.model_copy(update={"text": as_file(reply.text, reply.made)})
 
     def _candidates_of(self, role: Role) -> list[Exchange]:

@@ -19,7 +19,13 @@ def exchange(number: int, *words: str, model: str = "m", cached: int = 0) -> Exc
 
 
 def test_what_two_texts_begin_with() -> None:
-    for one, other, length in (("", "x", 0), ("abc", "abd", 2), ("abc", "abc", 3), ("abc", "abcd", 3), ("xbc", "abc", 0)):
+    for one, other, length in (
+        ("", "x", 0),
+        ("abc", "abd", 2),
+        ("abc", "abc", 3),
+        ("abc", "abcd", 3),
+        ("xbc", "abc", 0),
+    ):
         assert shared(one, other) == shared(other, one) == length
 
 
