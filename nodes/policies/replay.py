@@ -95,8 +95,10 @@ class ReplayPolicy(ModelPolicy):
                 if found is None:
                     raise ReplayMismatch(self._why(question, problem))
                 self._used.add(found.key)
+                made = answers.edits_made(found.reply.text, question.base) or found.reply.made
                 copy = found.model_copy(
                     update={
+                        "reply": found.reply.model_copy(update={"made": made}),
                         "key": question.key("replay:" + found.model),
                         "question": question,
                         "usage": Usage(),
