@@ -70,6 +70,7 @@ def choose(wanted: str) -> tuple[str, str]:
     return ("cpu", missing) if missing else ("cuda", "an NVIDIA GPU and nvcc are here")
 
 
+CPUINFO = Path("/proc/cpuinfo")
 CPU_FOLDER = Path("/sys/devices/system/cpu/cpu0")
 VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "avx": 32, "sse4_2": 16, "asimd": 16}
 INSTRUCTIONS = (
@@ -102,7 +103,7 @@ def _cpu_clock_mhz(model: str) -> int | None:
 def facts(device: str) -> DeviceFacts:
     """What is known of the device before anything was measured."""
     if device == "cpu":
-        text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+        text = CPUINFO.read_text() if CPUINFO.exists() else ""
         model = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
         name = model[1] if model else os.uname().machine
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
