@@ -119,6 +119,8 @@ def baseline_source(kernel: Kernel, on: str, *, name: str | None, file: str | No
     if file is not None:
         return file, read_source(file, on)
     chosen, path = kernel.baseline(on, name)  # type: ignore[arg-type]
+    if isinstance(kernel, problems.Problem):
+        return chosen, kernel.text
     return chosen, read_source(str(path), on)
 
 

@@ -146,7 +146,7 @@ class Layout:
         return encoded
 
 
-GIVEN: dict[str, Callable[[torch.Tensor], None]] = {}
+GIVEN: dict[str, Callable[[torch.Tensor, Workload], None]] = {}
 """By the name in `given:<name>`: fills a tensor, or several of them one above the other, with draws of a generator that
 the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away."""
 
@@ -166,7 +166,7 @@ def draw(
         properties.draw_below(view, bound, rng)
         return
     if kind == "given":
-        GIVEN[rest](view)
+        GIVEN[rest](view, workload)
         return
     if kind == "integers":
         low, high = (int(bound) for bound in rest.split(":"))

@@ -58,7 +58,8 @@ NUMBERED_VALUES = {
 """Kinds with two numbers, and which."""
 
 
-def _values(text: str) -> str:
+def checked_values(text: str) -> str:
+    """The text where it names a distribution. Raises ValueError."""
     kind, _, rest = text.partition(":")
     if text in NAMED_VALUES or (kind in (*AXIS_VALUES, BELOW) and re.fullmatch(r"[a-z_0-9]+", rest)):
         return text
@@ -89,7 +90,7 @@ def _numbers_fit(kind: str, text: str) -> bool:
     return math.isfinite(first) and math.isfinite(second) and (second >= 0 if kind == "normal" else first < second)
 
 
-Values = Annotated[str, AfterValidator(_values)]
+Values = Annotated[str, AfterValidator(checked_values)]
 ORDINARY_VALUES: tuple[str, ...] = ("ordinary", "large", "tiny", "zeros", "outliers")
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
 from harness.records import Build, DeviceFacts, Timing, Verdict
+from kernels import importers
 from kernels.spec import Device, Frozen
 from nodes.roles import Attempt, Finding, Plan, Role, TesterAnswer, Usage
 
@@ -97,7 +98,7 @@ class Settings(Frozen):
 
 def is_problem(settings: Settings) -> bool:
     """Whether the run is about a PyTorch module, which has to be drafted before it can be optimised."""
-    return settings.kernel.endswith(".py")
+    return importers.is_problem(settings.kernel)
 
 
 class Draft(Frozen):
