@@ -199,7 +199,7 @@ class Campaign:
 
     def _by_protocol(self, entry: Entry, path: Path, ending: Ending, plan: Plan) -> Entry:
         """The entry with KernelBench's verdict on the same candidate, and that in its own files, one folder a level."""
-        result, title = ending.result, importers.get("kernelbench").title(path)
+        result, title = ending.result, importers.title(path)
         candidate = result.answer.candidate if result.answer else _last_candidate(result)
         if not candidate or plan.protocol is None or not title.number:
             return entry
@@ -260,7 +260,7 @@ class Campaign:
 
 def entry_id(path: Path) -> str:
     """A name for a problem's run: `l1-003-Softmax`."""
-    title = importers.get("kernelbench").title(path)
+    title = importers.title(path)
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", title.name).strip("-._")[:60] or "problem"
     return f"l{title.level}-{title.number:03d}-{plain}"
 
@@ -273,7 +273,7 @@ def asked_for(name: str, suite: str, device: str, words: Sequence[str], problems
 
 
 def _unsolved(path: Path) -> Solved:
-    title = importers.get("kernelbench").title(path)
+    title = importers.title(path)
     return Solved(level=title.level, number=title.number, name=title.name)
 
 

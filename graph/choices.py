@@ -81,6 +81,10 @@ def choose(asked: argparse.Namespace) -> Choice:
         tool_seconds=TOOL_S[on] if asked.tool_seconds is None else asked.tool_seconds,
         models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
         interface=asked.interface,
+        answer_tokens={r: n for r in ROLES if (n := getattr(asked, f"answer_tokens_{r}") or asked.answer_tokens)},
+        effort={r: e for r in ROLES if (e := getattr(asked, f"effort_{r}") or asked.effort)},
+        idle_seconds=asked.idle_seconds,
+        answer_seconds=asked.answer_seconds,
         role_tokens={r: n for r in ROLES if (n := getattr(asked, f"tokens_{r}")) is not None},
         role_money_usd={r: n for r in ROLES if (n := getattr(asked, f"money_{r}")) is not None},
         prices=str(Path(asked.prices).resolve()) if asked.prices else "",
@@ -121,6 +125,8 @@ def baseline_source(kernel: Kernel, on: str, *, name: str | None, file: str | No
     if file is not None:
         return file, read_source(file, on)
     chosen, path = kernel.baseline(on, name)  # type: ignore[arg-type]
+    if isinstance(kernel, problems.Problem):
+        return chosen, kernel.text
     return chosen, read_source(str(path), on)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from graph.conversation import exchanges
+from graph.conversation import exchanges, kept_by_servers
 from graph.runs import Run, RunError
 from harness import samples
 from harness.alone import needs_loader, standalone
@@ -117,9 +117,10 @@ def _roofs(run: Run, result: Result) -> list[html.Picture]:
 def write_report(run: Run, result: Result, graph_svg: str) -> None:
     names = {result.source, result.best, *(row.candidate for row in result.attempts)} - {""}
     sources = {name: run.store.get(name) for name in sorted(names)}
-    said = exchanges(run.folder / "transcript.jsonl")
+    asked = run.folder / "transcript.jsonl"
     page = html.render(
-        result, sources, graph_svg=graph_svg, transcript=said, roofs=_roofs(run, result),
+        result, sources, graph_svg=graph_svg, transcript=exchanges(asked), prompts=kept_by_servers(asked),
+        roofs=_roofs(run, result),
         histograms=_histograms(run, result),
     )  # fmt: skip
     write_atomically(run.folder / "report.html", page)

@@ -529,6 +529,8 @@ class Evaluator:
         warnings: list[str] = list(verdict.warnings)
         self.pool.pinned = set(rivals.values())
         order = self.suite(held_out=held_out)
+        if any(roofs.weighs(self.spec, workload) for workload in order if workload.timed):
+            self.measured_facts()  # before there is a candidate's process whose memory is watched
         try:
             for workload in order:
                 if not workload.timed:
@@ -767,8 +769,10 @@ class Evaluator:
         )
         speedups = result.ratios[mine]
         ratios["baseline"].append(speedups)
-        against = None
+        against, incumbent_us, incumbent_speedup = None, None, None
         if "incumbent" in rivals and not itself:
+            incumbent_us = result.median_us["incumbent"]
+            incumbent_speedup = comparison.median_interval(result.ratios["incumbent"])
             paired = [c / i for c, i in zip(speedups, result.ratios["incumbent"], strict=True)]
             ratios["incumbent"].append(paired)
             against = comparison.median_interval(paired)
@@ -779,8 +783,7 @@ class Evaluator:
             light_us = self.light_us(workload, cache, on, again=True)
         if mine_us < light.FASTER_THAN_LIGHT * light_us and not itself:
             reason = f"{mine_us:.2f} us at {workload.label}, {cache}: moving its bytes takes {light_us:.2f} us here"
-            if any(tensor.touched for tensor in self.spec.tensors):
-                reason += "; the spec's `touched` may count more than a call must move"
+            reason += "; or the spec counts more than a call must move (shapes, `touched`)"
             raise SideFailure(mine, Outcome.CHEATED, reason)
         interval = Interval(median=1, low=1, high=1) if itself else comparison.median_interval(speedups)
         return (
@@ -792,9 +795,12 @@ class Evaluator:
                 speedup=interval,
                 comparison=Comparison.SAME if itself else comparison.compare(interval, comparison.MARGIN[self.device]),
                 against_incumbent=against,
+                incumbent_us=incumbent_us,
+                incumbent_speedup=incumbent_speedup,
                 light_us=light_us,
                 moved_bytes=self.moved(workload),
                 flops=expression(self.spec.flops, workload.axes) or None,
+                compute_us=roofs.compute_us(self, workload, min(mine_us, result.median_us["baseline"])),
                 samples=result.samples,
                 company=on,
                 note="" if result.graph[mine] else "cannot be captured in a CUDA graph; timed with plain launches",
@@ -858,12 +864,15 @@ class Evaluator:
             self._measured_facts = roofs.measured(self)
         return self._measured_facts
 
-    def probes(self, build: Build) -> dict[str, dict[str, str]]:
-        """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same."""
+    def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
+        """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same.
+
+        Without `calls` only what is read without running it.
+        """
         timed = [workload for workload in self.suite() if workload.timed]
         ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
         found: dict[str, dict[str, str]] = {}
-        for name in probes.names():
+        for name in probes.names(calls=calls):
             key = self._key("probe", name, build.candidate, build.backend)
             kept = self.store.kept("probe", key, Readings)
             found[name] = dict(kept.values) if kept else probes.read(name, build, self.facts, self.spec, ends)

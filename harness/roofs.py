@@ -18,6 +18,7 @@ from harness import device as devices
 from harness import load
 from harness.records import DeviceFacts, Roof
 from harness.store import digest
+from kernels.spec import Spec, Workload, expression
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +37,9 @@ TRIES = 5
 COPY_FACTOR, COPY_SHARE = 4, 64
 """Bytes copied: so many last-level caches, and of the memory at most such a part."""
 PROBE_S = 60.0
+INTENSITY = 2
+"""FLOPs a byte below which no device is bound by arithmetic: an H200's vector units do 14 in float32, two busy cores 4."""
+OVERCOUNTED = 1.1
 _CALL = (
     "import ctypes, sys; f = getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2]); f.restype = ctypes.c_double; print(f())"
 )
@@ -73,6 +77,26 @@ def measured(evaluator: Evaluator) -> DeviceFacts:
     else:
         evaluator.store.keep("roofs", key, found)
     return found
+
+
+def weighs(spec: Spec, workload: Workload) -> bool:
+    """Whether arithmetic may be what bounds a call."""
+    moved_bytes = spec.read_bytes(workload) + spec.write_bytes(workload)
+    return expression(spec.flops, workload.axes) >= INTENSITY * moved_bytes
+
+
+def compute_us(evaluator: Evaluator, workload: Workload, fastest_us: float) -> float | None:
+    """What one call's operations need at the highest roof of its dtype; None where moving its bytes surely needs longer.
+
+    `fastest_us`: what some kernel has needed. None too where that is far less: then the spec counts too many, or the roof was
+    measured while others were at work, and nobody is at a limit by it.
+    """
+    if not weighs(evaluator.spec, workload):
+        return None
+    flops = expression(evaluator.spec.flops, workload.axes)
+    gflops = max(evaluator.measured_facts().compute_roofs(workload.dtype).values(), default=0.0)
+    needed = flops / gflops * 1e-3 if gflops else None
+    return None if needed is None or needed > OVERCOUNTED * fastest_us else needed
 
 
 def _copy_gbps(facts: DeviceFacts) -> float:

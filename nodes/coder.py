@@ -46,7 +46,7 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
     """What the coder is asked for this draft: its first source, or a repair."""
     return CoderRequest(
         spec=context.visible_spec(state),
-        device=context.evaluator.facts,
+        device=state.get("device") or context.evaluator.facts,
         finding=state["finding"],
         plan=draft.plan,
         source=context.store.get(draft.candidate or draft.plan.base),
@@ -57,11 +57,14 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
         repair=draft.repairs + 1 if draft.candidate else 0,
         round=state["round"],
         memory=recalled(state.get("memory", ""), context.store),
+        timings=state["incumbent"].timings,
+        attempts=tuple(state.get("attempts", ())),
     )
 
 
 def answered(draft: Draft, answer: CoderAnswer, began: float, context: Context) -> Draft:
     """The draft with the answer's source, or with why there is none."""
+    draft = draft.model_copy(update={"spec_doubt": answer.spec_doubt or draft.spec_doubt})
     if not answer.source.strip():
         return refused(draft, answer.reason or "the coder gave no source and no reason", began)
     return written(draft, context.store.put(answer.source), began)

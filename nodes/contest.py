@@ -9,6 +9,7 @@ from langgraph.runtime import Runtime
 from harness.comparison import MARGIN
 from harness.records import Comparison, Outcome
 from nodes.context import Context
+from nodes.evidence import seen_again
 from nodes.memory import learn
 from nodes.roles import Attempt
 from nodes.select import attempt_of, unfit
@@ -77,14 +78,15 @@ def _again(attempt: Attempt, state: State, context: Context) -> dict:
     )
     draft = Draft(
         plan=attempt.plan, candidate=attempt.candidate, verdict=verdict, tuned=attempt.tuned, repairs=attempt.repairs,
-        seconds=attempt.seconds,
+        tuning=attempt.tuning, seconds=attempt.seconds, spec_doubt=attempt.spec_doubt,
     )  # fmt: skip
     reason = unfit(draft, incumbent)
     after = attempt_of(draft, attempt.round, None if reason else draft, incumbent)
     words = f"{reason}, with {CONTESTS} times the samples" if reason else f"FASTER with {CONTESTS} times the samples"
-    after = after.model_copy(update={"contested": incumbent.candidate, "reason": words})
+    after = after.model_copy(update={"contested": incumbent.candidate, "reason": words, "evidence": attempt.evidence})
     attempts = [after if one is attempt else one for one in state["attempts"]]
     if reason:
-        return {"attempts": attempts}
+        seen = seen_again([draft], incumbent, state["settings"])
+        return {"attempts": attempts} | ({"incumbent": incumbent.model_copy(update={"seen": seen})} if seen else {})
     faster = Incumbent(candidate=attempt.candidate, verdict=verdict, round=attempt.round)
     return {"attempts": attempts, "incumbent": faster, "stale_rounds": 0}

@@ -18,12 +18,12 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
     plans = context.policies["planner"].planner(
         PlannerRequest(
             spec=context.visible_spec(state),
-            device=context.evaluator.facts,
+            device=state.get("device") or context.evaluator.facts,
             finding=state["finding"],
             incumbent=incumbent.candidate,
             source=sources[incumbent.candidate],
             attempts=tuple(attempts),
-            timings=incumbent.verdict.timings,
+            timings=incumbent.timings,
             sources=sources,
             width=settings.width,
             round=state["round"],

@@ -49,7 +49,11 @@ class Finding(Frozen):
     slow_workloads: tuple[str, ...] = ()
     """Labels of the workloads farthest from their bound, worst first."""
     probes: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """What the answer was based on, for the report: the request's probes. The node adds it, no policy needs to."""
+    """What the answer was based on: the request's probes. The node adds it, no policy needs to."""
+    of: str = ""
+    """Hash of the source that it is about. The node adds it."""
+    spec_doubt: str = ""
+    """Why the spec may count more bytes or operations than a call needs; "" where nobody doubts it."""
 
 
 class Version(Frozen):
@@ -109,6 +113,8 @@ class Plan(Frozen):
     """Hash of the source that the plan starts from; the incumbent's unless the planner says otherwise."""
     version: Version | None = None
     """Set where the plan is to put another form beside the base's."""
+    spec_doubt: str = ""
+    """As in Finding: the planner's."""
 
 
 class Attempt(Frozen):
@@ -137,6 +143,12 @@ class Attempt(Frozen):
     contested: str = ""
     """Hash of the incumbent beside which it was contested again, because it had been UNCLEAR (nodes/contest.py)."""
     tuned: dict[str, int] = Field(default_factory=dict)
+    tuning: str = ""
+    """What the search of the open integers said: how many of the variants it tried, and whether one was clearly faster."""
+    evidence: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """What it was compiled to and its counters, by probe: a reason for a failure or for a time."""
+    spec_doubt: str = ""
+    """As in Finding: the coder's."""
     repairs: int = 0
     seconds: float = 0.0
     turns: int = 0
@@ -205,7 +217,7 @@ class PlannerRequest(Frozen):
     source: str
     attempts: tuple[Attempt, ...]
     timings: tuple[Timing, ...] = ()
-    """The incumbent's, over the visible suite."""
+    """The incumbent's, over the visible suite, from the last contest that it took part in."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Hash -> source of every candidate that PASSED, so that a plan may start from another than the incumbent."""
     width: int = 1
@@ -232,6 +244,9 @@ class CoderRequest(Frozen):
     round: int = 0
     """0 where the asker did not say."""
     memory: tuple[Lesson, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    """The incumbent's, as the planner has them."""
+    attempts: tuple[Attempt, ...] = ()
 
 
 class CoderAnswer(Frozen):
@@ -239,6 +254,8 @@ class CoderAnswer(Frozen):
 
     source: str = ""
     reason: str = ""
+    spec_doubt: str = ""
+    """As in Finding."""
 
 
 class ToolCall(Frozen):

@@ -6,6 +6,7 @@ from langgraph.runtime import Runtime
 
 from harness.records import Comparison, Interval, Suite, Verdict
 from nodes.context import Context
+from nodes.evidence import evidence, seen_again
 from nodes.roles import Attempt
 from nodes.state import Draft, Incumbent, State
 
@@ -15,13 +16,20 @@ def select(state: State, runtime: Runtime[Context]) -> dict:
     fit = [draft for draft in drafts if not unfit(draft, state["incumbent"])]
     winner = max(fit, key=lambda draft: gain_of(draft).speedup.median, default=None)
     update: dict = {
-        "attempts": [attempt_of(draft, round_, winner, state["incumbent"]) for draft in drafts],
+        "attempts": [
+            attempt_of(draft, round_, winner, state["incumbent"]).model_copy(
+                update={"evidence": evidence(draft, runtime.context.evaluator)}
+            )
+            for draft in drafts
+        ],
         "drafts": [],
         "stale_rounds": state["stale_rounds"] + 1,
     }
     if winner is not None and winner.verdict is not None:
         incumbent = Incumbent(candidate=winner.candidate, verdict=winner.verdict, round=round_)
         update |= {"incumbent": incumbent, "stale_rounds": 0}
+    elif seen := seen_again(drafts, state["incumbent"], state["settings"]):
+        update["incumbent"] = state["incumbent"].model_copy(update={"seen": seen})
     return update
 
 
@@ -77,6 +85,7 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         seconds=draft.seconds,
         turns=draft.turns,
         tools=draft.tools,
+        spec_doubt=draft.spec_doubt,
     )
     if verdict is None or verdict.suite is None:
         return attempt
@@ -92,6 +101,7 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
             "over": incumbent.candidate,
             "gains": _gains(verdict),
             "tuned": draft.tuned,
+            "tuning": draft.tuning,
         }
     )
 

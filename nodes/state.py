@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
-from harness.records import Build, DeviceFacts, Verdict
+from harness.records import Build, DeviceFacts, Timing, Verdict
+from kernels import importers
 from kernels.spec import Device, Frozen
 from nodes.roles import Attempt, Finding, Plan, Role, TesterAnswer, Usage
 
@@ -74,6 +75,13 @@ class Settings(Frozen):
     models: dict[Role, str] = Field(default_factory=dict)
     interface: Literal["chat", "responses"] = "chat"
     """Which of OpenAI's two interfaces the server speaks."""
+    answer_tokens: dict[Role, int] = Field(default_factory=dict)
+    """Most tokens of one answer, reasoning included; a role that is not named has nodes/policies/chat.py's."""
+    effort: dict[Role, str] = Field(default_factory=dict)
+    """How long a reasoning model is to think, in its server's words; the server's own choice where a role is not named."""
+    idle_seconds: float | None = Field(default=None, gt=0)
+    answer_seconds: float | None = Field(default=None, gt=0)
+    """Of a server's silence, and of one whole answer, at most; None: connection.py's."""
     role_tokens: dict[Role, int] = Field(default_factory=dict)
     role_money_usd: dict[Role, float] = Field(default_factory=dict)
     prices: str = ""
@@ -96,7 +104,7 @@ class Settings(Frozen):
 
 def is_problem(settings: Settings) -> bool:
     """Whether the run is about a PyTorch module, which has to be drafted before it can be optimised."""
-    return settings.kernel.endswith(".py")
+    return importers.is_problem(settings.kernel)
 
 
 class Draft(Frozen):
@@ -107,6 +115,8 @@ class Draft(Frozen):
     build: Build | None = None
     verdict: Verdict | None = None
     tuned: dict[str, int] = Field(default_factory=dict)
+    tuning: str = ""
+    """What the search of the open integers came to: how many variants it tried, how much faster the best was."""
     repairs: int = 0
     refused: str = ""
     """Why no source, or no further one, comes out of the plan. A draft that already failed keeps its verdict."""
@@ -116,6 +126,7 @@ class Draft(Frozen):
     """Hash of the source that the person said yes to."""
     notes: tuple[str, ...] = ()
     """Of a problem's draft: what the drafter said of it."""
+    spec_doubt: str = ""
     seconds: float = 0.0
     turns: int = 0
     """Answers of a coder with tools."""
@@ -137,6 +148,12 @@ class Incumbent(Frozen):
     candidate: str
     verdict: Verdict
     round: int = 0
+    seen: tuple[Timing, ...] = ()
+    """Its times in the last contest that it took part in beside a candidate; () where there was none since its own."""
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        return self.seen or self.verdict.timings
 
 
 class Visits(Frozen):

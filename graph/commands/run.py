@@ -80,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
         agents.add_argument(f"--model-{role}", metavar="NAME", help=argparse.SUPPRESS)
         agents.add_argument(f"--tokens-{role}", type=number(int, 0), help=argparse.SUPPRESS)
         agents.add_argument(f"--money-{role}", type=number(float, 0), help=argparse.SUPPRESS)
+        agents.add_argument(f"--answer-tokens-{role}", type=number(int, 1), help=argparse.SUPPRESS)
+        agents.add_argument(f"--effort-{role}", metavar="LEVEL", help=argparse.SUPPRESS)
     agents.add_argument("--agents", choices=("four", "single"), default="four", help="single: one prompt for all roles")
     agents.add_argument(
         "--coder", choices=("tools", "oneshot"), default="tools",
@@ -97,13 +99,28 @@ def parser() -> argparse.ArgumentParser:
         "--interface", choices=("chat", "responses"), default="chat", help="of the model's server (chat)"
     )
     agents.add_argument(
+        "--answer-tokens", type=number(int, 1), metavar="N",
+        help="most tokens of one answer, reasoning included (6,000 to 16,000 by role); doubled where one is cut off",
+    )  # fmt: skip
+    agents.add_argument("--effort", metavar="LEVEL", help="of a reasoning model, in its server's words: low, high, ...")
+    agents.add_argument(
+        "--idle-seconds",
+        type=number(float, 0, above=True),
+        metavar="S",
+        help="of a model server's silence at most (600)",
+    )
+    agents.add_argument(
+        "--answer-seconds", type=number(float, 0, above=True), metavar="S", help="of one answer at most (3600)"
+    )
+    agents.add_argument(
         "--when-spent", choices=("rules", "pause"), default="rules",
         help="once tokens or money are spent: rules answer from then on, or the run pauses",
     )  # fmt: skip
     agents.add_argument("--prices", metavar="FILE", help="your own table of what models cost")
     agents.add_argument("--transcript", metavar="FILE", help="recorded answers for --policy replay")
     agents.description = (
-        f"--policy, --model, --tokens and --money also for one role: --model-coder ... ({', '.join(ROLES)})"
+        "--policy, --model, --tokens, --money, --answer-tokens and --effort also for one role: "
+        f"--model-coder ... ({', '.join(ROLES)})"
     )
     common(made)
     on_end(made)

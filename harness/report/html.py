@@ -127,6 +127,7 @@ def render(
     *,
     graph_svg: str = "",
     transcript: Sequence[Exchange] = (),
+    prompts: str = "",
     roofs: Sequence[Picture] = (),
     histograms: Sequence[str] = (),
 ) -> str:
@@ -171,5 +172,6 @@ def render(
             roofs=[replace(one, wide=_encoded(one.wide), narrow=_encoded(one.narrow)) for one in roofs],
             histograms=[_encoded(svg) for svg in histograms],
             transcript=transcript,
+            prompts=prompts,
         )
     )

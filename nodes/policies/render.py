@@ -1,16 +1,19 @@
 """Prompts from files: nodes/prompts/<role>.md, Jinja2 with two blocks, `system` and `user`; an undefined variable is
-an error. The system half stays the same over a run, so that servers which cache prompt prefixes do."""
+an error. The system half is the same for every role over a whole run, and a user half begins with what its role is told every
+time, so that servers which keep the prefixes of prompts can do so."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from harness import comparison
+from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
@@ -25,6 +28,14 @@ SHORT = 12
 SOURCE_CHARS = 60_000
 DIFF_LINES = 60
 LESSON_GAINS = 6
+READINGS_CHARS = 600
+"""Of one probe."""
+HEADERS = (
+    "<cuda_runtime.h>", "<cuda_fp16.h>", "<cuda_bf16.h>", "<cuda_fp8.h>", "<mma.h>", "<cooperative_groups.h>",
+    "<cooperative_groups/reduce.h>", "<cooperative_groups/memcpy_async.h>", "<cuda/barrier>", "<cuda/pipeline>", "<cuda/ptx>",
+    "<cuda.h>",
+)  # fmt: skip
+"""Of the toolkit, those that a candidate may want; <cuda.h> for types only: nothing is linked but the runtime."""
 
 _C_TYPES: dict[Device, dict[str, str]] = {
     "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16", "float8_e4m3fn": "__nv_fp8_e4m3"},
@@ -78,18 +89,76 @@ def difference(old: str, new: str) -> str:
     return "\n".join(lines[:DIFF_LINES] + more)
 
 
-def timing_table(timings: Iterable[Timing]) -> str:
-    """One line a timing: `label | cache | time us | light us | percent of light | x baseline [low, high] | says`."""
-    rows = ["workload | cache | time_us | light_us | percent of light | x baseline [low, high] | comparison"]
-    for timing in timings:
-        light = "-" if timing.light_us is None else f"{timing.light_us:.2f}"
+def timing_table(timings: Sequence[Timing]) -> str:
+    """One line a timing, by number; the rates are of the bytes and operations that the spec counts."""
+    computes = any(timing.flops for timing in timings)
+    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "bound"] if computes else [])]
+    rows = [
+        "number | workload | cache | time_us | light_us | percent of light | x baseline [low, high] | comparison | "
+        + " | ".join(rates)
+    ]
+    for number, timing in enumerate(timings, start=1):
+        light = "-" if timing.bound_us is None else f"{timing.bound_us:.2f}"
         share = "-" if timing.light_fraction is None else f"{100 * timing.light_fraction:.0f} %"
         speedup = timing.speedup
+        moved, flops = timing.moved_bytes, timing.flops
+        rate = [f"{moved / timing.time_us / 1e3:.1f}" if moved else "-"]
+        if computes:
+            rate.append(f"{flops / timing.time_us / 1e3:.1f}" if flops else "-")
+            rate.append(f"{flops / moved:.2f}" if flops and moved else "-")
+            rate.append("compute" if (timing.compute_us or 0) > (timing.light_us or 0) else "memory")
         rows.append(
-            f"{timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {light} | {share} | "
-            f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison}"
+            f"{number} | {timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {light} | {share} | "
+            f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison} | {' | '.join(rate)}"
         )
     return "\n".join(rows)
+
+
+def readings(probes: dict[str, dict[str, str]]) -> str:
+    """What probes read, a line each; those that say nothing here are left out."""
+    lines = []
+    for name, found in probes.items():
+        said = ", ".join(f"{key} {value}" for key, value in found.items())
+        if said and "unavailable" not in found:
+            lines.append(f"{name}: {said[:READINGS_CHARS]}")
+    return "\n".join(lines)
+
+
+def device_lines(device: DeviceFacts) -> list[str]:
+    """What is known of the device beside its name, its units and its bandwidth, in sentences."""
+
+    def kib(size: int | None, what: str) -> str:
+        return f"{size / 1024:g} KiB {what}" if size else ""
+
+    if device.device == "cuda":
+        parts = [
+            kib(device.shared_bytes, "of shared memory"), kib(device.shared_block_bytes, "of it for one block at most"),
+            f"{device.registers} 32-bit registers" if device.registers else "",
+            f"{device.threads} threads" if device.threads else "",
+        ]  # fmt: skip
+        lead, caches = "A multiprocessor has", kib(device.l2_bytes, "L2")
+    else:
+        width = f"vector registers of {device.vector_bytes} bytes" if device.vector_bytes else ""
+        parts = [kib(device.l1_bytes, "L1 for data"), kib(device.l2_bytes, "L2"), width]
+        lead, caches = "A core has", ""
+    known = [part for part in parts if part]
+    lines = [f"{lead} {', '.join(known)}."] if known else []
+    more = [caches, f"clocks of at most {device.clock_mhz} MHz" if device.clock_mhz else ""]
+    if any(more):
+        lines.append(f"The device has {', '.join(part for part in more if part)}.")
+    if device.instructions:
+        lines.append(f"Instructions: {', '.join(device.instructions)}.")
+    return lines
+
+
+def roof_lines(device: DeviceFacts) -> list[str]:
+    """What it reaches at most, as measured (harness/roofs.py)."""
+    found = [f"a large copy {device.bandwidth_gbps:.0f} GB/s (read plus write)"] if device.bandwidth_gbps else []
+    names = {"vector": "multiply-adds on vector units", "matrix": "a library's matrix product"}
+    for kind, name in names.items():
+        rates = [f"{roof.dtype} {roof.gflops:.0f}" for roof in device.compute if roof.kind == kind]
+        found += [f"{name} in GFLOP/s: {', '.join(rates)}"] if rates else []
+    return found
 
 
 def explained(step: str) -> str:
@@ -133,6 +202,9 @@ def _environment() -> Environment:
         explained=explained,
         timing_table=timing_table,
         lessons=lessons,
+        readings=readings,
+        device_lines=device_lines,
+        roof_lines=roof_lines,
     )
     environment.globals["difference"] = difference
     return environment
@@ -141,17 +213,26 @@ def _environment() -> Environment:
 _ENVIRONMENT = _environment()
 
 
-def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Message, Message]:
-    """The system and user messages of nodes/prompts/<name>.md. Raises jinja2.UndefinedError for a missing variable."""
-    template = _ENVIRONMENT.get_template(f"{name}.md")
-    variables = {
+def _variables(spec: Spec, device: DeviceFacts) -> dict[str, Any]:
+    """What every prompt knows."""
+    return {
         "spec": spec,
         "device": device,
         "language": "CUDA C++" if device.device == "cuda" else "C++",
         "prototypes": prototypes(spec, device.device),
         "workloads": spec.suite(device.device),  # never the held-out ones
-        **facts,
+        "headers": HEADERS,
+        "build_flag": architecture_flag(device.architecture) if device.device == "cuda" else "",
+        "margin": comparison.MARGIN[device.device],
+        "confidence": comparison.CONFIDENCE,
+        "agents": "four",
     }
+
+
+def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Message, Message]:
+    """The system and user messages of nodes/prompts/<name>.md. Raises jinja2.UndefinedError for a missing variable."""
+    template = _ENVIRONMENT.get_template(f"{name}.md")
+    variables = _variables(spec, device) | facts
     written = ("".join(template.blocks[block](template.new_context(variables))) for block in ("system", "user"))
     system, user = (_EMPTY_LINES.sub("\n\n", text).strip() for text in written)
     return Message(role="system", content=system), Message(role="user", content=user)
@@ -159,15 +240,14 @@ def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Me
 
 def knowledge(spec: Spec, device: DeviceFacts) -> str:
     """What is known of such kernels on such a device, as the prompts say it."""
-    said = _ENVIRONMENT.get_template("knowledge.md").render(spec=spec, device=device)
-    return _EMPTY_LINES.sub("\n\n", said).strip()
+    return _parts(spec, device, "knowledge")
 
 
 def described(spec: Spec, device: DeviceFacts) -> str:
     """The operation, the device and what a candidate is, as the prompts say it. Without what is held out."""
-    variables = {
-        "spec": spec, "device": device, "language": "CUDA C++" if device.device == "cuda" else "C++",
-        "prototypes": prototypes(spec, device.device), "workloads": spec.suite(device.device),
-    }  # fmt: skip
-    parts = [_ENVIRONMENT.get_template(f"{name}.md").render(variables) for name in ("operation", "contract")]
-    return _EMPTY_LINES.sub("\n\n", "\n\n".join(parts)).strip()
+    return _parts(spec, device, "operation", "suite", "contract")
+
+
+def _parts(spec: Spec, device: DeviceFacts, *names: str) -> str:
+    said = [_ENVIRONMENT.get_template(f"{name}.md").render(_variables(spec, device)) for name in names]
+    return _EMPTY_LINES.sub("\n\n", "\n\n".join(said)).strip()

@@ -228,7 +228,7 @@ class Hostile(PaperEvaluator):
         verdict = super().verify(build, **how)
         return verdict if verdict.passed else verdict.model_copy(update={"reason": self.WORDS})
 
-    def probes(self, build: Build) -> dict[str, dict[str, str]]:
+    def probes(self, build: Build, **how: Any) -> dict[str, dict[str, str]]:
         return {"ncu": {f"counter {self.WORDS}": self.WORDS, **{f"c{i}": "1" * 5000 for i in range(300)}}}
 
 
@@ -258,7 +258,7 @@ def test_what_other_programs_say_reaches_the_model_as_data_only(server: ModelSer
 
 def test_what_a_model_asks_wrongly_is_said_to_it(server: ModelServer, tmp_path: Path) -> None:
     server.script = [
-        calls(("compile", '{"source": "speed 1.4'), ("format_disk", {}), ("compile", {"source": 7}), ("compile", {"text": ""})),
+        calls(("compile", "source: speed 1.4"), ("format_disk", {}), ("compile", {"source": 7}), ("compile", {"text": ""})),
         calls(("check", {"candidate": "feedbeef"}), ("time", {"workloads": ["float32 n=3000"]}), ("read", {"what": "all"})),
         Says(text="I think that it is done."),
         calls(("submit", {})),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness import load, roofs
 from harness.evaluate import Evaluator
-from harness.records import DeviceFacts, Roof
+from harness.records import Comparison, DeviceFacts, Interval, Roof, Timing
 from harness.store import Store
 from kernels import catalog
+from kernels.spec import Size, Spec, Tensor, Workload
 
 
 def evaluator(folder: Path, on: str = "cpu") -> Evaluator:
@@ -70,6 +72,32 @@ def test_a_dtype_without_a_roof_of_its_own_is_computed_in_float32():
     assert facts.compute_roofs("int32") == {"vector": 60e3} and not DeviceFacts(
         device="cpu", name="", architecture="", units=1, last_level_cache_bytes=1
     ).compute_roofs("float32")
+
+
+def product(flops: str) -> SimpleNamespace:
+    spec = Spec(
+        name="product", summary="c = a b", axes=("n",), dtypes=("float32",), flops=flops,
+        arguments=(*(Tensor(name=name, role="input", shape=("n", "n")) for name in "ab"),
+                   Tensor(name="c", role="output", shape=("n", "n")), Size(name="n")),
+        workloads=(Workload(axes={"n": 1000}, dtype="float32"),),
+    )  # fmt: skip
+    roof = (Roof(kind="vector", dtype="float32", gflops=50.0), Roof(kind="matrix", dtype="float32", gflops=100.0))
+    facts = DeviceFacts(device="cpu", name="", architecture="", units=2, last_level_cache_bytes=1, compute=roof)
+    return SimpleNamespace(spec=spec, measured_facts=lambda: facts)
+
+
+def test_a_product_is_held_against_arithmetic_and_what_moves_bytes_is_not():
+    (workload,) = product("0").spec.workloads
+    needed = roofs.compute_us(product("2*n*n*n"), workload, fastest_us=23_000.0)
+    assert needed == pytest.approx(20_000.0), "2 GFLOP at 100 GFLOP/s, the higher roof"
+    timing = Timing(
+        workload=workload, cache="hot", baseline_us=80_000, time_us=23_000, light_us=900, compute_us=needed, samples=9,
+        speedup=Interval(median=3.5, low=3.4, high=3.6), comparison=Comparison.FASTER,
+    )  # fmt: skip
+    assert timing.light_fraction == pytest.approx(20 / 23), "not 4 % of what moving its bytes takes"
+    assert timing.model_copy(update={"compute_us": None}).light_fraction == pytest.approx(9 / 230)
+    assert roofs.compute_us(product("n*n"), workload, fastest_us=900.0) is None
+    assert roofs.compute_us(product("20*n*n*n"), workload, fastest_us=23_000.0) is None, "it counts too many"
 
 
 @pytest.mark.gpu

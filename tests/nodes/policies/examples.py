@@ -62,7 +62,7 @@ ATTEMPTS = (
     Attempt(round=1, plan=PLAN.model_copy(update={"id": "p0", "title": "half the block"}), candidate=digest(OTHER),
             outcome=Outcome.PASSED, speedup=1.21, speedup_low=1.19, speedup_high=1.23, gain=1.21,
             against_incumbent="FASTER",
-            tuned={"BLOCK": 64}, reason="kept"),
+            tuned={"BLOCK": 64}, tuning="2 of 23 variants tried, the best 1.210x", reason="kept"),
     Attempt(round=2, plan=PLAN.model_copy(update={"id": "p2", "title": "packed halves"}), outcome=Outcome.INCORRECT,
             reason="error 7.1 times the tolerance at [1, 3]"),
 )  # fmt: skip
