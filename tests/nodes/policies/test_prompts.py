@@ -36,12 +36,20 @@ from tests.nodes.policies.examples import (
     for_planner,
     for_profiler,
     for_repair,
+    for_review,
     for_tester,
     timing,
 )
 
 # Characters of a whole prompt about a source of 300 characters: what the words themselves take, the family's pages included.
-LIMITS = {"tester": 11_500, "profiler": 12_000, "planner": 13_000, "coder": 12_000, "single": 13_000}
+LIMITS = {
+    "tester": 11_500,
+    "profiler": 12_000,
+    "planner": 13_000,
+    "coder": 12_000,
+    "reviewer": 12_000,
+    "single": 13_000,
+}
 
 
 class Stop(Exception):
@@ -81,6 +89,8 @@ CASES = {
     "planner for rules": ("planner", for_planner, {"rewrites": {"vectorise": "16 bytes"}}),
     "coder": ("coder", for_coder, {}),
     "coder's repair": ("coder", for_repair, {}),
+    "reviewer of a plan": ("reviewer", for_review, {}),
+    "reviewer of a candidate": ("reviewer", lambda **more: for_review(source=OTHER, **more), {}),
     "single's tests": ("tester", for_tester, {"agents": "single"}),
     "single's round": ("planner", for_planner, {"agents": "single"}),
     "single's repair": ("coder", for_repair, {"agents": "single"}),
@@ -105,7 +115,9 @@ def test_every_prompt_renders_and_is_short(case: str, device: DeviceFacts) -> No
 
 def test_every_file_of_the_folder_is_used() -> None:
     included = {name for file in PROMPTS.glob("*.md") for name in re.findall(r'include "([\w.]+)"', file.read_text())}
-    asked_for = {f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "single", "repair")}
+    asked_for = {
+        f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "reviewer", "single", "repair")
+    }
     assert included | asked_for == {file.name for file in PROMPTS.iterdir()}
 
 
