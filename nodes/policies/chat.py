@@ -302,8 +302,8 @@ class ModelPolicy(ABC):
             "source": digest(request.source or request.base),
             "round": str(request.round),
         }
-        prompt = render(
-            "reviewer", request.spec, request.device, rewrites={}, finding=request.finding, plan=request.plan, base=request.base,
+        prompt = self._render(
+            "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
             source=request.source, attempts=request.attempts[-MOST_ATTEMPTS:],
         )  # fmt: skip
         try:
