@@ -140,7 +140,7 @@ static void streams() {
     double want = 0;
     for (int i = 0; i < 10 * 1024; ++i) want += in[i];
     close_to("streamed", sum[0], want, 1e-3);
-    hopper_pdl::launch(in.at, out.at, 1037, nullptr), done("launch");
+    hopper_pdl::launch(in.at, out.at, 1037, 1, nullptr), done("launch");
     for (int i = 0; i < 1037; ++i) close_to("launch", out[i], 2 * in[i], 0);
 }
 
