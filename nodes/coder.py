@@ -51,10 +51,12 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
             memory=recalled(state.get("memory", ""), context.store),
             timings=state["incumbent"].timings,
             attempts=tuple(state.get("attempts", ())),
+            stale_rounds=state["stale_rounds"],
         )
     )
     update: dict = {
         "seconds": draft.seconds + time.monotonic() - began,
+        "objection": "",
         "spec_doubt": answer.spec_doubt or draft.spec_doubt,
     }
     if not answer.source.strip():
@@ -70,7 +72,9 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
 
 
 def failure(draft: Draft) -> str:
-    """The compiler's or the checker's own words."""
+    """The compiler's or the checker's own words, or the reviewer's."""
+    if draft.objection:
+        return f"The reviewer does not agree to it: {draft.objection}"[:FAILURE_CHARACTERS]
     if draft.verdict is None:
         return ""
     said = [draft.verdict.reason]

@@ -36,12 +36,15 @@ from tests.nodes.policies.examples import (
     for_planner,
     for_profiler,
     for_repair,
+    for_review,
     for_tester,
     timing,
 )
 
-# Characters of a whole prompt about a source of 300 characters: what the words themselves take. 8,000 are 2,500 tokens.
-LIMITS = {"tester": 10_000, "profiler": 10_500, "planner": 11_500, "coder": 10_500, "single": 11_500}
+# Characters of a whole prompt about a source of 300 characters: what the words themselves take, the family's pages included.
+LIMITS = {
+    "tester": 12_000, "profiler": 12_500, "planner": 14_000, "coder": 12_500, "reviewer": 12_500, "single": 14_000,
+}  # fmt: skip
 
 
 class Stop(Exception):
@@ -81,6 +84,8 @@ CASES = {
     "planner for rules": ("planner", for_planner, {"rewrites": {"vectorise": "16 bytes"}}),
     "coder": ("coder", for_coder, {}),
     "coder's repair": ("coder", for_repair, {}),
+    "reviewer of a plan": ("reviewer", for_review, {}),
+    "reviewer of a candidate": ("reviewer", lambda **more: for_review(source=OTHER, **more), {}),
     "single's tests": ("tester", for_tester, {"agents": "single"}),
     "single's round": ("planner", for_planner, {"agents": "single"}),
     "single's repair": ("coder", for_repair, {"agents": "single"}),
@@ -105,7 +110,9 @@ def test_every_prompt_renders_and_is_short(case: str, device: DeviceFacts) -> No
 
 def test_every_file_of_the_folder_is_used() -> None:
     included = {name for file in PROMPTS.glob("*.md") for name in re.findall(r'include "([\w.]+)"', file.read_text())}
-    asked_for = {f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "single", "repair")}
+    asked_for = {
+        f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "reviewer", "single", "repair")
+    }
     assert included | asked_for == {file.name for file in PROMPTS.iterdir()}
 
 
@@ -220,7 +227,8 @@ def test_a_prompt_begins_alike_for_every_role_and_ends_with_the_source() -> None
     assert len({system for system, _ in asked}) == 1
     for _, user in asked:
         assert user.startswith("You are the ") and user.rstrip().endswith(">")
-        assert user.rindex(SOURCE.strip()) > len(user) - len(SOURCE) - 60
+        last = max((SOURCE.strip(), OTHER.strip()), key=user.rfind)
+        assert user.rindex(last) > len(user) - len(last) - 60
 
 
 def test_what_was_tried_only_grows_at_its_end() -> None:
