@@ -79,6 +79,7 @@ def choose(asked: argparse.Namespace) -> Choice:
         coder=asked.coder,
         turns=asked.turns,
         tool_seconds=TOOL_S[on] if asked.tool_seconds is None else asked.tool_seconds,
+        review=reviewed(asked),
         models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
         interface=asked.interface,
         answer_tokens={r: n for r in ROLES if (n := getattr(asked, f"answer_tokens_{r}") or asked.answer_tokens)},
@@ -158,6 +159,10 @@ def _wanted(on: str) -> str:
     return f"it takes {' or '.join(suffixes)}"
 
 
+def reviewed(asked: argparse.Namespace) -> bool:
+    return bool(asked.review or asked.model_reviewer or asked.policy_reviewer)
+
+
 def policies(asked: argparse.Namespace) -> tuple[dict[Role, str], str]:
     """(policy of each role, what was taken and why)."""
     key = bool(os.environ.get("OPENAI_API_KEY"))
@@ -178,6 +183,10 @@ def policies(asked: argparse.Namespace) -> tuple[dict[Role, str], str]:
     if "chat" in used and not key:
         raise RunError("--policy chat needs a key in OPENAI_API_KEY (any text for a server that asks for none)")
     for role in ROLES:
+        if role == "reviewer" and not reviewed(asked):
+            continue
+        if "," in (getattr(asked, f"model_{role}") or asked.model or "") and role != "coder":
+            raise RunError(f"several models take turns as --model-coder only: the {role} has one")
         if policy[role] == "chat" and not (asked.model or getattr(asked, f"model_{role}")):
             raise RunError(f"--policy chat needs a model: give --model NAME, or --model-{role} NAME")
     if "replay" in used and not asked.transcript:

@@ -29,7 +29,11 @@ MEANING: Mapping[tuple[str, str], str] = {
     ("baseline", "profiler"): "passed",
     ("baseline", "held_out"): "at the limit",
     ("baseline", "__end__"): "failed",
-    ("planner", "approve_plans"): "plans",
+    ("planner", "review_plans"): "plans",
+    ("review_plans", "planner"): "objections",
+    ("review_plans", "approve_plans"): "agreed",
+    ("review_candidates", "coder"): "objections",
+    ("review_candidates", "approve_candidates"): "agreed",
     ("planner", "contest"): "nothing left",
     ("compile", "coder"): "repair",
     ("compile", "verify"): "built",
@@ -99,7 +103,7 @@ def _kind(name: str, metadata: Mapping[str, Any] | None) -> str:
         return "end"
     if metadata and metadata.get("kind") in ("agent", "gate", "person"):
         return str(metadata["kind"])
-    return "agent" if name in ROLES else "person" if name.startswith("approve") else "gate"
+    return "agent" if name in ROLES or name.startswith("review") else "person" if name.startswith("approve") else "gate"
 
 
 def taken_edges(path: Iterable[str]) -> dict[tuple[str, str], int]:

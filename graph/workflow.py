@@ -1,7 +1,7 @@
 """The whole graph on one screen.
 
     tester -> [drafter ->] baseline -> round* -> held_out
-    round: profiler -> planner -> coder -> compile -> verify -> tune -> measure -> select -> contest
+    round: profiler -> planner [<-> reviewer] -> coder [<-> reviewer] -> compile -> verify -> tune -> measure -> select -> contest
 
 Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
 and a run that was made before is refused by name instead of ending silently.
@@ -32,6 +32,7 @@ from nodes.held_out import held_out
 from nodes.measure import measure
 from nodes.planner import planner
 from nodes.profiler import profiler
+from nodes.reviewer import REVISIONS, review_candidates, review_plans
 from nodes.select import select
 from nodes.spans import span
 from nodes.state import STATE_VERSION, Settings, Spent, State
@@ -41,8 +42,8 @@ from nodes.verify import verify
 
 Node = Callable[[State, Runtime[Context]], dict[str, Any]]
 NODES: tuple[Node, ...] = (
-    tester, drafter, baseline, profiler, planner, approve_plans, coder, approve_candidates, compile, verify, tune, measure,
-    select, contest, held_out,
+    tester, drafter, baseline, profiler, planner, review_plans, approve_plans, coder, review_candidates, approve_candidates,
+    compile, verify, tune, measure, select, contest, held_out,
 )  # fmt: skip
 
 
@@ -71,8 +72,10 @@ def build(
 
     graph.add_edge("profiler", "planner")
     graph.add_conditional_edges("planner", route(routes.after_planner))
+    graph.add_conditional_edges("review_plans", route(routes.after_review_plans))
     graph.add_edge("approve_plans", "coder")
-    graph.add_edge("coder", "approve_candidates")
+    graph.add_edge("coder", "review_candidates")
+    graph.add_conditional_edges("review_candidates", route(routes.after_review_candidates))
     graph.add_edge("approve_candidates", "compile")
     graph.add_conditional_edges("compile", route(routes.after_compile))
     graph.add_conditional_edges("verify", route(routes.after_verify))
@@ -104,7 +107,7 @@ def accounted(node: Node) -> Node:
 def recursion_limit(settings: Settings) -> int:
     """Steps that the longest run of these settings can take. A repair pass may repair a single draft of several."""
     passes = 1 + settings.repairs * settings.width
-    return 10 + settings.rounds * (8 + 4 * passes)
+    return 10 + settings.rounds * (10 + 2 * REVISIONS + 5 * passes)
 
 
 def signature() -> dict[str, Any]:

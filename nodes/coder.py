@@ -59,6 +59,7 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
         memory=recalled(state.get("memory", ""), context.store),
         timings=state["incumbent"].timings,
         attempts=tuple(state.get("attempts", ())),
+        stale_rounds=state["stale_rounds"],
     )
 
 
@@ -71,7 +72,8 @@ def answered(draft: Draft, answer: CoderAnswer, began: float, context: Context) 
 
 
 def refused(draft: Draft, why: str, began: float) -> Draft:
-    return draft.model_copy(update={"refused": why, "seconds": draft.seconds + time.monotonic() - began})
+    took = draft.seconds + time.monotonic() - began
+    return draft.model_copy(update={"refused": why, "objection": "", "seconds": took})
 
 
 def written(draft: Draft, candidate: str, began: float) -> Draft:
@@ -79,12 +81,14 @@ def written(draft: Draft, candidate: str, began: float) -> Draft:
     if candidate == (draft.candidate or draft.plan.base):
         return refused(draft, "the coder returned the source unchanged", began)
     repairs = draft.repairs + 1 if draft.candidate else 0
-    update = {"candidate": candidate, "build": None, "verdict": None, "repairs": repairs}
+    update = {"candidate": candidate, "build": None, "verdict": None, "repairs": repairs, "objection": ""}
     return draft.model_copy(update={**update, "seconds": draft.seconds + time.monotonic() - began})
 
 
 def failure(draft: Draft) -> str:
-    """The compiler's or the checker's own words."""
+    """The compiler's or the checker's own words, or the reviewer's."""
+    if draft.objection:
+        return f"The reviewer does not agree to it: {draft.objection}"[:FAILURE_CHARACTERS]
     if draft.verdict is None:
         return ""
     said = [draft.verdict.reason]

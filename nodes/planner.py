@@ -6,12 +6,17 @@ from langgraph.runtime import Runtime
 
 from nodes.context import Context
 from nodes.memory import recalled
-from nodes.roles import PlannerRequest
+from nodes.reviewer import refused
+from nodes.roles import Objection, PlannerRequest
 from nodes.state import Draft, State, Stop
 
 
 def planner(state: State, runtime: Runtime[Context]) -> dict:
+    """Where the reviewer objected to some of the round's plans, others in their place."""
     context, settings, incumbent = runtime.context, state["settings"], state["incumbent"]
+    objected = [draft for draft in state["drafts"] if draft.objection]
+    kept = [draft for draft in state["drafts"] if not draft.objection]
+    width = len(objected) or settings.width
     attempts = state.get("attempts", [])
     passed = {attempt.candidate for attempt in attempts if attempt.outcome == "PASSED"}
     sources = {name: context.store.get(name) for name in sorted({settings.source, incumbent.candidate} | passed)}
@@ -25,19 +30,23 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             attempts=tuple(attempts),
             timings=incumbent.timings,
             sources=sources,
-            width=settings.width,
+            width=width,
             round=state["round"],
             memory=recalled(state.get("memory", ""), context.store),
+            objections=tuple(Objection(plan=draft.plan, reason=draft.objection) for draft in objected),
         )
     )
+    if not plans and objected:
+        return {"drafts": [*kept, *(refused(draft) for draft in objected)]}
     if not plans:
         return {"stop": Stop.EXHAUSTED}
-    drafts: dict[str, Draft] = {}
-    for plan in plans[: settings.width]:
+    drafts = {draft.plan.id: draft for draft in kept}
+    revisions = 1 + max((draft.revisions for draft in objected), default=-1)
+    for plan in plans[:width]:
         base = plan.base if plan.base in sources else incumbent.candidate
         name, copies = plan.id, 1
         while name in drafts:  # an attempt is named by its round and its plan
             copies += 1
             name = f"{plan.id}-{copies}"
-        drafts[name] = Draft(plan=plan.model_copy(update={"id": name, "base": base}))
+        drafts[name] = Draft(plan=plan.model_copy(update={"id": name, "base": base}), revisions=revisions)
     return {"drafts": list(drafts.values())}

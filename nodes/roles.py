@@ -14,8 +14,8 @@ from harness.records import DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
 from nodes.lesson import Lesson
 
-Role = Literal["tester", "drafter", "profiler", "planner", "coder"]
-ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder")
+Role = Literal["tester", "drafter", "profiler", "planner", "coder", "reviewer"]
+ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
 Bound = Literal["memory", "latency", "compute", "launch", "at the limit", "unknown"]
 
 
@@ -46,6 +46,8 @@ class Finding(Frozen):
     """Geometric mean over the timed workloads of speed of light / time."""
     numbers: dict[str, float] = Field(default_factory=dict)
     """Named figures with the unit in the name: `registers`, `load_width_bytes`, `cold_light_percent` ..."""
+    edit: str = ""
+    """The one change that the numbers ask for, "" where they ask for none."""
     slow_workloads: tuple[str, ...] = ()
     """Labels of the workloads farthest from their bound, worst first."""
     probes: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -208,6 +210,11 @@ class ProfilerRequest(Frozen):
     """0 where the asker did not say."""
 
 
+class Objection(Frozen):
+    plan: Plan
+    reason: str
+
+
 class PlannerRequest(Frozen):
     spec: Spec
     device: DeviceFacts
@@ -224,6 +231,8 @@ class PlannerRequest(Frozen):
     round: int = 1
     memory: tuple[Lesson, ...] = ()
     """What earlier runs learned of this family on such a device, the most telling first."""
+    objections: tuple[Objection, ...] = ()
+    """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 
 
 class CoderRequest(Frozen):
@@ -247,6 +256,8 @@ class CoderRequest(Frozen):
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()
+    stale_rounds: int = 0
+    """Rounds since the incumbent last changed."""
 
 
 class CoderAnswer(Frozen):
@@ -300,6 +311,27 @@ class TurnsEnded(Exception):
         self.oneshot = oneshot
 
 
+class ReviewRequest(Frozen):
+    spec: Spec
+    device: DeviceFacts
+    finding: Finding
+    plan: Plan
+    base: str
+    """The source that the plan starts from."""
+    source: str = ""
+    """What the coder made of it; "" where the plan itself is to be agreed to."""
+    attempts: tuple[Attempt, ...] = ()
+    round: int = 1
+
+
+class Review(Frozen):
+    """Whether the plan may be coded, or the candidate be built, checked and timed."""
+
+    agrees: bool
+    reason: str = ""
+    """What is wrong and what would mend it, where it does not agree."""
+
+
 class Policy(Protocol):
     """Answers for any role. Methods may block; they must be safe to call from several threads (`--width`)."""
 
@@ -310,6 +342,7 @@ class Policy(Protocol):
     def profiler(self, request: ProfilerRequest) -> Finding: ...
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]: ...
     def coder(self, request: CoderRequest) -> CoderAnswer: ...
+    def reviewer(self, request: ReviewRequest) -> Review: ...
     def usage(self) -> dict[Role, Usage]:
         """What this policy object has spent since it was made, by role. Answers that were replayed cost nothing."""
         ...

@@ -72,6 +72,8 @@ class Settings(Frozen):
     """Answers that such a coder has for one draft."""
     tool_seconds: float = Field(default=120.0, gt=0)
     """Of its tools, for one draft."""
+    review: bool = False
+    """Whether a reviewer must agree before a plan is coded and before a candidate is built (nodes/reviewer.py)."""
     models: dict[Role, str] = Field(default_factory=dict)
     interface: Literal["chat", "responses"] = "chat"
     """Which of OpenAI's two interfaces the server speaks."""
@@ -124,6 +126,12 @@ class Draft(Frozen):
     """The person refused it, rather than the coder giving up."""
     approved: str = ""
     """Hash of the source that the person said yes to."""
+    objection: str = ""
+    """What the reviewer has against the plan or the candidate; the planner or the coder is asked again."""
+    agreed: str = ""
+    """Hash of the candidate that the reviewer agreed to, or the plan's id."""
+    revisions: int = 0
+    """Plans before this one in its place that the reviewer did not agree to."""
     notes: tuple[str, ...] = ()
     """Of a problem's draft: what the drafter said of it."""
     spec_doubt: str = ""
@@ -138,8 +146,9 @@ class Draft(Frozen):
         return self.verdict is not None and not self.verdict.passed
 
     def awaits_coder(self, repairs: int) -> bool:
-        """Nothing written yet, or what was written failed and may still be repaired."""
-        return not self.refused and (not self.candidate or (self.failed and self.repairs < repairs))
+        """Nothing written yet, or what was written failed, or was objected to, and may still be repaired."""
+        wrong = self.failed or bool(self.objection)
+        return not self.refused and (not self.candidate or (wrong and self.repairs < repairs))
 
 
 class Incumbent(Frozen):

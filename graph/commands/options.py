@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 2, 3, 75, 130
-ROLES = ("tester", "drafter", "profiler", "planner", "coder")
+ROLES = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
 """As nodes.roles has them, which takes a second to import."""
 
 

@@ -82,6 +82,10 @@ def parser() -> argparse.ArgumentParser:
         agents.add_argument(f"--money-{role}", type=number(float, 0), help=argparse.SUPPRESS)
         agents.add_argument(f"--answer-tokens-{role}", type=number(int, 1), help=argparse.SUPPRESS)
         agents.add_argument(f"--effort-{role}", metavar="LEVEL", help=argparse.SUPPRESS)
+    agents.add_argument(
+        "--review", action="store_true",
+        help="a reviewer must agree before a plan is coded and before a candidate is built; --model-reviewer asks for it too",
+    )  # fmt: skip
     agents.add_argument("--agents", choices=("four", "single"), default="four", help="single: one prompt for all roles")
     agents.add_argument(
         "--coder", choices=("tools", "oneshot"), default="tools",
@@ -120,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     agents.add_argument("--transcript", metavar="FILE", help="recorded answers for --policy replay")
     agents.description = (
         "--policy, --model, --tokens, --money, --answer-tokens and --effort also for one role: "
-        f"--model-coder ... ({', '.join(ROLES)})"
+        f"--model-coder ... ({', '.join(ROLES)}); --model-coder A,B: on a plateau the next one writes"
     )
     common(made)
     on_end(made)

@@ -24,7 +24,7 @@ from nodes.policies.replies import (
     new_source,
     read_draft,
 )
-from nodes.roles import Bound, Finding, Plan, PlannerRequest, ProfilerRequest, TesterAnswer, TesterRequest
+from nodes.roles import Bound, Finding, Plan, PlannerRequest, ProfilerRequest, Review, TesterAnswer, TesterRequest
 
 MOST_WORKLOADS = 6
 MOST_BYTES = 1 << 28
@@ -67,6 +67,8 @@ class FindingDraft(Draft):
     summary: Annotated[str, clipped(1500)] = Field(min_length=1)
     numbers: list[NumberDraft]
     slow_workloads: list[str]
+    edit: Annotated[str, clipped(400)] = ""
+    """The one change that these numbers ask for; empty where they ask for none."""
     spec_doubt: Annotated[str, clipped(500)] = ""
 
 
@@ -87,6 +89,14 @@ class PlansDraft(Draft):
     """Why there is nothing left to try; empty where there are plans."""
     spec_doubt: Annotated[str, clipped(500)] = ""
     """Why the operation needs fewer bytes or operations than stated; empty where it does not."""
+
+
+class ReviewDraft(Draft):
+    """Whether this may go on."""
+
+    agrees: bool
+    reason: Annotated[str, clipped(1500)]
+    """What is wrong, where, and what would mend it; empty where you agree."""
 
 
 class SingleHeader(CodeHeader):
@@ -211,6 +221,7 @@ def finding(reply: str, request: ProfilerRequest) -> Finding:
             "summary": draft.summary,
             "numbers": dict(list(named.items())[:MOST_NUMBERS]) | measured.numbers,
             "slow_workloads": slow or measured.slow_workloads,
+            "edit": draft.edit,
             "spec_doubt": draft.spec_doubt,
         }
     )
@@ -262,6 +273,13 @@ def plans(reply: str, request: PlannerRequest, allowed_steps: Iterable[str] | No
         _refuse_repeats(plan, request)
         unique.setdefault(plan.id, plan.model_copy(update={"spec_doubt": draft.spec_doubt}))
     return tuple(unique.values())[: request.width]
+
+
+def review(reply: str) -> Review:
+    draft = read_draft(reply, ReviewDraft)
+    if not draft.agrees and not draft.reason.strip():
+        raise Unfit("reason: say what is wrong and what would mend it, or agree")
+    return Review(agrees=draft.agrees, reason=draft.reason)
 
 
 def code(reply: str, base: str) -> tuple[str, str]:

@@ -39,6 +39,8 @@ from nodes.roles import (
     Policy,
     PolicyPaused,
     ProfilerRequest,
+    Review,
+    ReviewRequest,
     Role,
     TesterAnswer,
     TesterRequest,
@@ -64,9 +66,12 @@ ANSWER_TOKENS: dict[Role, int] = {
     "profiler": 6_000,
     "planner": 10_000,
     "coder": 16_000,
+    "reviewer": 6_000,
 }
 """Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""
 SINGLE_TOKENS = 16_000
+PLATEAU = 2
+"""Rounds without gain after which another of several models takes the coder's place."""
 
 
 class Unusable(Exception):
@@ -256,7 +261,8 @@ class ModelPolicy(ABC):
             if written:
                 return CoderAnswer(source=written)
         step = f"repair {request.repair}" if request.repair else "code"
-        facts = _facts(step, request) | {
+        facts = _facts(step, request) | self._writer(request)
+        facts |= {
             "plan": request.plan.id,
             "title": request.plan.title,
             "source": digest(request.source),
@@ -316,7 +322,7 @@ class ModelPolicy(ABC):
         before, new = turns.said(prompt, request.turns)
         question = Question(
             role="coder", messages=new, wants=turns.WANTS, after=request.turns[-1].name if request.turns else "",
-            facts=turns.facts(_facts("turn", coded), request),
+            facts=turns.facts(_facts("turn", coded) | self._writer(coded), request),
         )  # fmt: skip
         try:
             reply = self._reply(question, None, "", before, turns.TOOLS)
@@ -332,6 +338,27 @@ class ModelPolicy(ABC):
             said, self._no_tools = self._no_tools, True
         if not said:
             self._say("coder", f"{why}; it is asked for whole answers instead (--coder oneshot asks so at once)")
+
+    def _writer(self, _request: CoderRequest) -> dict[str, str]:
+        """Who of several takes the coder's place, as a fact of the question."""
+        return {}
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        facts = _facts("review candidate" if request.source else "review plan", request) | {
+            "plan": request.plan.id,
+            "title": request.plan.title,
+            "source": digest(request.source or request.base),
+            "round": str(request.round),
+        }
+        prompt = self._render(
+            "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
+            source=request.source, attempts=request.attempts[-MOST_ATTEMPTS:],
+        )  # fmt: skip
+        try:
+            return self._converse("reviewer", prompt, facts, answers.review, answers.ReviewDraft)
+        except Unusable as unusable:
+            self._say("no answer", f"{unusable}; {request.plan.title!r} goes on unreviewed")
+            return Review(agrees=True)
 
     def _already_written(self, request: CoderRequest) -> str:
         """The code that came with the single agent's plan; after a kill it is read from the transcript again."""
@@ -438,6 +465,21 @@ class ChatPolicy(ModelPolicy):
                 raise PolicyPaused(f"{ended}; resume with a larger one, or with --policy rules") from None
             raise TurnsEnded(str(ended), oneshot=True) from None
 
+    def reviewer(self, request: ReviewRequest) -> Review:
+        return self._or_fallback(super().reviewer, request)
+
+    def _writer(self, request: CoderRequest) -> dict[str, str]:
+        """`--model-coder A,B`: every PLATEAU rounds without gain the next one; after a gain the first again."""
+        models = [name.strip() for name in self.models.get("coder", "").split(",")]
+        if len(models) == 1:
+            return {}
+        model = models[request.stale_rounds // PLATEAU % len(models)]
+        if request.stale_rounds >= PLATEAU:
+            self._once_said(
+                "coder", f"{request.stale_rounds} rounds without gain: {model} writes in round {request.round}"
+            )
+        return {"model": model}
+
     def _or_fallback(self, method: Callable[[Any], Answer], request: Any) -> Answer:
         try:
             return method(request)
@@ -459,7 +501,7 @@ class ChatPolicy(ModelPolicy):
         return self.transcript.exchanges()
 
     def _rejected(self, question: Question, reply: Reply) -> None:
-        self._connection.lower(self.models[question.role], reply.rung)
+        self._connection.lower(question.facts.get("model") or self.models[question.role], reply.rung)
 
     def _reply(
         self,
@@ -475,7 +517,7 @@ class ChatPolicy(ModelPolicy):
         question = question.model_copy(update={"messages": said})
         if question.role not in self.models:
             raise ValueError(f"no model is named for the {question.role}")
-        model = self.models[question.role]
+        model = question.facts.get("model") or self.models[question.role]
         key = question.key(model)
         kept = self.transcript.find(key)
         if kept is not None:
@@ -579,6 +621,7 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
         "round": request.round,
         **_history(request.attempts),
         "memory": _fitting(request),
+        "objections": request.objections,
     }
 
 

@@ -17,6 +17,7 @@ from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
+from nodes.knowledge import known
 from nodes.lesson import Lesson
 from nodes.policies.transcript import Message
 from nodes.policies.trim import printable, trimmed
@@ -206,7 +207,7 @@ def _environment() -> Environment:
         device_lines=device_lines,
         roof_lines=roof_lines,
     )
-    environment.globals["difference"] = difference
+    environment.globals |= {"difference": difference, "known": known}
     return environment
 
 

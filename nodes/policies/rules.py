@@ -39,6 +39,8 @@ from nodes.roles import (
     Plan,
     PlannerRequest,
     ProfilerRequest,
+    Review,
+    ReviewRequest,
     Role,
     TesterAnswer,
     TesterRequest,
@@ -60,6 +62,13 @@ AT_THE_LIMIT = 0.93
 """Share of the speed of light from which on there is nothing left to say but so."""
 SMALL_LIGHT_US = 3.0
 """Workloads whose bytes take less than this are over before a deeper memory pipeline would help."""
+EDITS: dict[Bound, str] = {
+    "memory": "more bytes in flight: 16-byte loads, two to four of them before the first use, and each byte moved once",
+    "latency": "a shorter chain: fewer barriers and dependent loads, more of the device at work on the small workloads",
+    "compute": "fewer operations, or faster units for them: tensor cores or vector instructions, nothing computed twice",
+    "launch": "fewer launches",
+}
+"""What the larger part of the lost time asks for."""
 RISKS: dict[Outcome, tuple[str, ...]] = {
     Outcome.INCORRECT: (
         "fast_math",
@@ -182,12 +191,17 @@ class RulesPolicy:
             summary=f"{_said(bound)}: {100 * fraction:.0f} % of the speed of light over {len(fractions)} timings",
             light_fraction=fraction,
             numbers=numbers,
+            edit=EDITS.get(bound, ""),
             slow_workloads=slow,
         )
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         search = _Search(_of_native(request) if request.spec.problem else request)
         return tuple(search.plan(proposal) for proposal in itertools.islice(search.ranked(), request.width))
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        """The rules have nothing against anything: what is wrong the checks find."""
+        return Review(agrees=True)
 
     def coder(self, request: CoderRequest) -> CoderAnswer:
         if request.spec.problem:
@@ -340,6 +354,7 @@ class _Search:
         tried = [a for a in request.attempts if a.plan.base and a.plan.version is None]
         self.root = tried[0].plan.base if tried and tried[0].plan.base in self.sources else request.incumbent
         self.tried = {(a.plan.base, a.plan.steps) for a in request.attempts}
+        self.tried |= {(objection.plan.base, objection.plan.steps) for objection in request.objections}
         self.known = {a.candidate for a in request.attempts if a.candidate}
         # What was tuned comes back with other numbers; the search has been over its structure already.
         self.known |= {self._structure(source) for source in self.sources.values()}

@@ -45,7 +45,18 @@ from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes import roles
 from nodes.context import Context
-from nodes.roles import ROLES, CoderAnswer, CoderRequest, Finding, Plan, PlannerRequest, Role, Usage
+from nodes.roles import (
+    ROLES,
+    CoderAnswer,
+    CoderRequest,
+    Finding,
+    Plan,
+    PlannerRequest,
+    Review,
+    ReviewRequest,
+    Role,
+    Usage,
+)
 from nodes.state import Settings
 
 BASELINE = "speed 1.0\n"
@@ -271,7 +282,14 @@ class Script:
     name = "script"
     PRICE = Usage(calls=1, tokens_in=100, tokens_out=10, money_usd=0.01)
 
-    def __init__(self, rounds: dict[int, list[str | list[str]]], tests: roles.TesterAnswer | None = None) -> None:
+    def __init__(
+        self,
+        rounds: dict[int, list[str | list[str]]],
+        tests: roles.TesterAnswer | None = None,
+        objections: dict[str, str] | None = None,
+    ) -> None:
+        self.objections = objections or {}
+        """Title of a plan -> what the reviewer has against it."""
         self.rounds, self.tests = rounds, tests or roles.TesterAnswer()
         self.asked: list[tuple[Role, BaseModel]] = []
         self.ledger: Path | None = None
@@ -322,6 +340,13 @@ class Script:
         written = self.rounds[request.round][int(request.plan.id.split("-")[0][1:])]
         source = written if isinstance(written, str) else written[min(request.repair, len(written) - 1)]
         return CoderAnswer(source=source, reason="" if source else "nothing comes to mind")
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        """Has something against what a line `objection <words>` of it says, and against a plan of that title."""
+        self._ask("reviewer", request)
+        said = dict(line.partition(" ")[::2] for line in request.source.splitlines()) if request.source else {}
+        reason = said.get("objection", "") if request.source else self.objections.get(request.plan.title, "")
+        return Review(agrees=not reason, reason=reason)
 
     def usage(self) -> dict[Role, Usage]:
         return dict(self._spent)

@@ -32,8 +32,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 ROUND = [
     "profiler",
     "planner",
+    "review_plans",
     "approve_plans",
     "coder",
+    "review_candidates",
     "approve_candidates",
     "compile",
     "verify",
@@ -47,9 +49,9 @@ PATH = [
     "tester",
     "baseline",
     *ROUND,
-    *ROUND[:6],
-    *ROUND[3:7],
-    *ROUND[9:],
+    *ROUND[:8],
+    *ROUND[4:9],
+    *ROUND[11:],
     "profiler",
     "planner",
     "contest",
@@ -98,7 +100,7 @@ def test_agents_gates_and_people_look_different(real):
     )
     svg = draw(nodes, edges)
     # One more of each in the legend.
-    assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [6, 3]
+    assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [8, 3]
 
 
 def test_back_edges_are_drawn_apart(real):
@@ -110,9 +112,8 @@ def test_back_edges_are_drawn_apart(real):
         if "agent" in rect.get("class", "") and rect.get("width") == "168.0"
     )
     back = [path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("class") == "edge back"]
-    assert (
-        len(back) == 2 * 3 + 1
-    )  # stub and trunk of compile -> coder, verify -> coder, contest -> profiler; the legend
+    # Stub and trunk of each review, of compile -> coder, verify -> coder and contest -> profiler; the legend.
+    assert len(back) == 2 * 5 + 1
     starts = [float(re.match(r"M([\d.]+)", d)[1]) for d in back[:-1]]
     assert all(x <= left for x in starts)
 

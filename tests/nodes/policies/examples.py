@@ -5,7 +5,16 @@ from __future__ import annotations
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest
+from nodes.roles import (
+    Attempt,
+    CoderRequest,
+    Finding,
+    Plan,
+    PlannerRequest,
+    ProfilerRequest,
+    ReviewRequest,
+    TesterRequest,
+)
 
 VISIBLE = Workload(axes={"rows": 64, "columns": 4096}, dtype="float16")
 ODD = Workload(axes={"rows": 3, "columns": 77}, dtype="bfloat16", timed=False)
@@ -92,6 +101,19 @@ def for_planner(**changes: object) -> PlannerRequest:
 def for_coder(**changes: object) -> CoderRequest:
     facts = {"spec": SPEC, "device": GPU, "finding": FINDING, "plan": PLAN, "source": SOURCE}
     return CoderRequest(**{**facts, **changes})
+
+
+def for_review(**changes: object) -> ReviewRequest:
+    facts = {
+        "spec": SPEC,
+        "device": GPU,
+        "finding": FINDING,
+        "plan": PLAN,
+        "base": SOURCE,
+        "attempts": ATTEMPTS,
+        "round": 3,
+    }
+    return ReviewRequest(**{**facts, **changes})
 
 
 def for_repair(**changes: object) -> CoderRequest:

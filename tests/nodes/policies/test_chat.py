@@ -31,6 +31,7 @@ from tests.nodes.policies.examples import (
     for_planner,
     for_profiler,
     for_repair,
+    for_review,
     for_tester,
 )
 from tests.nodes.policies.server import Drips, Drops, Fails, ModelServer, Raw, Says, model_server
@@ -746,3 +747,42 @@ def test_constructing_does_not_import_langchain() -> None:
 
     code = "import sys, nodes.policies.chat, nodes.policies.replay; sys.exit('openai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+# The reviewer, and several coders -----------------------------------------------------------------------------------
+
+
+def test_a_reviewer_of_another_model_agrees_or_says_why_not(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        says({"agrees": False, "reason": "The tail of odd rows is dropped."}), says({"agrees": True, "reason": ""}),
+    ]  # fmt: skip
+    chat = policy(server, tmp_path, models={"reviewer": "another-model"})
+    assert chat.reviewer(for_review()).reason == "The tail of odd rows is dropped."
+    assert chat.reviewer(for_review(source=OTHER)).agrees
+    assert {request["body"]["model"] for request in server.requests} == {"another-model"}
+    assert OTHER.strip() in server.requests[1]["body"]["messages"][1]["content"]
+    assert chat.usage()["reviewer"].calls == 2
+
+
+def test_an_objection_without_a_reason_is_asked_again_and_no_answer_lets_it_go_on(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    said = Said()
+    server.script = [says({"agrees": False, "reason": " "})] * 3
+    assert policy(server, tmp_path, models={"reviewer": "m"}, say=said).reviewer(for_review()).agrees
+    assert len(server.requests) == 3 and "goes on unreviewed" in said.of("no answer")[0]
+
+
+def test_on_a_plateau_another_model_takes_the_coders_place(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Says(EDIT)] * 4
+    chat = policy(server, tmp_path, models={"coder": "first, second"}, say=said)
+    for round_, stale in enumerate((0, 1, 2, 4), start=1):
+        assert chat.coder(for_coder(round=round_, stale_rounds=stale)).source == EDITED
+    assert [request["body"]["model"] for request in server.requests] == ["first", "second"]
+    assert said.of("coder") == [
+        "2 rounds without gain: second writes in round 3",
+        "4 rounds without gain: first writes in round 4",
+    ]
+    kept = Transcript(tmp_path / "transcript.jsonl").exchanges()
+    assert [exchange.model for exchange in kept] == ["first", "second"]

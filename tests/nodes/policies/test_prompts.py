@@ -36,13 +36,15 @@ from tests.nodes.policies.examples import (
     for_planner,
     for_profiler,
     for_repair,
+    for_review,
     for_tester,
     timing,
 )
 
-# Characters of a whole prompt about a source of 300 characters: what the words themselves take. 8,000 are 2,500 tokens.
+# Characters of a whole prompt about a source of 300 characters: what the words themselves take, the family's pages included.
 LIMITS = {
-    "tester": 10_000, "profiler": 10_500, "planner": 11_500, "coder": 10_500, "coder_tools": 11_500, "single": 11_500
+    "tester": 12_000, "profiler": 12_500, "planner": 14_000, "coder": 12_500, "coder_tools": 13_500, "reviewer": 12_500,
+    "single": 14_000,
 }  # fmt: skip
 
 
@@ -89,6 +91,8 @@ CASES = {
     "coder's repair": ("coder", for_repair, {}),
     "coder_tools": ("turn", lambda **facts: a_turn(for_coder(**facts)), {}),
     "coder_tools' repair": ("turn", lambda **facts: a_turn(for_repair(**facts)), {}),
+    "reviewer of a plan": ("reviewer", for_review, {}),
+    "reviewer of a candidate": ("reviewer", lambda **more: for_review(source=OTHER, **more), {}),
     "single's tests": ("tester", for_tester, {"agents": "single"}),
     "single's round": ("planner", for_planner, {"agents": "single"}),
     "single's repair": ("coder", for_repair, {"agents": "single"}),
@@ -115,7 +119,7 @@ def test_every_file_of_the_folder_is_used() -> None:
     included = {name for file in PROMPTS.glob("*.md") for name in re.findall(r'include "([\w.]+)"', file.read_text())}
     asked_for = {
         f"{name}.md"
-        for name in ("tester", "drafter", "profiler", "planner", "coder", "coder_tools", "single", "repair")
+        for name in ("tester", "drafter", "profiler", "planner", "coder", "coder_tools", "reviewer", "single", "repair")
     }
     assert included | asked_for == {file.name for file in PROMPTS.iterdir()}
 
@@ -231,7 +235,8 @@ def test_a_prompt_begins_alike_for_every_role_and_ends_with_the_source() -> None
     assert len({system for system, _ in asked}) == 1
     for _, user in asked:
         assert user.startswith("You are the ") and user.rstrip().endswith(">")
-        assert user.rindex(SOURCE.strip()) > len(user) - len(SOURCE) - 60
+        last = max((SOURCE.strip(), OTHER.strip()), key=user.rfind)
+        assert user.rindex(last) > len(user) - len(last) - 60
 
 
 def test_what_was_tried_only_grows_at_its_end() -> None:
