@@ -236,7 +236,7 @@ def test_what_was_tried_only_grows_at_its_end() -> None:
         Attempt(round=n, plan=PLAN, outcome="NO_CANDIDATE", reason=f"reason {n}") for n in range(1, 24)
     )  # fmt: skip
     texts = [prompt("planner", for_planner(attempts=many[:n], round=n + 1))[1] for n in range(1, 24)]
-    histories = [text[: text.index("## The finding")].rstrip() for text in texts]
+    histories = [text[: text.index("The incumbent's times")].rstrip() for text in texts]
     assert all(later.startswith(earlier) for earlier, later in pairwise(histories))
     assert histories[0].startswith("You are the planner") and "round 23" in histories[-1]
 
