@@ -277,7 +277,7 @@ class ModelPolicy(ABC):
             )
         return self._render(
             "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
+            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
         )  # fmt: skip
 
     def _written_in(self, request: CoderRequest) -> Exchange | None:
@@ -546,8 +546,7 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
     return {
         "finding": request.finding,
         "timings": request.timings,
-        "incumbent": request.incumbent,
-        "source": request.source,
+        "incumbent_source": request.source,
         "others": others[:MOST_OTHERS],
         "round": request.round,
         **_history(request.attempts),

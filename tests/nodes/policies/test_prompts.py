@@ -222,13 +222,21 @@ def test_the_contract_does_not_promise_a_search_of_all_combinations() -> None:
     assert "every combination is" not in " ".join(system.split()) and "says how many" in system
 
 
-def test_a_prompt_begins_alike_for_every_role_and_ends_with_the_source() -> None:
+def test_prompts_begin_alike_for_every_role() -> None:
     asked = [prompt(role, request(), **options) for role, request, options in CASES.values() if not options]
     assert len({system for system, _ in asked}) == 1
-    for _, user in asked:
-        assert user.startswith("You are the ") and user.rstrip().endswith(">")
-        last = max((SOURCE.strip(), OTHER.strip()), key=user.rfind)
-        assert user.rindex(last) > len(user) - len(last) - 60
+    assert all("\nYou are the " in f"\n{user}" for _, user in asked)
+
+
+def test_planner_and_coder_of_a_round_read_the_same_up_to_their_parts() -> None:
+    planned = for_planner()
+    same = {name: getattr(planned, name) for name in ("timings", "attempts", "finding", "memory")}
+    (_, one), (_, two) = prompt("planner", planned), prompt("coder", for_coder(incumbent_source=SOURCE, **same))
+    whole = two[: two.index("## Your part")]
+    assert one.startswith(whole.rstrip()) and whole.rstrip().endswith(">") and len(whole) > 0.5 * len(two)
+    assert two.count(SOURCE.strip()) == 1 and "start from is the incumbent above" in two
+    _, other = prompt("coder", for_coder(incumbent_source=OTHER, **same))
+    assert OTHER.strip() in other and SOURCE.strip() in other and "incumbent above" not in other
 
 
 def test_what_was_tried_only_grows_at_its_end() -> None:
@@ -238,7 +246,7 @@ def test_what_was_tried_only_grows_at_its_end() -> None:
     texts = [prompt("planner", for_planner(attempts=many[:n], round=n + 1))[1] for n in range(1, 24)]
     histories = [text[: text.index("The incumbent's times")].rstrip() for text in texts]
     assert all(later.startswith(earlier) for earlier, later in pairwise(histories))
-    assert histories[0].startswith("You are the planner") and "round 23" in histories[-1]
+    assert "## The finding" in histories[0] and "round 23" in histories[-1]
 
 
 def test_planner_and_coder_read_gains_of_every_timing_evidence_and_the_rule() -> None:
