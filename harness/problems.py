@@ -311,9 +311,9 @@ def is_problem(name: str) -> bool:
     return name.endswith(".py")
 
 
-def load(name: str, on: Device) -> Kernel:
-    """A kernel by name or folder, or a problem by its file. Raises KernelError."""
-    return open_problem(Path(name), on) if is_problem(name) else catalog.load(name)
+def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:
+    """A kernel by name or folder, or a problem by its file, for a device of so much memory. Raises KernelError."""
+    return open_problem(Path(name), on, memory_bytes=memory_bytes) if is_problem(name) else catalog.load(name)
 
 
 def read(path: Path) -> tuple[Path, Any, str]:
@@ -332,18 +332,31 @@ def read(path: Path) -> tuple[Path, Any, str]:
         raise KernelError(f"{path} cannot be read: {error}") from None
 
 
-def open_problem(path: Path, on: Device) -> Problem:
-    """Describe a problem in the box and make its spec. The caller closes it. Raises KernelError."""
+def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> Problem:
+    """Describe a problem in the box and make its spec. The caller closes it. Raises KernelError.
+
+    `memory_bytes`: of the device, where it is another machine's.
+    """
     path, importer, text = read(path)
     box = Box(on)
     try:
         if (description := _described.get(text)) is None:
             description = _described[text] = importer.described(box.describe(text, path), path)
         title, token = importer.title(path), digest(text)[:16]
-        spec = importer.spec(title, description, token, most_bytes=devices.memory_bytes(on) // JUDGING_FACTOR)
+        spec = importer.spec(
+            title, description, token, most_bytes=(memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
+        )
     except BaseException:
         box.close()
         raise
+    return reopened(path, text, title, description, spec, on, box)
+
+
+def reopened(
+    path: Path, text: str, title: Title, description: Description, spec: Spec, on: Device, box: Box | None = None
+) -> Problem:
+    """A problem that was described before. The caller closes it."""
+    box, token = box or Box(on), digest(text)[:16]
     problem = Problem(
         spec=spec, folder=path, text=text, title=title, description=description, device=on,
         seed=secrets.randbits(31), token=token, box=box,

@@ -1,0 +1,373 @@
+"""A cluster of Dask workers as the place where jobs run: this machine's own, or one whose scheduler runs already.
+
+The scheduler decides who works: a device offers one unit of a resource that is named after its kind, so it does one job at
+a time, and whatever builds offers units of another. A job whose worker dies goes to another one; the second death in a row
+is taken to be the job's doing. Lost connections are made again and their jobs asked anew: the same question has the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from types import ModuleType
+from typing import Any
+
+from distributed import Client, Future, KilledWorker
+from distributed.comm.core import CommClosedError
+
+from harness.cluster import ClusterError, Model, Status, build_resource, code, security
+from harness.cluster.local import Local
+from harness.cluster.scheduler import FAILURES, configure
+from harness.cluster.worker import Cancelled, Elsewhere, answer, content
+from harness.engines import EngineChoice, EngineError, Say
+from harness.evaluate import Evaluator
+from harness.jobs import Answer, Job, Text
+from harness.remote import Remote, TookDown
+from harness.store import Store, digest
+from kernels.catalog import Kernel
+from kernels.spec import Device
+
+JOIN_S = 120.0
+"""Until the first worker has joined a cluster: it imports torch and times a binary against itself."""
+LOST_S = 600.0
+"""Without the scheduler, or without a device that can do a job: then the run is given up for now, to be resumed."""
+LOOK_S = 1.0
+LOST = (CancelledError, CommClosedError, OSError, Cancelled)
+"""What a future raises whose scheduler or whose connection is gone."""
+
+
+class Cluster:
+    """The engine, and the errand of its Evaluators. Safe for several threads."""
+
+    here = False
+
+    def __init__(self, choice: EngineChoice, wanted: str, say: Say) -> None:
+        configure()
+        self.choice, self.say, self.lost_s = choice, say, LOST_S
+        self.lock = threading.Lock()
+        self.contents: dict[str, Future] = {}
+        self.used: dict[str, int] = {}
+        self.chains: dict[str, tuple[str, str]] = {}
+        self.began: dict[str, list[str]] = {}
+        self.listening: dict[str, tuple[Callable[[str], None], Callable[[str], None]]] = {}
+        self.topic = f"astrolabe-{id(self):x}-{time.time_ns():x}"
+        self.aside: dict[str, str] = {}
+        self.said: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.seen: list[Status] = []
+        self.closed = threading.Event()
+        self.local: Local | None = None
+        self.client: Client | None = None
+        try:
+            tls = Path(choice.tls) if choice.tls else None
+            if choice.address:
+                self.address = security.checked(choice.address, tls, insecure=choice.insecure)
+            else:
+                self.local = Local(_local_device(wanted), choice.workers)
+                self.address, tls = self.local.address, self.local.tls
+            self.security = security.of(tls)
+            self._connect(30.0)
+            for name, work in (("cluster-says", self._tell), ("cluster-look", self._look)):
+                threading.Thread(target=work, name=name, daemon=True).start()
+            self.model, self.device, self.why = self._first(wanted)
+        except ClusterError as error:
+            self.close()
+            raise EngineError(str(error)) from None
+        except BaseException:
+            self.close()
+            raise
+        self.memory_bytes: int | None = self.model.memory_bytes
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def _connect(self, timeout_s: float) -> None:
+        """Raises EngineError where the scheduler does not answer."""
+        how = {"security": self.security} if self.security else {}
+        try:
+            client = Client(self.address, timeout=timeout_s, set_as_default=False, name="astrolabe", **how)
+        except (OSError, TimeoutError) as error:
+            raise EngineError(f"no scheduler answers at {self.address}: {error}") from None
+
+        def tries(dask_scheduler: Any) -> None:
+            dask_scheduler.allowed_failures = FAILURES
+
+        client.run_on_scheduler(tries)
+        client.subscribe_topic(self.topic, self._heard)
+        self.client = client
+
+    def _again(self, lost: Client | None) -> None:
+        """A new connection in place of the lost one, once for all threads. Raises EngineError after `lost_s`."""
+        with self.lock:
+            if self.client is not lost:
+                return
+            late = time.monotonic() + self.lost_s
+            if lost is not None:
+                with contextlib.suppress(Exception):  # it is broken: whatever closing it raises, it is gone
+                    lost.close(timeout=2)
+            self.contents.clear()
+            self.say("the connection to the cluster's scheduler is lost; trying again")
+            while True:
+                if self.local is not None and self.local.start_scheduler():
+                    self.say("the cluster's scheduler had ended and is started again")
+                try:
+                    self._connect(10.0)
+                    return
+                except EngineError as error:
+                    if time.monotonic() > late:
+                        raise EngineError(f"{error}; what was finished is kept: resume once it runs again") from None
+                    time.sleep(LOOK_S)
+
+    def _heard(self, event: tuple[float, Any]) -> None:
+        """What a worker says of a job, in the client's thread, which must not wait: others pass it on."""
+        said = event[1]
+        listening = self.listening.get(said["job"])
+        if "began" in said:
+            self.began.setdefault(said["job"], []).append(said["place"])
+            if listening:
+                self.said.put(partial(listening[1], said["place"]))
+        elif listening:
+            self.said.put(partial(listening[0], f"{said['said']} ({said['place']})"))
+
+    def _tell(self) -> None:
+        while (one := self.said.get()) is not None:
+            one()
+
+    # --- who is there --------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Keeps `seen`: what all workers said of themselves last. As it was while the scheduler cannot be asked."""
+        while not self.closed.wait(LOOK_S / 4 if not self.seen else LOOK_S):
+            client = self.client
+            if client is None or client.status != "running":
+                continue
+            try:
+                workers = client.scheduler_info()["workers"]
+            except (OSError, TimeoutError, RuntimeError, CancelledError):  # the connection is going; its jobs say so
+                continue
+            metrics = [worker["metrics"].get("astrolabe") for worker in workers.values()]
+            found = [Status.model_validate(one) for one in metrics if one]
+            for status in found:
+                if status.state == "set aside" and self.aside.get(status.place) != status.reason:
+                    self.aside[status.place] = status.reason
+                    self.say(f"{status.place} is set aside: {status.reason}")
+                elif status.state == "ready":
+                    self.aside.pop(status.place, None)
+            self.seen = sorted(found, key=lambda status: status.place)
+
+    def statuses(self) -> list[Status]:
+        """Of all workers, by place, not older than a second or two."""
+        return self.seen
+
+    def models(self) -> dict[str, Model]:
+        """Kinds of devices that are ready, by their resource."""
+        found: dict[str, Model] = {}
+        for status in self.statuses():
+            if status.state == "ready" and status.code == code() and (model := status.model):
+                least = min(model.memory_bytes, found.get(model.resource, model).memory_bytes)
+                found[model.resource] = Model(facts=model.facts, memory_bytes=least)
+        return found
+
+    def _first(self, wanted: str) -> tuple[Model, Device, str]:
+        """The kind of device that jobs go to. Raises EngineError or DeviceError."""
+        late = time.monotonic() + JOIN_S
+        while True:
+            found = [m for m in self.models().values() if wanted in ("auto", m.facts.device)]
+            fitting = [m for m in found if self.choice.model.lower() in m.facts.name.lower()]
+            every = self.statuses()
+            joining = self.local is not None and sum(s.kind == "device" for s in every) < self.local.devices
+            if fitting and not joining:
+                break
+            if joining and self.local is not None:
+                self.local.check()
+            if time.monotonic() > late or (every and not joining and not fitting and self._settled(every)):
+                raise EngineError(self._nobody(wanted, every, found))
+            time.sleep(0.1)
+        kinds = sorted({m.facts.device for m in fitting}, reverse=True)  # cuda before cpu
+        fitting = [m for m in fitting if m.facts.device == kinds[0]]
+        names = sorted(m.facts.name for m in fitting)
+        if len(fitting) > 1:
+            raise EngineError(
+                f"the cluster has devices of several kinds ({', '.join(names)}): --device-model picks one"
+            )
+        model = fitting[0]
+        return model, model.facts.device, f"{self.count(model)} of {model.facts.name} in the cluster at {self.address}"
+
+    @staticmethod
+    def _settled(every: list[Status]) -> bool:
+        """Whether waiting would change nothing: all that is there is set aside."""
+        return all(status.state == "set aside" for status in every if status.kind == "device")
+
+    def _nobody(self, wanted: str, every: list[Status], found: list[Model]) -> str:
+        others = sum(status.code != code() for status in every)
+        said = [f"{status.place}: {status.reason}" for status in every if status.state == "set aside"]
+        if others:
+            said.append(f"{others} workers run another version of Astrolabe than this one")
+        if found:
+            said.append(f"there is {', '.join(sorted(model.facts.name for model in found))}")
+        what = self.choice.model or (wanted if wanted != "auto" else "any kind")
+        where = f" (its log: {self.local.folder / 'log.txt'})" if self.local else ""
+        return f"the cluster at {self.address} has no device of {what} that is ready{where}" + (
+            f": {'; '.join(said)}" if said else "; `python run.py worker ADDRESS` lends one"
+        )
+
+    def count(self, model: Model) -> int:
+        return sum(
+            status.state == "ready" and status.code == code() and status.model is not None
+            and status.model.resource == model.resource
+            for status in self.statuses()
+        )  # fmt: skip
+
+    # --- the engine ----------------------------------------------------------------------------------------------
+
+    def missing(self, backend: ModuleType) -> str:
+        name = backend.__name__.rpartition(".")[2]
+        return self.toolchain(
+            Job(
+                op="toolchain", asker="", device=self.device, facts=self.model.facts,
+                memory_bytes=self.model.memory_bytes, backend=name,
+            )
+        )[0]  # fmt: skip
+
+    def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
+        model = self.model
+        return Remote(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
+
+    def width(self) -> int:
+        return max(1, self.count(self.model))
+
+    def lines(self) -> list[tuple[str, str]]:
+        return [
+            (s.place, f"set aside: {s.reason}" if s.state == "set aside" else s.doing or "idle")
+            for s in self.statuses()
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self.closed.set()
+        self.said.put(None)
+        if self.client is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                self.client.close(timeout=5)
+            self.client = None
+        if self.local is not None:
+            self.local.close()
+            self.local = None
+
+    # --- errands -------------------------------------------------------------------------------------------------
+
+    def toolchain(self, job: Job) -> tuple[str, str]:
+        key = digest(job.backend, job.facts.model_dump_json())
+        if key not in self.chains:
+            said = self.ask(job.model_copy(update={"asker": ""}), {}, lambda _text: None, lambda _place: None)
+            missing, identity = Text.model_validate_json(said.record).words
+            self.chains[key] = missing, identity
+        return self.chains[key]
+
+    def _resource(self, job: Job) -> str:
+        """Builds for a GPU go to whoever offers to build; for a CPU to a device of the kind that they are for."""
+        if job.op in ("build", "toolchain") and job.device == "cuda":
+            return build_resource()
+        return Model(facts=job.facts, memory_bytes=job.memory_bytes).resource
+
+    def ask(
+        self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
+    ) -> Answer:
+        name, tries = job.name, 0
+        self.listening[name] = (say, began)
+        self.began.pop(name, None)
+        try:
+            while True:
+                client = self.client
+                try:
+                    future = self._submit(client, job, contents, tries)
+                    return self._awaited(future, job)
+                except KilledWorker:
+                    tries += 1
+                    places = self.began.get(name, [])
+                    if len(places) > FAILURES:
+                        died = " and ".join(places[-FAILURES - 1 :])
+                        raise TookDown(f"its worker died {len(places)} times while it was at this ({died})") from None
+                except Elsewhere as reason:
+                    tries += 1
+                    self.say(f"{reason.args[0]} gave a job back: {reason.args[1]}")
+                    time.sleep(LOOK_S)
+                except LOST:
+                    tries += 1
+                    if self._is_alive(client):
+                        time.sleep(LOOK_S)
+                    else:
+                        self._again(client)
+        finally:
+            self.listening.pop(name, None)
+
+    @staticmethod
+    def _is_alive(client: Client | None) -> bool:
+        return client is not None and client.status == "running"
+
+    def _submit(self, client: Client | None, job: Job, contents: dict[str, bytes], tries: int) -> Future:
+        """Raises what LOST names where there is no connection."""
+        if client is None or client.status != "running":
+            raise CommClosedError("not connected")
+        with self.lock:
+            sent = {name: self._content(client, name, contents[name]) for name in sorted(job.hashes)}
+        key = f"{job.name}-{tries}" if tries else job.name
+        return client.submit(
+            answer, job.model_dump_json(), sent, self.topic, key=key, resources={self._resource(job): 1},
+            pure=False, retries=0,
+        )  # fmt: skip
+
+    def _content(self, client: Client, name: str, data: bytes) -> Future:
+        future = self.contents.get(name)
+        if future is None or future.status in ("cancelled", "lost", "error"):
+            # No resource and a name of its own: it is taken in by any worker at once, also by one that is timing.
+            future = self.contents[name] = client.submit(content, data, key=f"content-{name}", pure=False)
+        return future
+
+    def _awaited(self, future: Future, job: Job) -> Answer:
+        """Raises what the job raised; EngineError where nobody has been there to do it for `lost_s`."""
+        late = None
+        while True:
+            try:
+                return future.result(timeout=LOOK_S)
+            except TimeoutError:
+                if future.status in ("error", "cancelled", "lost"):
+                    continue
+            if self._somebody(job):
+                late = None
+            elif late is None:
+                late = time.monotonic() + self.lost_s
+                self.say("no worker of the cluster can do this now; waiting for one")
+            elif time.monotonic() > late:
+                future.cancel()
+                raise EngineError(
+                    f"no worker of the cluster at {self.address} could do a job for {self.lost_s:.0f} s; what was "
+                    "finished is kept: resume once there is one"
+                )
+
+    def _somebody(self, job: Job) -> bool:
+        statuses = [s for s in self.statuses() if s.state == "ready" and s.code == code()]
+        if self._resource(job) == build_resource():
+            return any(status.kind == "builder" for status in statuses)
+        return any(s.model is not None and s.model.resource == self._resource(job) for s in statuses)
+
+    def release(self, names: set[str]) -> None:
+        with self.lock:
+            for name in names:
+                self.contents.pop(name, None)
+
+
+def _local_device(wanted: str) -> str:
+    """`auto` as on this machine. Raises DeviceError."""
+    from harness import device
+
+    return device.choose(wanted)[0]
+
+
+def opened(choice: EngineChoice, wanted: str, say: Say) -> Cluster:
+    """Raises EngineError where there is no cluster or no fitting device, DeviceError where this machine lacks the one wanted."""
+    return Cluster(choice, wanted, say)
