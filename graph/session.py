@@ -30,6 +30,7 @@ from graph.reading import checkpoint_of, config_of, disk_is_full, finished, no_c
 from graph.result import result
 from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
+from harness.engines import EngineError
 from harness.report.result import Result, Status
 from harness.store import Store, digest
 from nodes.approve import Answer
@@ -254,7 +255,7 @@ class Session:
                     f"the disk that holds {self.run.folder} is full; free some space and go on with "
                     f"`{self.run.command('resume')}` (what was finished is kept)"
                 ) from error
-            if isinstance(error, RunError):
+            if isinstance(error, (RunError, EngineError)):
                 self._note("interrupted", str(error))
             else:
                 self._note("failed", f"{type(error).__name__}: {error}"[:500])

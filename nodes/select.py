@@ -14,7 +14,7 @@ from nodes.stops import next_stop
 def select(state: State, runtime: Runtime[Context]) -> dict:
     drafts, round_ = state["drafts"], state["round"]
     fit = [draft for draft in drafts if not unfit(draft, state["incumbent"])]
-    winner = max(fit, key=lambda draft: _gain(draft).speedup.median, default=None)
+    winner = max(fit, key=lambda draft: gain(draft).speedup.median, default=None)
     update: dict = {
         "attempts": [attempt_of(draft, round_, winner, state["incumbent"]) for draft in drafts],
         "drafts": [],
@@ -27,7 +27,7 @@ def select(state: State, runtime: Runtime[Context]) -> dict:
     return update if stop is None else {**update, "stop": stop}
 
 
-def _gain(draft: Draft) -> Suite:
+def gain(draft: Draft) -> Suite:
     """Against the incumbent; against the baseline while that is the incumbent. Only for drafts that were measured."""
     suite = draft.verdict.suite_incumbent or draft.verdict.suite if draft.verdict else None
     if suite is None:
@@ -46,7 +46,7 @@ def unfit(draft: Draft, incumbent: Incumbent) -> str:
         return draft.verdict.reason
     if draft.verdict.suite is None:
         return "passed, but was not measured"
-    comparison = _gain(draft).comparison
+    comparison = gain(draft).comparison
     if comparison is not Comparison.FASTER:
         return f"not clearly faster than the incumbent: {comparison}"
     known = {(t.workload.label, t.cache) for t in incumbent.verdict.timings if t.comparison is Comparison.SLOWER}
@@ -87,8 +87,8 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
             "speedup_low": verdict.suite.speedup.low,
             "speedup_high": verdict.suite.speedup.high,
             "comparison": verdict.suite.comparison,
-            "against_incumbent": _gain(draft).comparison,
-            "gain": _gain(draft).speedup.median,
+            "against_incumbent": gain(draft).comparison,
+            "gain": gain(draft).speedup.median,
             "over": incumbent.candidate,
             "gains": _gains(verdict),
             "tuned": draft.tuned,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from distributed import Worker, get_worker
 from distributed.security import Security
+from distributed.utils import sync
+from distributed.utils_comm import gather_from_workers
 
 from harness import device as devices
 from harness.cluster import Model, Status, build_resource, code, fitness
@@ -23,10 +26,12 @@ from harness.cluster.places import Place
 from harness.cluster.scheduler import configure
 from harness.device import DeviceError
 from harness.jobs import TIMED, Answer, Bench, Job, words
-from harness.store import digest
+from harness.store import digest, write_atomically
 from kernels.spec import Frozen
 
 SAY_EVERY_S = 0.5
+SHELF_BYTES = 1 << 30
+"""Of contents kept; beyond, they are fetched again."""
 STALLED = 70
 """Exit code of a worker whose job said nothing for too long."""
 
@@ -51,6 +56,10 @@ class Elsewhere(Exception):
     """This worker cannot do the job; another one may. (place, reason)"""
 
 
+class Lacking(Exception):
+    """Contents that no worker holds any more; (hash, ...)."""
+
+
 class Cancelled(Exception):
     """Nobody waits for the answer any more."""
 
@@ -61,6 +70,7 @@ class Here:
     def __init__(self, orders: Orders) -> None:
         self.orders, self.place = orders, orders.place
         self.bench = Bench(Path(orders.folder))
+        self.shelf = Shelf(Path(orders.folder) / "contents")
         self.unfit = ""
         self.contest_at = -float("inf")
         self.doing, self.job, self.since, self.heard = "", "", time.monotonic(), time.monotonic()
@@ -130,8 +140,8 @@ class Here:
         assert self.model is not None
         return {self.model.resource: 1}
 
-    def answer(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> Answer:
-        """Raises Elsewhere where it is this place that failed."""
+    def answer(self, job: Job, contents: Callable[[], dict[str, bytes]], say: Callable[[str], None]) -> Answer:
+        """Raises Elsewhere where it is this place that failed, and what `contents` and `say` raise."""
         if self.unfit:
             raise Elsewhere(self.place.name, self.unfit)
         with self.lock:
@@ -140,14 +150,14 @@ class Here:
             self.job, self.doing = job.name, _what(job)
         try:
             if self.place.kind == "builder":
-                return self.bench.answer(job, contents, say)
+                return self.bench.answer(job, contents(), say)
             with self.exclusive():
                 if job.op in TIMED:
                     self.look()
                     if self.unfit:
                         raise Elsewhere(self.place.name, self.unfit)
                     self.job, self.doing = job.name, _what(job)
-                return self.bench.answer(job, contents, say)
+                return self.bench.answer(job, contents(), say)
         except (OSError, DeviceError, MemoryError) as error:
             self.unfit = f"its disk is full ({words(error)})" if _full(error) else words(error)
             raise Elsewhere(self.place.name, self.unfit) from None
@@ -196,8 +206,11 @@ def _nothing() -> Iterator[None]:
 _here: Here | None = None
 
 
-def answer(text: str, contents: dict[str, bytes], topic: str) -> Answer:
-    """The function that the scheduler is given: a Job as JSON and its contents. What it says goes to `topic` as events."""
+def answer(text: str, topic: str) -> Answer:
+    """The function that the scheduler is given: a Job as JSON. What it says goes to `topic` as events.
+
+    Its contents are no dependencies of it: Dask would give it to a busy worker that holds one rather than to an idle one.
+    """
     here = _here
     if here is None:
         raise RuntimeError("this worker was not started by `run.py worker`")
@@ -216,12 +229,42 @@ def answer(text: str, contents: dict[str, bytes], topic: str) -> Answer:
             worker.log_event(topic, {"job": job.name, "place": here.place.name, "said": words[:300]})
 
     worker.log_event(topic, {"job": job.name, "place": here.place.name, "began": os.getpid()})
-    return here.answer(job, contents, say)
+    return here.answer(job, lambda: here.shelf.fetch(sorted(job.hashes), worker), say)
 
 
-def content(data: bytes) -> bytes:
-    """Contents as a task of their own: the scheduler brings what it gives to each worker once, and makes it anew if lost."""
-    return data
+def content_key(name: str) -> str:
+    """By which contents of that hash are known to the scheduler."""
+    return f"content-{name}"
+
+
+class Shelf:
+    """Contents by hash that have come to this machine: each comes once, from whichever worker has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lock, self.bytes = folder, threading.Lock(), 0
+
+    def fetch(self, names: list[str], worker: Worker) -> dict[str, bytes]:
+        """Raises Lacking where one is nowhere, OSError where the disk is full."""
+        with self.lock:
+            if wanted := [name for name in names if not (self.folder / name).exists()]:
+                if self.bytes > SHELF_BYTES:
+                    shutil.rmtree(self.folder)
+                    self.bytes, wanted = 0, names
+                for name, data in sync(worker.loop, _gathered, worker, wanted).items():
+                    write_atomically(self.folder / name, data)
+                    self.bytes += len(data)
+            return {name: (self.folder / name).read_bytes() for name in names}
+
+
+async def _gathered(worker: Worker, names: list[str]) -> dict[str, bytes]:
+    who_has = await worker.scheduler.who_has(keys=[content_key(name) for name in names])
+    data, missing, failed, _gone = await gather_from_workers(
+        {key: list(holders) for key, holders in who_has.items() if holders}, rpc=worker.rpc
+    )
+    lacking = [name for name in names if content_key(name) not in data]
+    if lacking or missing or failed:
+        raise Lacking(*lacking)
+    return {name: data[content_key(name)] for name in names}
 
 
 def run(orders: Orders, security: Security | None) -> None:
@@ -238,8 +281,7 @@ def run(orders: Orders, security: Security | None) -> None:
         how = {"security": security} if security else {}
         async with Worker(
             orders.address,
-            # A timed job holds the device's one resource; a second thread takes in what is sent meanwhile.
-            nthreads=orders.place.slots + 1,
+            nthreads=orders.place.slots,
             name=f"{orders.place.name} {os.getpid()}",
             resources=here.resources(),
             memory_limit=0,

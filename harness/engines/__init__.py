@@ -66,6 +66,9 @@ class Engine(Protocol):
     here: bool
     """Whether what it times runs on this machine beside the caller."""
 
+    say: Say
+    """What a person should know of it goes there."""
+
     def missing(self, backend: ModuleType) -> str:
         """Why sources of that backend cannot be built, or ""."""
         ...

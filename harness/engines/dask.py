@@ -24,7 +24,7 @@ from distributed.comm.core import CommClosedError
 from harness.cluster import ClusterError, Model, Status, build_resource, code, security
 from harness.cluster.local import Local
 from harness.cluster.scheduler import FAILURES, configure
-from harness.cluster.worker import Cancelled, Elsewhere, answer, content
+from harness.cluster.worker import Cancelled, Elsewhere, Lacking, answer, content_key
 from harness.engines import EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
 from harness.jobs import Answer, Job, Text
@@ -292,6 +292,9 @@ class Cluster:
                     if len(places) > FAILURES:
                         died = " and ".join(places[-FAILURES - 1 :])
                         raise TookDown(f"its worker died {len(places)} times while it was at this ({died})") from None
+                except Lacking as names:  # the worker that held them is gone
+                    tries += 1
+                    self.release(set(names.args))
                 except Elsewhere as reason:
                     tries += 1
                     self.say(f"{reason.args[0]} gave a job back: {reason.args[1]}")
@@ -313,20 +316,23 @@ class Cluster:
         """Raises what LOST names where there is no connection."""
         if client is None or client.status != "running":
             raise CommClosedError("not connected")
-        with self.lock:
-            sent = {name: self._content(client, name, contents[name]) for name in sorted(job.hashes)}
+        self._send(client, {name: contents[name] for name in job.hashes})
         key = f"{job.name}-{tries}" if tries else job.name
         return client.submit(
-            answer, job.model_dump_json(), sent, self.topic, key=key, resources={self._resource(job): 1},
-            pure=False, retries=0,
+            answer, job.model_dump_json(), self.topic, key=key, resources={self._resource(job): 1}, pure=False, retries=0,
         )  # fmt: skip
 
-    def _content(self, client: Client, name: str, data: bytes) -> Future:
-        future = self.contents.get(name)
-        if future is None or future.status in ("cancelled", "lost", "error"):
-            # No resource and a name of its own: it is taken in by any worker at once, also by one that is timing.
-            future = self.contents[name] = client.submit(content, data, key=f"content-{name}", pure=False)
-        return future
+    def _send(self, client: Client, contents: dict[str, bytes]) -> None:
+        """What the cluster does not hold yet goes to one worker; the others have it from there."""
+        with self.lock:
+            new = {
+                content_key(name): data
+                for name, data in contents.items()
+                if name not in self.contents or self.contents[name].status != "finished"
+            }
+            if new:
+                sent = client.scatter(new, hash=False)
+                self.contents |= {key.removeprefix("content-"): future for key, future in sent.items()}
 
     def _awaited(self, future: Future, job: Job) -> Answer:
         """Raises what the job raised; EngineError where nobody has been there to do it for `lost_s`."""

@@ -344,6 +344,7 @@ class ThisMachine:
 
     memory_bytes: int | None = None
     here = True
+    say: Say = staticmethod(lambda _text: None)
 
     def __init__(self, device: Device, why: str) -> None:
         self.device, self.why = device, why

@@ -80,6 +80,8 @@ class PaperEvaluator:
     """Deterministic; caches by content in the store, as the real one does."""
 
     facts = FACTS
+    width = 1
+    waited_s = 0.0
     notices: tuple[str, ...] = ("no landlock here",)
     layers: tuple[str, ...] = ("rlimits",)
     measured: ClassVar[dict[str, str]] = {"timing": "not at all: this is a double"}
