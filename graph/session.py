@@ -88,6 +88,8 @@ class Door:
     open_context: OpenContext
     checkpointer: str = ""
     """PostgreSQL's address with its password; "" is SQLite."""
+    stop: threading.Event | None = None
+    """Set, it ends a session as a first Ctrl-C does: for runs side by side, in threads that get no signal."""
 
     def start(self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "") -> Ending:
         """Begin a run; `draft` is a problem's first candidate. Raises RunError where its name is taken."""
@@ -98,7 +100,7 @@ class Door:
             if draft:
                 run.store.put(draft)
             run.begin(record, source)
-            return Session(run, record, front, ask, self.open_context).work(saver)
+            return Session(run, record, front, ask, self.open_context, self.stop).work(saver)
 
     def resume(
         self, run_id: str, front: Front, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
@@ -113,7 +115,7 @@ class Door:
         with run.lock(), self.saver(run, record) as saver:
             if changes:
                 record = _changed(saver, run, record, changes(record.settings))
-            return Session(run, record, front, ask, self.open_context).work(saver, answer)
+            return Session(run, record, front, ask, self.open_context, self.stop).work(saver, answer)
 
     def checkpoint_id(self, run_id: str, wanted: str) -> str:
         """The whole id of the checkpoint that a fork may begin at. Raises RunError where there is none."""
@@ -140,7 +142,7 @@ class Door:
             origin.store.link_to(run.store.folder)
             saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
             run.begin(new, source)  # last: from here on it is a run, and a resume would begin one without a checkpoint
-            return Session(run, new, front, ask, self.open_context).work(saver)
+            return Session(run, new, front, ask, self.open_context, self.stop).work(saver)
 
     @contextmanager
     def saver(self, run: Run, record: RunRecord, *, exclusive: bool = True) -> Iterator[BaseCheckpointSaver]:
@@ -201,7 +203,16 @@ class Door:
 class Session:
     """One process at work on one run; the caller holds the run's lock."""
 
-    def __init__(self, run: Run, record: RunRecord, front: Front, ask: Ask, open_context: OpenContext) -> None:
+    def __init__(
+        self,
+        run: Run,
+        record: RunRecord,
+        front: Front,
+        ask: Ask,
+        open_context: OpenContext,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.stop = stop
         self.run, self.record, self.front, self.ask = run, record, front, ask
         self.open_context = open_context
         self.control = RunControl()
@@ -398,6 +409,8 @@ def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
         thread.start()
         while thread.is_alive():
             thread.join(0.1)
+            if session.stop is not None and session.stop.is_set():
+                asked = max(asked, 1)
             if asked and deadline is None:
                 deadline = time.monotonic() + (0 if session.asking else GRACE_S)
                 session.control.request_drain()

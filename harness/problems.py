@@ -8,6 +8,7 @@ tolerance). The parent keeps the values, and compares.
 from __future__ import annotations
 
 import secrets
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,6 +305,8 @@ class Box:
 
 _described: dict[str, Description] = {}
 """By text: what a problem is like does not change while this process lives."""
+_describing = threading.Lock()
+"""A campaign opens problems side by side, and all of them ask one zygote."""
 
 
 def is_problem(name: str) -> bool:
@@ -340,8 +343,9 @@ def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> 
     path, importer, text = read(path)
     box = Box(on)
     try:
-        if (description := _described.get(text)) is None:
-            description = _described[text] = importer.described(box.describe(text, path), path)
+        with _describing:
+            if (description := _described.get(text)) is None:
+                description = _described[text] = importer.described(box.describe(text, path), path)
         title, token = importer.title(path), digest(text)[:16]
         spec = importer.spec(
             title, description, token, most_bytes=(memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR

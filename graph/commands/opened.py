@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -53,22 +54,29 @@ def asker():
     return on_terminal
 
 
-def door(asked: argparse.Namespace, runs_dir: Path | None = None, engine: Engine | None = None) -> Door:
-    """`engine`: one that is open already; without, each run opens its own."""
+def door(
+    asked: argparse.Namespace,
+    runs_dir: Path | None = None,
+    engine: Engine | None = None,
+    stop: threading.Event | None = None,
+) -> Door:
+    """`engine`: one that is open already; without, each run opens its own. `stop` ends sessions, as Ctrl-C does."""
     from graph.opening import open_context
     from graph.session import Door
 
     opening = partial(open_context, engine=engine) if engine is not None else open_context
-    return Door(runs_dir or asked.runs_dir, opening, getattr(asked, "checkpointer", ""))
+    return Door(runs_dir or asked.runs_dir, opening, getattr(asked, "checkpointer", ""), stop)
 
 
 @contextmanager
-def engine(asked: argparse.Namespace) -> Iterator[Engine]:
-    """The engine that was asked for, with the device."""
+def engine(asked: argparse.Namespace, *, every: bool = False) -> Iterator[Engine]:
+    """The engine that was asked for, with the device; `every` kind of device may be used (Engine.kinds)."""
     from graph.choices import engine_asked
     from harness import engines
 
-    with closing(engines.opened(engine_asked(asked), asked.device, lambda text: print(text, file=sys.stderr))) as made:
+    with closing(
+        engines.opened(engine_asked(asked), asked.device, lambda text: print(text, file=sys.stderr), every)
+    ) as made:
         yield made
 
 

@@ -10,6 +10,7 @@ methods, verdicts, keys in the store and exceptions (tests/harness/test_engines.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -69,6 +70,10 @@ class Engine(Protocol):
     say: Say
     """What a person should know of it goes there."""
 
+    def kinds(self) -> dict[str, Engine]:
+        """Every kind of device that was asked for, by its name, as an engine that need not be closed; one where one was."""
+        ...
+
     def missing(self, backend: ModuleType) -> str:
         """Why sources of that backend cannot be built, or ""."""
         ...
@@ -88,7 +93,18 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def opened(choice: EngineChoice, wanted: str, say: Say = lambda _text: None) -> Engine:
-    """The engine with a device of the kind that is wanted (`auto`, `cuda`, `cpu`). Raises DeviceError or EngineError."""
-    module = importlib.import_module(f"{__name__}.{choice.name}")
-    return module.opened(choice, wanted, say)
+def opened(choice: EngineChoice, wanted: str, say: Say = lambda _text: None, every: bool = False) -> Engine:
+    """The engine with a device of the kind that is wanted (`auto`, `cuda`, `cpu`). Raises DeviceError or EngineError.
+
+    Devices of several models are an EngineError, unless `every` one is asked for.
+    """
+    try:
+        module = importlib.import_module(f"{__name__}.{choice.name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("dask", "distributed"):
+            raise
+        raise EngineError(
+            f"--engine {choice.name} needs what is not installed: {sys.executable} -m pip install -e '.[cluster]' "
+            "-c constraints.txt"
+        ) from None
+    return module.opened(choice, wanted, say, every)

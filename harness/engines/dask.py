@@ -25,13 +25,12 @@ from harness.cluster import ClusterError, Model, Status, build_resource, code, s
 from harness.cluster.local import Local
 from harness.cluster.scheduler import FAILURES, configure
 from harness.cluster.worker import Cancelled, Elsewhere, Lacking, answer, content_key
-from harness.engines import EngineChoice, EngineError, Say
+from harness.engines import Engine, EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
 from harness.jobs import Answer, Job, Text
 from harness.remote import Remote, TookDown
 from harness.store import Store, digest
 from kernels.catalog import Kernel
-from kernels.spec import Device
 
 JOIN_S = 120.0
 """Until the first worker has joined a cluster: it imports torch and times a binary against itself."""
@@ -43,9 +42,7 @@ LOST = (CancelledError, CommClosedError, OSError, Cancelled)
 
 
 class Cluster:
-    """The engine, and the errand of its Evaluators. Safe for several threads."""
-
-    here = False
+    """The connection to a scheduler: who is there, and jobs carried out. Safe for several threads. Close it."""
 
     def __init__(self, choice: EngineChoice, wanted: str, say: Say) -> None:
         configure()
@@ -60,6 +57,8 @@ class Cluster:
         self.aside: dict[str, str] = {}
         self.said: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.seen: list[Status] = []
+        self.others = 0
+        """Workers of another version, or that are none of ours."""
         self.closed = threading.Event()
         self.local: Local | None = None
         self.client: Client | None = None
@@ -74,14 +73,13 @@ class Cluster:
             self._connect(30.0)
             for name, work in (("cluster-says", self._tell), ("cluster-look", self._look)):
                 threading.Thread(target=work, name=name, daemon=True).start()
-            self.model, self.device, self.why = self._first(wanted)
+            self.first = self._first(wanted)
         except ClusterError as error:
             self.close()
             raise EngineError(str(error)) from None
         except BaseException:
             self.close()
             raise
-        self.memory_bytes: int | None = self.model.memory_bytes
 
     # --- the connection ------------------------------------------------------------------------------------------
 
@@ -149,8 +147,9 @@ class Cluster:
                 workers = client.scheduler_info()["workers"]
             except (OSError, TimeoutError, RuntimeError, CancelledError):  # the connection is going; its jobs say so
                 continue
-            metrics = [worker["metrics"].get("astrolabe") for worker in workers.values()]
-            found = [Status.model_validate(one) for one in metrics if one]
+            metrics = [worker["metrics"].get("astrolabe") or {} for worker in workers.values()]
+            found = [Status.model_validate(one) for one in metrics if one.get("code") == code()]
+            self.others = len(metrics) - len(found)
             for status in found:
                 if status.state == "set aside" and self.aside.get(status.place) != status.reason:
                     self.aside[status.place] = status.reason
@@ -159,26 +158,22 @@ class Cluster:
                     self.aside.pop(status.place, None)
             self.seen = sorted(found, key=lambda status: status.place)
 
-    def statuses(self) -> list[Status]:
-        """Of all workers, by place, not older than a second or two."""
-        return self.seen
-
     def models(self) -> dict[str, Model]:
         """Kinds of devices that are ready, by their resource."""
         found: dict[str, Model] = {}
-        for status in self.statuses():
-            if status.state == "ready" and status.code == code() and (model := status.model):
+        for status in self.seen:
+            if status.state == "ready" and (model := status.model):
                 least = min(model.memory_bytes, found.get(model.resource, model).memory_bytes)
                 found[model.resource] = Model(facts=model.facts, memory_bytes=least)
         return found
 
-    def _first(self, wanted: str) -> tuple[Model, Device, str]:
-        """The kind of device that jobs go to. Raises EngineError or DeviceError."""
+    def _first(self, wanted: str) -> list[Model]:
+        """The models that jobs may go to, GPUs before CPUs and never both. Raises EngineError where none comes."""
         late = time.monotonic() + JOIN_S
         while True:
             found = [m for m in self.models().values() if wanted in ("auto", m.facts.device)]
-            fitting = [m for m in found if self.choice.model.lower() in m.facts.name.lower()]
-            every = self.statuses()
+            fitting = [m for m in found if self.choice.model.lower() in m.resource.lower()]
+            every = self.seen
             joining = self.local is not None and sum(s.kind == "device" for s in every) < self.local.devices
             if fitting and not joining:
                 break
@@ -189,13 +184,7 @@ class Cluster:
             time.sleep(0.1)
         kinds = sorted({m.facts.device for m in fitting}, reverse=True)  # cuda before cpu
         fitting = [m for m in fitting if m.facts.device == kinds[0]]
-        names = sorted(m.facts.name for m in fitting)
-        if len(fitting) > 1:
-            raise EngineError(
-                f"the cluster has devices of several kinds ({', '.join(names)}): --device-model picks one"
-            )
-        model = fitting[0]
-        return model, model.facts.device, f"{self.count(model)} of {model.facts.name} in the cluster at {self.address}"
+        return sorted(fitting, key=lambda model: model.resource)
 
     @staticmethod
     def _settled(every: list[Status]) -> bool:
@@ -203,10 +192,9 @@ class Cluster:
         return all(status.state == "set aside" for status in every if status.kind == "device")
 
     def _nobody(self, wanted: str, every: list[Status], found: list[Model]) -> str:
-        others = sum(status.code != code() for status in every)
         said = [f"{status.place}: {status.reason}" for status in every if status.state == "set aside"]
-        if others:
-            said.append(f"{others} workers run another version of Astrolabe than this one")
+        if self.others:
+            said.append(f"{self.others} workers run another version of Astrolabe than this one")
         if found:
             said.append(f"there is {', '.join(sorted(model.facts.name for model in found))}")
         what = self.choice.model or (wanted if wanted != "auto" else "any kind")
@@ -216,35 +204,9 @@ class Cluster:
         )
 
     def count(self, model: Model) -> int:
-        return sum(
-            status.state == "ready" and status.code == code() and status.model is not None
-            and status.model.resource == model.resource
-            for status in self.statuses()
-        )  # fmt: skip
-
-    # --- the engine ----------------------------------------------------------------------------------------------
-
-    def missing(self, backend: ModuleType) -> str:
-        name = backend.__name__.rpartition(".")[2]
-        return self.toolchain(
-            Job(
-                op="toolchain", asker="", device=self.device, facts=self.model.facts,
-                memory_bytes=self.model.memory_bytes, backend=name,
-            )
-        )[0]  # fmt: skip
-
-    def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
-        model = self.model
-        return Remote(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
-
-    def width(self) -> int:
-        return max(1, self.count(self.model))
-
-    def lines(self) -> list[tuple[str, str]]:
-        return [
-            (s.place, f"set aside: {s.reason}" if s.state == "set aside" else s.doing or "idle")
-            for s in self.statuses()
-        ]  # fmt: skip
+        """Devices of that model that are ready."""
+        ready = [status.model for status in self.seen if status.state == "ready"]
+        return sum(one is not None and one.resource == model.resource for one in ready)
 
     def close(self) -> None:
         """Safe to call twice."""
@@ -258,7 +220,7 @@ class Cluster:
             self.local.close()
             self.local = None
 
-    # --- errands -------------------------------------------------------------------------------------------------
+    # --- jobs ----------------------------------------------------------------------------------------------------
 
     def toolchain(self, job: Job) -> tuple[str, str]:
         key = digest(job.backend, job.facts.model_dump_json())
@@ -356,7 +318,7 @@ class Cluster:
                 )
 
     def _somebody(self, job: Job) -> bool:
-        statuses = [s for s in self.statuses() if s.state == "ready" and s.code == code()]
+        statuses = [status for status in self.seen if status.state == "ready"]
         if self._resource(job) == build_resource():
             return any(status.kind == "builder" for status in statuses)
         return any(s.model is not None and s.model.resource == self._resource(job) for s in statuses)
@@ -367,6 +329,66 @@ class Cluster:
                 self.contents.pop(name, None)
 
 
+class Devices:
+    """The engine: those of a cluster's devices that are of one model, and the errand of their Evaluators."""
+
+    here = False
+
+    def __init__(self, cluster: Cluster, model: Model) -> None:
+        self.cluster, self.model, self.device = cluster, model, model.facts.device
+        self.memory_bytes: int | None = model.memory_bytes
+        self.why = f"{cluster.count(model)} x {model.facts.name} in the cluster at {cluster.address}"
+
+    @property
+    def say(self) -> Say:
+        return self.cluster.say
+
+    @say.setter
+    def say(self, say: Say) -> None:
+        self.cluster.say = say
+
+    def kinds(self) -> dict[str, Engine]:
+        models = self.cluster.first
+        names = [model.facts.name for model in models]
+        twice = len(set(names)) < len(names)
+        return {model.resource if twice else model.facts.name: Devices(self.cluster, model) for model in models}
+
+    def missing(self, backend: ModuleType) -> str:
+        name = backend.__name__.rpartition(".")[2]
+        facts, memory_bytes = self.model.facts, self.model.memory_bytes
+        job = Job(
+            op="toolchain", asker="", device=self.device, facts=facts, memory_bytes=memory_bytes, backend=name
+        )  # fmt: skip
+        return self.toolchain(job)[0]
+
+    def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
+        model = self.model
+        return Remote(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
+
+    def width(self) -> int:
+        return max(1, self.cluster.count(self.model))
+
+    def lines(self) -> list[tuple[str, str]]:
+        return [
+            (one.place, f"set aside: {one.reason}" if one.state == "set aside" else one.doing or "idle")
+            for one in self.cluster.seen
+        ]
+
+    def ask(
+        self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
+    ) -> Answer:
+        return self.cluster.ask(job, contents, say, began)
+
+    def toolchain(self, job: Job) -> tuple[str, str]:
+        return self.cluster.toolchain(job)
+
+    def release(self, names: set[str]) -> None:
+        self.cluster.release(names)
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
 def _local_device(wanted: str) -> str:
     """`auto` as on this machine. Raises DeviceError."""
     from harness import device
@@ -374,6 +396,11 @@ def _local_device(wanted: str) -> str:
     return device.choose(wanted)[0]
 
 
-def opened(choice: EngineChoice, wanted: str, say: Say) -> Cluster:
+def opened(choice: EngineChoice, wanted: str, say: Say, every: bool) -> Devices:
     """Raises EngineError where there is no cluster or no fitting device, DeviceError where this machine lacks the one wanted."""
-    return Cluster(choice, wanted, say)
+    cluster = Cluster(choice, wanted, say)
+    if len(cluster.first) > 1 and not every:
+        names = ", ".join(model.resource for model in cluster.first)
+        cluster.close()
+        raise EngineError(f"the cluster has devices of several kinds ({names}): --device-model picks one")
+    return Devices(cluster, cluster.first[0])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import libraries, sandbox
 from harness.device import Arena, choose, cuda_library
-from harness.engines import EngineChoice, Say
+from harness.engines import Engine, EngineChoice, Say
 from harness.records import Outcome
 from harness.worker import receive, send
 from kernels.spec import Device
@@ -349,6 +349,9 @@ class ThisMachine:
     def __init__(self, device: Device, why: str) -> None:
         self.device, self.why = device, why
 
+    def kinds(self) -> dict[str, Engine]:
+        return {self.device: self}
+
     def missing(self, backend: ModuleType) -> str:
         return backend.why_unavailable()
 
@@ -367,6 +370,6 @@ class ThisMachine:
         """Nothing is open."""
 
 
-def opened(_choice: EngineChoice, wanted: str, _say: Say) -> ThisMachine:
+def opened(_choice: EngineChoice, wanted: str, _say: Say, _every: bool) -> ThisMachine:
     """Raises DeviceError where the device that is wanted cannot be used."""
     return ThisMachine(*choose(wanted))

@@ -141,9 +141,15 @@ class PaperEvaluator:
         return Tuned(candidate=self.store.put(picked), values={"BLOCK": 128}, tried=3)
 
     def measure(
-        self, verdict: Verdict, *, baseline: str, incumbent: str | None = None, held_out: bool = False
+        self,
+        verdict: Verdict,
+        *,
+        baseline: str,
+        incumbent: str | None = None,
+        held_out: bool = False,
+        again: bool = False,
     ) -> Verdict:
-        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}"
+        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}{'-again' if again else ''}"
         return self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
 
     def _measure(self, verdict: Verdict, incumbent: str | None, held_out: bool) -> Verdict:

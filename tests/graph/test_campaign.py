@@ -81,7 +81,7 @@ paths = [folder / "level1" / name for name in ("1_Fast.py", "2_Unfit.py", "3_Slo
 found = campaigns.Campaign(folder / "runs", "c")
 found.begin(campaigns.asked_for("c", str(folder), "cpu", ["--rounds", "1"], paths))
 with found.lock():
-    assert found.work(campaigns.Plan(choose, lambda runs: Door(runs, opened), nobody), Watcher())
+    assert found.work([campaigns.Plan(choose, lambda runs: Door(runs, opened), nobody)], Watcher())
 """
 
 
@@ -181,7 +181,7 @@ def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):
 
     found = Campaign(tmp_path, "c")
     found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "level1" / "1_A.py", tmp_path / "level1" / "2_B.py"]))
-    assert found.work(campaigns.Plan(choose, lambda runs: None, lambda *_: None), Quiet())
+    assert found.work([campaigns.Plan(choose, lambda runs: None, lambda *_: None)], Quiet())
     assert [(entry.state, "ZeroDivisionError: a defect" in entry.reason) for entry in found.entries()] == [
         ("failed", True)
     ] * 2
