@@ -125,8 +125,8 @@ class Cluster:
         said = event[1]
         listening = self.listening.get(said["job"])
         if "began" in said:
-            self.began.setdefault(said["job"], []).append(said["place"])
             if listening:
+                self.began[said["job"]].append(said["place"])
                 self.said.put(partial(listening[1], said["place"]))
         elif listening:
             self.said.put(partial(listening[0], f"{said['said']} ({said['place']})"))
@@ -239,36 +239,38 @@ class Cluster:
     def ask(
         self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
     ) -> Answer:
-        name, tries = job.name, 0
+        name, tries, returned = job.name, 0, 0
         self.listening[name] = (say, began)
-        self.began.pop(name, None)
+        self.began[name] = []
         try:
             while True:
                 client = self.client
                 try:
-                    future = self._submit(client, job, contents, tries)
-                    return self._awaited(future, job)
+                    return self._awaited(self._submit(client, job, contents, tries), job)
                 except KilledWorker:
-                    tries += 1
-                    places = self.began.get(name, [])
-                    if len(places) > FAILURES:
-                        died = " and ".join(places[-FAILURES - 1 :])
-                        raise TookDown(f"its worker died {len(places)} times while it was at this ({died})") from None
+                    pass
                 except Lacking as names:  # the worker that held them is gone
-                    tries += 1
+                    returned += 1
                     self.release(set(names.args))
                 except Elsewhere as reason:
-                    tries += 1
+                    returned += 1
                     self.say(f"{reason.args[0]} gave a job back: {reason.args[1]}")
                     time.sleep(LOOK_S)
                 except LOST:
-                    tries += 1
-                    if self._is_alive(client):
-                        time.sleep(LOOK_S)
-                    else:
+                    if not self._is_alive(client):
                         self._again(client)
+                    time.sleep(LOOK_S)
+                    returned = len(self.began[name])  # whoever was at it may be so still
+                tries += 1
+                # Dask counts a worker's death for all that waited there, and not over a job that was given back: we count
+                # those that had begun with it and have not said how it ended.
+                at = self.began[name]
+                if (deaths := len(at) - returned) > FAILURES:
+                    where = ", ".join(dict.fromkeys(at))
+                    raise TookDown(f"its worker died {deaths} times while it was at this ({where})")
         finally:
             self.listening.pop(name, None)
+            self.began.pop(name, None)
 
     @staticmethod
     def _is_alive(client: Client | None) -> bool:
