@@ -7,6 +7,7 @@ is taken to be the job's doing. Lost connections are made again and their jobs a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Any
 
 from distributed import Client, Future, KilledWorker
 from distributed.comm.core import CommClosedError
+from tornado.ioloop import IOLoop
 
 from harness.cluster import ClusterError, Model, Status, build_resource, code, security
 from harness.cluster.local import Local
@@ -41,6 +43,27 @@ LOST = (CancelledError, CommClosedError, OSError, Cancelled)
 """What a future raises whose scheduler or whose connection is gone."""
 
 
+class Loop:
+    """An event loop in a thread of its own, for one client after another: Dask's own does not survive one that failed."""
+
+    def __init__(self) -> None:
+        ready = threading.Event()
+        self.thread = threading.Thread(target=asyncio.run, args=(self._run(ready),), name="cluster-loop", daemon=True)
+        self.thread.start()
+        ready.wait()
+
+    async def _run(self, ready: threading.Event) -> None:
+        self.loop, self.stop = IOLoop.current(), asyncio.Event()
+        ready.set()
+        await self.stop.wait()
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self.thread.is_alive():
+            self.loop.add_callback(self.stop.set)
+            self.thread.join(10)
+
+
 class Cluster:
     """The connection to a scheduler: who is there, and jobs carried out. Safe for several threads. Close it."""
 
@@ -53,6 +76,7 @@ class Cluster:
         self.chains: dict[str, tuple[str, str]] = {}
         self.began: dict[str, list[str]] = {}
         self.listening: dict[str, tuple[Callable[[str], None], Callable[[str], None]]] = {}
+        self.loop = Loop()
         self.topic = f"astrolabe-{id(self):x}-{time.time_ns():x}"
         self.aside: dict[str, str] = {}
         self.said: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -87,8 +111,10 @@ class Cluster:
         """Raises EngineError where the scheduler does not answer."""
         how = {"security": self.security} if self.security else {}
         try:
-            client = Client(self.address, timeout=timeout_s, set_as_default=False, name="astrolabe", **how)
-        except (OSError, TimeoutError) as error:
+            client = Client(
+                self.address, timeout=timeout_s, set_as_default=False, name="astrolabe", loop=self.loop.loop, **how
+            )  # fmt: skip
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: Tornado's, of a TLS that is cut at its start
             raise EngineError(f"no scheduler answers at {self.address}: {error}") from None
 
         def tries(dask_scheduler: Any) -> None:
@@ -219,6 +245,7 @@ class Cluster:
         if self.local is not None:
             self.local.close()
             self.local = None
+        self.loop.close()
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
@@ -289,24 +316,21 @@ class Cluster:
     def _send(self, client: Client, contents: dict[str, bytes]) -> None:
         """What the cluster does not hold yet goes to one worker; the others have it from there."""
         with self.lock:
-            new = {
-                content_key(name): data
-                for name, data in contents.items()
-                if name not in self.contents or self.contents[name].status != "finished"
-            }
-            if new:
-                sent = client.scatter(new, hash=False)
+            held = {name for name, future in self.contents.items() if future.status == "finished"}
+        new = {content_key(name): data for name, data in contents.items() if name not in held}
+        if new:  # twice by two threads at once does no harm: the same name is the same data
+            sent = client.scatter(new, hash=False)
+            with self.lock:
                 self.contents |= {key.removeprefix("content-"): future for key, future in sent.items()}
 
     def _awaited(self, future: Future, job: Job) -> Answer:
         """Raises what the job raised; EngineError where nobody has been there to do it for `lost_s`."""
-        late = None
-        while True:
-            try:
-                return future.result(timeout=LOOK_S)
-            except TimeoutError:
-                if future.status in ("error", "cancelled", "lost"):
-                    continue
+        done, late = threading.Event(), None
+        # Not `result(timeout=...)`, which a cancelled future ends in an UnboundLocalError of Dask's.
+        future.add_done_callback(lambda _future: done.set())
+        while not done.wait(LOOK_S) and future.status == "pending":
+            if future.client.status == "closed":
+                raise CommClosedError("the client was closed")
             if self._somebody(job):
                 late = None
             elif late is None:
@@ -318,6 +342,9 @@ class Cluster:
                     f"no worker of the cluster at {self.address} could do a job for {self.lost_s:.0f} s; what was "
                     "finished is kept: resume once there is one"
                 )
+        if future.status in ("cancelled", "lost"):
+            raise CancelledError(job.name)
+        return future.result()
 
     def _somebody(self, job: Job) -> bool:
         statuses = [status for status in self.seen if status.state == "ready"]
