@@ -39,6 +39,8 @@ LEFT_OUT = ("wrong", "README.md", "__pycache__")
 """Of a kernel's folder: no answer depends on them."""
 MOST_BYTES = 16 << 20
 """Of a kernel's folder."""
+STORES = 16
+"""Kept on the far side."""
 NO_SPACE = os.strerror(errno.ENOSPC)
 
 
@@ -286,7 +288,7 @@ class Bench:
         name = digest(job.asker, job.parcel.model_dump_json(), *map(str, settings.values()))
         if self.warm is None or self.warm[0] != name:
             self.close()
-            store = Noting(self.folder / "stores" / job.asker)
+            store = Noting(self._store(job.asker))
             kernel = self._kernel(job.parcel, contents, job.device)
             self.warm = (name, Far(kernel, job.device, store, **settings))
         evaluator = self.warm[1]
@@ -301,6 +303,18 @@ class Bench:
         if (evaluator.extra_workloads, evaluator.extra_values) != (job.workloads, job.values) and job.op != "admit":
             evaluator.extra_workloads, evaluator.extra_values = job.workloads, dict(job.values)
         return evaluator
+
+    def _store(self, asker: str) -> Path:
+        """Of those that asked lately; the others are done, or are answered anew."""
+        stores = self.folder / "stores"
+        stores.mkdir(parents=True, exist_ok=True)
+        by_age = sorted(stores.iterdir(), key=lambda path: path.stat().st_mtime)
+        for old in by_age[: max(0, len(by_age) - STORES)]:
+            if old.name != asker:
+                shutil.rmtree(old)
+        (stores / asker).mkdir(exist_ok=True)
+        os.utime(stores / asker)
+        return stores / asker
 
     def _kernel(self, parcel: Parcel, contents: dict[str, bytes], on: Device) -> Kernel:
         folder = self.folder / "kernels" / digest(parcel.model_dump_json())[:32] / parcel.name

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +70,7 @@ class Cluster:
 
     def __init__(self, choice: EngineChoice, wanted: str, say: Say) -> None:
         configure()
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what a person should know of it we say
         self.choice, self.say, self.lost_s = choice, say, LOST_S
         self.lock = threading.Lock()
         self.contents: dict[str, Future] = {}
