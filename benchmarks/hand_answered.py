@@ -57,16 +57,16 @@ def facts(user: str) -> dict[str, Any]:
     timings: list[dict[str, Any]] = []
     for line in user.splitlines():
         cells = [cell.strip() for cell in line.split(" | ")]
-        if len(cells) == 7 and cells[1] in {"cold", "hot"}:
-            share = re.match(r"([\d.]+) %", cells[4])
+        if len(cells) >= 9 and cells[2] in {"cold", "hot"}:
+            share = re.match(r"([\d.]+) %", cells[5])
             timings.append(
                 {
-                    "workload": cells[0],
-                    "cache": cells[1],
-                    "time_us": float(cells[2]),
-                    "light_us": None if cells[3] == "-" else float(cells[3]),
+                    "workload": cells[1],
+                    "cache": cells[2],
+                    "time_us": float(cells[3]),
+                    "light_us": None if cells[4] == "-" else float(cells[4]),
                     "light_percent": float(share[1]) if share else None,
-                    "speedup": float(cells[5].split()[0]),
+                    "speedup": float(cells[6].split()[0]),
                 }
             )
     timings.sort(key=lambda row: row["light_percent"] or 1e9)
@@ -106,20 +106,20 @@ class Prepared:
 
     def step(self, messages: list[dict[str, str]]) -> str:
         """Such as `coder.2.repair1`. Raises Misfit for a request that is asked again, or of no known role."""
-        system, user = messages[0]["content"], messages[1]["content"]
-        role = next((r for r in ROLES if system.startswith(f"You are the {r} of a team")), "")
+        user, last = messages[1]["content"], messages[-1]["content"]
+        role = next((r for r in ROLES if user.startswith(f"You are the {r}. ")), "")
         if not role:
-            raise Misfit(f"a request of no role that is known here: {system[:60]!r}")
+            raise Misfit(f"a request of no role that is known here: {user[:60]!r}")
         if role == "planner":
             found = re.search(r"^Round (\d+)\.", user, re.MULTILINE)
             if not found:
                 raise Misfit("the planner's request names no round")
             self.round = int(found[1])
-        repair = re.search(r"^## Repair (\d+)$", user, re.MULTILINE)
+        repair = re.search(r"^## Repair (\d+)$", last, re.MULTILINE)
         number = self.round + 1 if role == "profiler" else self.round
         step = role if role == "tester" else f"{role}.{number}" + (f".repair{repair[1]}" if repair else "")
-        if len(messages) > 2:
-            raise Misfit(f"the answer for {step} was refused: {messages[-1]['content'][:300]}")
+        if last.startswith("That answer cannot be used"):
+            raise Misfit(f"the answer for {step} was refused: {last[:300]}")
         return step
 
     def answer(self, step: str, messages: list[dict[str, str]]) -> str:
@@ -200,10 +200,14 @@ class Player:
             except Misfit as misfit:
                 self.misfit = str(misfit)
                 print(f"hand_answered: {self.misfit}", flush=True)
-                _send(door, 400, {"error": {"message": self.misfit, "type": "invalid_request_error"}})
+                _send(door, 400, json.dumps({"error": {"message": self.misfit, "type": "invalid_request_error"}}))
                 return
         print(f"hand_answered: {step} answered", flush=True)
-        _send(door, 200, _completion(body, text))
+        made = _completion(body, text)
+        if body.get("stream"):
+            _send(door, 200, _streamed(made), "text/event-stream")
+        else:
+            _send(door, 200, json.dumps(made))
 
     def _fault(self, step: str) -> bool:
         """Whether this request gets no answer. A fault happens once."""
@@ -233,10 +237,23 @@ def _completion(body: dict[str, Any], text: str) -> dict[str, Any]:
     }
 
 
-def _send(door: BaseHTTPRequestHandler, status: int, payload: dict[str, Any]) -> None:
-    data = json.dumps(payload).encode()
+def _streamed(made: dict[str, Any]) -> str:
+    """The same as the events of a stream: the text, its end with the usage."""
+    common = {key: made[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    said = {"index": 0, "delta": made["choices"][0]["message"], "finish_reason": None}
+    ended = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    listed = [
+        {**common, "choices": [said]},
+        {**common, "choices": [ended]},
+        {**common, "choices": [], "usage": made["usage"]},
+    ]
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in listed) + "data: [DONE]\n\n"
+
+
+def _send(door: BaseHTTPRequestHandler, status: int, text: str, kind: str = "application/json") -> None:
+    data = text.encode()
     door.send_response(status)
-    door.send_header("content-type", "application/json")
+    door.send_header("content-type", kind)
     door.send_header("content-length", str(len(data)))
     door.end_headers()
     door.wfile.write(data)

@@ -247,7 +247,7 @@ class Campaign:
 
     def _by_protocol(self, entry: Entry, path: Path, ending: Ending, plan: Plan) -> Entry:
         """The entry with KernelBench's verdict on the same candidate, and that in its own files, one folder a level."""
-        result, title = ending.result, importers.get("kernelbench").title(path)
+        result, title = ending.result, importers.title(path)
         candidate = result.answer.candidate if result.answer else _last_candidate(result)
         if not candidate or plan.protocol is None or not title.number:
             return entry
@@ -337,7 +337,7 @@ def slug(text: str) -> str:
 
 def entry_id(path: Path, kind: str = "") -> str:
     """A name for a problem's run: `l1-003-Softmax`, and `l1-003-Softmax-NVIDIA-H200` where there are several kinds."""
-    title = importers.get("kernelbench").title(path)
+    title = importers.title(path)
     name = f"l{title.level}-{title.number:03d}-{slug(title.name) or 'problem'}"
     return f"{name}-{slug(kind)}" if kind else name
 
@@ -350,7 +350,7 @@ def asked_for(name: str, suite: str, device: str, words: Sequence[str], problems
 
 
 def _unsolved(path: Path) -> Solved:
-    title = importers.get("kernelbench").title(path)
+    title = importers.title(path)
     return Solved(level=title.level, number=title.number, name=title.name)
 
 

@@ -28,20 +28,26 @@ def without_password(url: str) -> str:
     return f"postgresql://{parts.username + '@' if parts.username else ''}{host}{parts.path}"
 
 
+def refuse_damaged(path: Path, what: str) -> None:
+    """Raises RunError where that SQLite file is damaged. It is left as it is: only read, through a read-only connection."""
+    if not path.exists():
+        return
+    try:
+        probe = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)
+        try:
+            said = probe.execute("PRAGMA quick_check(1)").fetchone()[0]
+        finally:
+            probe.close()
+    except sqlite3.DatabaseError as error:
+        said = str(error)
+    if said != "ok":
+        raise RunError(f"the {what} database {path} is damaged ({said}); it was left as it is")
+
+
 @contextmanager
 def sqlite(path: Path) -> Iterator[SqliteSaver]:
-    """The saver on that file. A damaged file is left as it is: it is first read through a read-only connection."""
-    if path.exists():
-        try:
-            probe = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)
-            try:
-                said = probe.execute("PRAGMA quick_check(1)").fetchone()[0]
-            finally:
-                probe.close()
-        except sqlite3.DatabaseError as error:
-            said = str(error)
-        if said != "ok":
-            raise RunError(f"the checkpoint database {path} is damaged ({said}); it was left as it is")
+    """The saver on that file. Raises RunError where it is damaged."""
+    refuse_damaged(path, "checkpoint")
     connection = sqlite3.connect(path, check_same_thread=False)
     try:
         connection.execute("PRAGMA synchronous=FULL")  # a finished node outlives a power cut, not only a kill
@@ -76,10 +82,10 @@ def postgres(url: str, run_id: str, *, exclusive: bool) -> Iterator[BaseCheckpoi
                     raise RunError(f"run {run_id} is being worked on by another process of this database")
             yield saver
     except psycopg.OperationalError as error:
-        raise RunError(f"PostgreSQL at {without_password(url)} cannot be used: {_safe(str(error), url)}") from None
+        raise RunError(f"PostgreSQL at {without_password(url)} cannot be used: {safe(str(error), url)}") from None
 
 
-def _safe(text: str, url: str) -> str:
+def safe(text: str, url: str) -> str:
     """The first line of an error, without the password."""
     parts = urlsplit(url)
     line = text.strip().splitlines()[0] if text.strip() else "no reason given"

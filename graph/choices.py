@@ -86,12 +86,18 @@ def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
         exact=asked.exact,
         approve=asked.approve or "none",
         agents=asked.agents,
+        review=reviewed(asked),
         models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
         interface=asked.interface,
+        answer_tokens={r: n for r in ROLES if (n := getattr(asked, f"answer_tokens_{r}") or asked.answer_tokens)},
+        effort={r: e for r in ROLES if (e := getattr(asked, f"effort_{r}") or asked.effort)},
+        idle_seconds=asked.idle_seconds,
+        answer_seconds=asked.answer_seconds,
         role_tokens={r: n for r in ROLES if (n := getattr(asked, f"tokens_{r}")) is not None},
         role_money_usd={r: n for r in ROLES if (n := getattr(asked, f"money_{r}")) is not None},
         prices=str(Path(asked.prices).resolve()) if asked.prices else "",
         transcript=str(Path(asked.transcript).resolve()) if asked.transcript else "",
+        memory=asked.memory,
         why=(f"device {on}: {why_device}", f"policy {why_policy}"),
         command=command(asked.words),
         draft=digest(draft) if draft else "",
@@ -134,6 +140,8 @@ def baseline_source(
     if file is not None:
         return file, read_source(file, on, missing)
     chosen, path = kernel.baseline(on, name)  # type: ignore[arg-type]
+    if isinstance(kernel, problems.Problem):
+        return chosen, kernel.text
     return chosen, read_source(str(path), on, missing)
 
 
@@ -164,6 +172,10 @@ def _wanted(on: str) -> str:
     return f"it takes {' or '.join(suffixes)}"
 
 
+def reviewed(asked: argparse.Namespace) -> bool:
+    return bool(asked.review or asked.model_reviewer or asked.policy_reviewer)
+
+
 def policies(asked: argparse.Namespace) -> tuple[dict[Role, str], str]:
     """(policy of each role, what was taken and why)."""
     key = bool(os.environ.get("OPENAI_API_KEY"))
@@ -184,6 +196,10 @@ def policies(asked: argparse.Namespace) -> tuple[dict[Role, str], str]:
     if "chat" in used and not key:
         raise RunError("--policy chat needs a key in OPENAI_API_KEY (any text for a server that asks for none)")
     for role in ROLES:
+        if role == "reviewer" and not reviewed(asked):
+            continue
+        if "," in (getattr(asked, f"model_{role}") or asked.model or "") and role != "coder":
+            raise RunError(f"several models take turns as --model-coder only: the {role} has one")
         if policy[role] == "chat" and not (asked.model or getattr(asked, f"model_{role}")):
             raise RunError(f"--policy chat needs a model: give --model NAME, or --model-{role} NAME")
     if "replay" in used and not asked.transcript:

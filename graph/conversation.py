@@ -6,7 +6,19 @@ from pathlib import Path
 
 from harness.report.html import Exchange
 from harness.report.words import count, duration
+from nodes.policies.prefix import cacheable
 from nodes.policies.transcript import Transcript
+
+
+def kept_by_servers(path: Path) -> str:
+    """How much of the prompts a server could keep, and said that it had kept; "" where no model was asked."""
+    found = Transcript(path).exchanges()
+    kept, total = cacheable(found)
+    if not total:
+        return ""
+    sent, cached = sum(e.reply.tokens_in for e in found), sum(e.reply.tokens_cached for e in found)
+    said = f"{kept / total:.0%} of what the prompts say began an earlier one in the same words, so a server can keep it"
+    return f"{said}; of {count(sent, 'token')} sent, the server says, {cached:,} were kept" if cached else said
 
 
 def exchanges(path: Path) -> tuple[Exchange, ...]:

@@ -29,15 +29,19 @@ MEANING: Mapping[tuple[str, str], str] = {
     ("baseline", "profiler"): "passed",
     ("baseline", "held_out"): "at the limit",
     ("baseline", "__end__"): "failed",
-    ("planner", "approve_plans"): "plans",
-    ("planner", "held_out"): "nothing left",
+    ("planner", "review_plans"): "plans",
+    ("review_plans", "planner"): "objections",
+    ("review_plans", "approve_plans"): "agreed",
+    ("review_candidates", "coder"): "objections",
+    ("review_candidates", "approve_candidates"): "agreed",
+    ("planner", "contest"): "nothing left",
     ("compile", "coder"): "repair",
     ("compile", "verify"): "built",
     ("verify", "coder"): "repair",
     ("verify", "tune"): "passed",
     ("verify", "select"): "none passed",
-    ("select", "profiler"): "next round",
-    ("select", "held_out"): "stop",
+    ("contest", "profiler"): "next round",
+    ("contest", "held_out"): "stop",
 }
 """What each branch of the graph means, in a word or two: LangGraph knows only where a router may go."""
 FORMATS = (".svg", ".png", ".mmd")
@@ -86,7 +90,7 @@ def _kind(name: str, metadata: Mapping[str, Any] | None) -> str:
         return "end"
     if metadata and metadata.get("kind") in ("agent", "gate", "person"):
         return str(metadata["kind"])
-    return "agent" if name in ROLES else "person" if name.startswith("approve") else "gate"
+    return "agent" if name in ROLES or name.startswith("review") else "person" if name.startswith("approve") else "gate"
 
 
 def taken_edges(path: Iterable[str]) -> dict[tuple[str, str], int]:

@@ -36,14 +36,17 @@ NODES = {
     "baseline": "checking and timing the baseline",
     "profiler": "profiling the incumbent",
     "planner": "planning",
+    "review_plans": "reviewing the plans",
     "approve_plans": "waiting for a yes",
     "coder": "writing the candidate",
+    "review_candidates": "reviewing the candidates",
     "approve_candidates": "waiting for a yes",
     "compile": "compiling",
     "verify": "checking against the reference",
     "tune": "searching the open integers",
     "measure": "timing against baseline and incumbent",
     "select": "choosing the incumbent",
+    "contest": "contesting again what was unclear",
     "held_out": "meeting the held-out workloads",
 }
 LAST_ATTEMPTS = 6

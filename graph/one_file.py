@@ -55,6 +55,7 @@ def of_file(asked: argparse.Namespace) -> Asked:
     baseline = baseline_source(
         kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
     )
+    _check_protocol(asked, kernel)
     rule, compare = asked.own_kernels or "some", compared(asked.compare, kernel, on)
     return Asked(kernel, on, asked.file, source, baseline, tuple(asked.dtype), rule, compare)  # type: ignore[arg-type]
 
@@ -70,8 +71,17 @@ def of_run(door: Door, asked: argparse.Namespace) -> Asked:
     source = read_source(asked.file, on) if asked.file else run.source(door.result(run).best)
     baseline = (settings.baseline, run.source(settings.source))
     kernel = problems.load(settings.kernel, settings.device)
+    _check_protocol(asked, kernel)
     rule, compare = asked.own_kernels or settings.own_kernels, compared(asked.compare, kernel, on)
     return Asked(kernel, settings.device, name, source, baseline, tuple(asked.dtype) or settings.dtypes, rule, compare)
+
+
+def _check_protocol(asked: argparse.Namespace, kernel: Kernel) -> None:
+    if asked.protocol and not (isinstance(kernel, Problem) and kernel.source and kernel.source.kernelbench):
+        kernel.close()
+        raise RunError(
+            f"--protocol kernelbench is for a PyTorch module in KernelBench's form, and {kernel.spec.name} is none"
+        )
 
 
 @dataclass(frozen=True)

@@ -141,11 +141,22 @@ def _chat(settings: Settings, transcript, spent: dict[Role, Usage], say: Say) ->
         role_tokens=settings.role_tokens,
         role_money_usd=settings.role_money_usd,
         prices=Path(settings.prices) if settings.prices else None,
+        answer_tokens=dict(settings.answer_tokens),
+        effort=dict(settings.effort),
+        retries=retries(settings),
         fallback=_rules() if settings.fallback == "rules" else None,
         agents=settings.agents,
         rewrites=_rewrites(settings),
         say=say,
     )
+
+
+def retries(settings: Settings):
+    """How long a model's server is waited for."""
+    from nodes.policies.connection import Retries
+
+    asked = {"timeout_s": settings.idle_seconds, "answer_s": settings.answer_seconds}
+    return Retries(**{name: seconds for name, seconds in asked.items() if seconds is not None})
 
 
 def _replay(settings: Settings, transcript, say: Say) -> Policy:

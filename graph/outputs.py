@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from graph.conversation import exchanges
+from graph.conversation import exchanges, kept_by_servers
 from graph.runs import Run, RunError
 from harness import samples
 from harness.alone import needs_loader, standalone
-from harness.report import html, plot
+from harness.report import html, plot, roofline
 from harness.report.result import Result, WorkloadRow
 from harness.report.source import diff_text
 from harness.report.words import micros, the_baseline
@@ -19,6 +19,8 @@ from harness.store import write_atomically
 from kernels.spec import Workload
 
 SUFFIX = {"cuda": "cu", "cpu": "cpp"}
+WIDTHS = (860, 380)
+"""Of a picture on a desktop and on a phone, in pixels."""
 
 
 def best_file(run: Run, result: Result) -> Path:
@@ -61,21 +63,19 @@ def _histograms(run: Run, result: Result) -> list[str]:
     return pictures
 
 
-def _roofs(run: Run, result: Result) -> tuple[str, str]:
-    """Achieved bandwidth of the baseline, of incumbents on the way and of the best, with a cold cache: wide and narrow.
+def _roofs(run: Run, result: Result) -> list[html.Picture]:
+    """What the baseline, incumbents on the way and the best reach of this device, with a cold cache.
 
-    "" where nothing is known of the bytes.
+    Without the bytes of a call there is no picture, without FLOPs or the device's roofs only the one of bandwidth.
     """
     rows = [row for row in result.rows(held_out=False) if row.cache == "cold" and row.moved_bytes]
     if not rows:
-        return "", ""
+        return []
 
     def points(time_us: Callable[[WorkloadRow], float | None]) -> list[plot.Point]:
         timed = [(row, us) for row in rows if (us := time_us(row))]
         return [
-            plot.Point(
-                row.moved_bytes or 0, (row.moved_bytes or 0) / us * 1e-3, f"{row.label} {row.dtype}: {micros(us)} µs"
-            )
+            plot.Point(row.moved_bytes or 0, us, f"{row.label} {row.dtype}: {micros(us)} µs", row.flops or 0)
             for row, us in timed
         ]
 
@@ -91,18 +91,36 @@ def _roofs(run: Run, result: Result) -> tuple[str, str]:
     files += [(f"round {one.round}", "ink", points(of(one.candidate))) for one in way]
     if result.improved:
         files.append((f"best, round {result.best_round}", "best", points(lambda row: row.best_us)))
+    shown, title = [one for one in files if one[2]], f"{result.kernel} on {result.device_name}, cold cache"
     light = points(lambda row: row.light.us if row.light else None)
     peak = result.facts.bandwidth_gbps if result.facts and result.facts.bandwidth_gbps else 0.0
-    shown, title = [one for one in files if one[2]], f"{result.kernel} on {result.device_name}, cold cache"
-    return plot.roof(shown, light, peak, title), plot.roof(shown, light, peak, title, width=380)
+    what = "of baseline, incumbents and best"
+    pictures = [
+        html.Picture(
+            "Bandwidth under the roof",
+            f"Achieved bandwidth {what} over the bytes of a call, under the measured roof",
+            *(plot.roof(shown, light, peak, title, width) for width in WIDTHS),
+        )
+    ]
+    flat = roofline.roofs(result.facts, sorted({row.dtype for row in rows})) if result.facts else []
+    if peak and flat and all(row.flops for row in rows):
+        pictures.append(
+            html.Picture(
+                "Roofline",
+                f"Achieved FLOPs a second {what} over FLOPs a byte, under the measured roofs of bandwidth and arithmetic",
+                *(roofline.roofline(shown, peak, flat, title, width) for width in WIDTHS),
+            )
+        )
+    return pictures
 
 
 def write_report(run: Run, result: Result, graph_svg: str) -> None:
     names = {result.source, result.best, *(row.candidate for row in result.attempts)} - {""}
     sources = {name: run.store.get(name) for name in sorted(names)}
-    said = exchanges(run.folder / "transcript.jsonl")
+    asked = run.folder / "transcript.jsonl"
     page = html.render(
-        result, sources, graph_svg=graph_svg, transcript=said, roof_svgs=_roofs(run, result),
+        result, sources, graph_svg=graph_svg, transcript=exchanges(asked), prompts=kept_by_servers(asked),
+        roofs=_roofs(run, result),
         histograms=_histograms(run, result),
     )  # fmt: skip
     write_atomically(run.folder / "report.html", page)

@@ -144,6 +144,14 @@ def _warnings(state: State, held_out: Sequence[Timing]) -> tuple[str, ...]:
     for timing in held_out:
         if timing.comparison is Comparison.SLOWER:
             said.append(f"slower on held-out {timing.workload.label}, {timing.cache}: {timing.speedup.median:.3f}x")
+    finding = state.get("finding")
+    doubts = {"profiler": finding.spec_doubt} if finding else {}
+    for attempt in state.get("attempts", ()):
+        doubts |= {
+            f"planner, in round {attempt.round},": attempt.plan.spec_doubt,
+            f"coder, in round {attempt.round},": attempt.spec_doubt,
+        }
+    said += [f"the {who} doubts the spec: {doubt}" for who, doubt in doubts.items() if doubt]
     return tuple(said)
 
 
@@ -190,7 +198,7 @@ def _attempt(attempt: Attempt) -> AttemptRow:
 
 
 def _plan(plan: Plan) -> PlanRow:
-    return PlanRow(**plan.model_dump(exclude={"version"}))  # its one step says it in words
+    return PlanRow(**plan.model_dump(exclude={"version", "spec_doubt"}))  # its one step says it in words
 
 
 @functools.cache

@@ -18,8 +18,16 @@ def after_baseline(state: State) -> Literal["profiler", "held_out", "__end__"]:
     return "held_out" if "stop" in state else "profiler"
 
 
-def after_planner(state: State) -> Literal["approve_plans", "held_out"]:
-    return "held_out" if "stop" in state else "approve_plans"
+def after_planner(state: State) -> Literal["review_plans", "contest"]:
+    return "contest" if "stop" in state else "review_plans"
+
+
+def after_review_plans(state: State) -> Literal["planner", "approve_plans"]:
+    return "planner" if any(draft.objection for draft in state["drafts"]) else "approve_plans"
+
+
+def after_review_candidates(state: State) -> Literal["coder", "approve_candidates"]:
+    return "coder" if any(draft.objection for draft in state["drafts"]) else "approve_candidates"
 
 
 def after_compile(state: State) -> Literal["coder", "verify"]:
@@ -33,7 +41,7 @@ def after_verify(state: State) -> Literal["coder", "tune", "select"]:
     return "tune" if passed else "select"
 
 
-def after_select(state: State) -> Literal["profiler", "held_out"]:
+def after_contest(state: State) -> Literal["profiler", "held_out"]:
     return "held_out" if "stop" in state else "profiler"
 
 

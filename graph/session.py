@@ -26,11 +26,13 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command, StateSnapshot
 
 from graph import asking, checkpoints, draw, outputs
+from graph.memory import Memory, opened
 from graph.reading import checkpoint_of, config_of, disk_is_full, finished, no_checkpoint, readable, snapshot_of
 from graph.result import result
 from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
 from harness.engines import EngineError
+from harness import problems
 from harness.report.result import Result, Status
 from harness.store import Store, digest
 from nodes.approve import Answer
@@ -94,13 +96,13 @@ class Door:
     def start(self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "") -> Ending:
         """Begin a run; `draft` is a problem's first candidate. Raises RunError where its name is taken."""
         run = Run(self.runs_dir, record.run_id)
-        with run.made(), self.saver(run, record) as saver:
+        with run.made(), self.saver(run, record) as saver, self.memory(record) as memory:
             if saver.get_tuple(config_of(run)) is not None:
                 raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
             if draft:
                 run.store.put(draft)
             run.begin(record, source)
-            return Session(run, record, front, ask, self.open_context, self.stop).work(saver)
+            return Session(run, record, front, ask, self.open_context, memory, self.stop).work(saver)
 
     def resume(
         self, run_id: str, front: Front, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
@@ -112,10 +114,10 @@ class Door:
         run = Run.find(self.runs_dir, run_id)
         record = run.record
         refuse_other_graph(record)
-        with run.lock(), self.saver(run, record) as saver:
+        with run.lock(), self.saver(run, record) as saver, self.memory(record) as memory:
             if changes:
                 record = _changed(saver, run, record, changes(record.settings))
-            return Session(run, record, front, ask, self.open_context, self.stop).work(saver, answer)
+            return Session(run, record, front, ask, self.open_context, memory, self.stop).work(saver, answer)
 
     def checkpoint_id(self, run_id: str, wanted: str) -> str:
         """The whole id of the checkpoint that a fork may begin at. Raises RunError where there is none."""
@@ -135,14 +137,23 @@ class Door:
         found = self._origin(origin, checkpoint_id)
         source = origin.source(new.settings.source)
         run = Run(self.runs_dir, new.run_id)
-        with run.made(), self.saver(run, new) as saver:
+        with run.made(), self.saver(run, new) as saver, self.memory(new) as memory:
             values = dict(found.checkpoint["channel_values"]) | {"settings": new.settings, "spent": Spent()}
             checkpoint = cast(Checkpoint, {**found.checkpoint, "channel_values": values})
             place: RunnableConfig = {"configurable": {"thread_id": run.id, "checkpoint_ns": ""}}
             origin.store.link_to(run.store.folder)
             saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
             run.begin(new, source)  # last: from here on it is a run, and a resume would begin one without a checkpoint
-            return Session(run, new, front, ask, self.open_context, self.stop).work(saver)
+            return Session(run, new, front, ask, self.open_context, memory, self.stop).work(saver)
+
+    @contextmanager
+    def memory(self, record: RunRecord) -> Iterator[Memory | None]:
+        """What the runs of this folder, or of that database, learned; None where the run is to do without."""
+        if record.settings.memory == "off":
+            yield None
+            return
+        with opened(self.runs_dir, "" if record.checkpointer == "sqlite" else self.checkpointer) as memory:
+            yield memory
 
     @contextmanager
     def saver(self, run: Run, record: RunRecord, *, exclusive: bool = True) -> Iterator[BaseCheckpointSaver]:
@@ -210,11 +221,12 @@ class Session:
         front: Front,
         ask: Ask,
         open_context: OpenContext,
+        memory: Memory | None,
         stop: threading.Event | None = None,
     ) -> None:
         self.stop = stop
         self.run, self.record, self.front, self.ask = run, record, front, ask
-        self.open_context = open_context
+        self.open_context, self.memory = open_context, memory
         self.control = RunControl()
         self.context: Context | None = None
         self.state: State = {}
@@ -225,7 +237,7 @@ class Session:
         self.graph: CompiledStateGraph | None = None
 
     def work(self, saver: BaseCheckpointSaver, answer: Answer | None = None) -> Ending:
-        graph = self.graph = build(saver)
+        graph = self.graph = build(saver, self.memory)
         snapshot = snapshot_of(graph, self.run)
         self.state = cast(State, snapshot.values)
         if "settings" in self.state:  # a kill between the two places leaves the checkpoint's, which nodes go by
@@ -325,7 +337,8 @@ class Session:
             return
         self.layers = tuple(self.context.evaluator.layers)
         self.measured = dict(self.context.evaluator.measured)
-        new = [notice for notice in self.context.evaluator.notices if notice not in self.notices]
+        said = (self.memory.said,) if self.memory and self.memory.said else ()
+        new = [notice for notice in (*self.context.evaluator.notices, *said) if notice not in self.notices]
         for notice in new:
             self.front.say("notice", notice)
         self.notices = (*self.notices, *new)
@@ -445,7 +458,7 @@ def refuse_other_graph(record: RunRecord) -> None:
 def kernel_digest(folder: Path) -> str:
     """Of what defines right: a run is not resumed under another spec or reference."""
     if folder.is_file():  # a problem is its own reference
-        return digest(folder.read_bytes())
+        return digest(*(path.read_bytes() for path in problems.read(folder)[1].files))
     judges = (folder / name for name in ("spec.py", "reference.py", "properties.py"))
     return digest(*(path.read_bytes() for path in judges if path.exists()))
 

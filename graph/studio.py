@@ -127,18 +127,23 @@ def typed(state: State) -> State:
         raise ValueError(f"the state was edited so that it does not fit: {where}: {first['msg']}") from None
 
 
+BY_ROLE = ("policy", "model", "tokens", "money", "answer_tokens", "effort")
+"""Options of run.py that each role has, too."""
+
+
 def store() -> Store:
     return Store((FOLDER / "store").resolve())
 
 
 def begin(asked: Asked, thread: str) -> dict[str, Any]:
     """The first facts of a run. Raises what `choose` does: KernelError, DeviceError or RunError."""
-    roles = {f"{what}_{role}": None for what in ("policy", "model", "tokens", "money") for role in ROLES}
+    roles = {f"{what}_{role}": None for what in BY_ROLE for role in ROLES}
     choice = choose(
         argparse.Namespace(
             **asked.model_dump(), **roles, source=None, run_id=f"studio-{thread}", light=0.97, sandbox="auto",
             agents="four", interface="chat", when_spent="rules", prices=None, transcript=None, words=[],
-            draft=None, own_kernels="some", compare=[],
+            draft=None, own_kernels="some", compare=[], memory="off", review=False,
+            answer_tokens=None, effort=None, idle_seconds=None, answer_seconds=None,
         )
     )  # fmt: skip
     store().put(choice.source)

@@ -1,7 +1,7 @@
 """The whole graph on one screen.
 
     tester -> [drafter ->] baseline -> round* -> held_out
-    round: profiler -> planner -> coder -> compile -> verify -> tune -> measure -> select
+    round: profiler -> planner [<-> reviewer] -> coder [<-> reviewer] -> compile -> verify -> tune -> measure -> select -> contest
 
 Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
 and a run that was made before is refused by name instead of ending silently.
@@ -18,18 +18,21 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
 
 from graph import routes
 from nodes.approve import approve_candidates, approve_plans
 from nodes.baseline import baseline
 from nodes.coder import coder
 from nodes.compile import compile
+from nodes.contest import contest
 from nodes.context import Context
 from nodes.drafter import drafter
 from nodes.held_out import held_out
 from nodes.measure import measure
 from nodes.planner import planner
 from nodes.profiler import profiler
+from nodes.reviewer import REVISIONS, review_candidates, review_plans
 from nodes.select import select
 from nodes.spans import span
 from nodes.state import STATE_VERSION, Settings, Spent, State
@@ -39,8 +42,8 @@ from nodes.verify import verify
 
 Node = Callable[[State, Runtime[Context]], dict[str, Any]]
 NODES: tuple[Node, ...] = (
-    tester, drafter, baseline, profiler, planner, approve_plans, coder, approve_candidates, compile, verify, tune, measure,
-    select, held_out,
+    tester, drafter, baseline, profiler, planner, review_plans, approve_plans, coder, review_candidates, approve_candidates,
+    compile, verify, tune, measure, select, contest, held_out,
 )  # fmt: skip
 
 
@@ -50,13 +53,14 @@ def same(piece: Any) -> Any:
 
 def build(
     checkpointer: BaseCheckpointSaver | None = None,
+    store: BaseStore | None = None,
     *,
     context_schema: type = Context,
     input_schema: type = State,
     node: Callable[[Node], Callable[..., dict[str, Any]]] = same,
     route: Callable[[Callable[[State], str]], Callable[[State], str]] = same,
 ) -> CompiledStateGraph:
-    """`node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
+    """`store` is what runs remember (graph/memory.py). `node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
     graph = StateGraph(State, context_schema=context_schema, input_schema=input_schema)
     for one in NODES:
         graph.add_node(one.__name__, node(accounted(one)), input_schema=State)
@@ -68,17 +72,20 @@ def build(
 
     graph.add_edge("profiler", "planner")
     graph.add_conditional_edges("planner", route(routes.after_planner))
+    graph.add_conditional_edges("review_plans", route(routes.after_review_plans))
     graph.add_edge("approve_plans", "coder")
-    graph.add_edge("coder", "approve_candidates")
+    graph.add_edge("coder", "review_candidates")
+    graph.add_conditional_edges("review_candidates", route(routes.after_review_candidates))
     graph.add_edge("approve_candidates", "compile")
     graph.add_conditional_edges("compile", route(routes.after_compile))
     graph.add_conditional_edges("verify", route(routes.after_verify))
     graph.add_edge("tune", "measure")
     graph.add_edge("measure", "select")
-    graph.add_conditional_edges("select", route(routes.after_select))
+    graph.add_edge("select", "contest")
+    graph.add_conditional_edges("contest", route(routes.after_contest))
 
     graph.add_edge("held_out", END)
-    return graph.compile(checkpointer=checkpointer)
+    return graph.compile(checkpointer=checkpointer, store=store)
 
 
 def accounted(node: Node) -> Node:
@@ -100,7 +107,7 @@ def accounted(node: Node) -> Node:
 def recursion_limit(settings: Settings) -> int:
     """Steps that the longest run of these settings can take. A repair pass may repair a single draft of several."""
     passes = 1 + settings.repairs * settings.width
-    return 10 + settings.rounds * (7 + 4 * passes)
+    return 10 + settings.rounds * (10 + 2 * REVISIONS + 5 * passes)
 
 
 def signature() -> dict[str, Any]:

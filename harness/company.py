@@ -74,6 +74,24 @@ def is_kept(tensor: Tensor) -> bool:
     return tensor.role == "input" and (tensor.constant or tensor.touched is not None or kind not in ELEMENTWISE)
 
 
+def drawn_together(spec: Spec) -> list[list[Tensor]]:
+    """The inputs that a model keeps: each by itself, and those that bound each other (`below:NAME`) in one group, in order."""
+    groups: dict[str, list[Tensor]] = {}
+    for tensor in filter(is_kept, spec.inputs):
+        bound = spec.bound(tensor)
+        group = groups[bound.name] if bound else []
+        group.append(tensor)
+        groups[tensor.name] = group
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def copies_together(spec: Spec, copies: dict[str, int]) -> dict[str, int]:
+    """As many copies of each as of the others of its group, so that an argument set gets those that fit each other."""
+    return {
+        tensor.name: min(copies[other.name] for other in group) for group in drawn_together(spec) for tensor in group
+    }
+
+
 @functools.cache
 def _flusher() -> ctypes.CDLL:
     """probes/company.cpp, in this process. Raises RuntimeError where it does not compile."""
@@ -264,10 +282,19 @@ class Production:
         for tensor in self.kept:
             view = self.layout.view(arena, tensor)
             for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
-                draw(view[copy], tensor.values[0], self.workload, rng)
+                draw(view[copy], tensor.values[0], self.workload, rng, self._bound(tensor, copy))
             raw = self.layout.bytes_view(arena, tensor)
             whole = -(-self.layout.sizes[tensor.name] // PACK_BYTES) * PACK_BYTES  # each copy where eight bytes begin
             self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
+
+    def _bound(self, tensor: Tensor, copy: int) -> torch.Tensor | None:
+        """Of a tensor that is drawn below another: that copy of the other, as it must be."""
+        import torch
+
+        if (bound := self.spec.bound(tensor)) is None:
+            return None
+        dtype = getattr(torch, self.spec.dtype(bound, self.workload))
+        return self.constants[bound.name][copy].view(dtype).view(self.spec.shape(bound, self.workload.axes))
 
     def _words(self, name: str) -> torch.Tensor:
         import torch
@@ -294,26 +321,28 @@ class Production:
 
     def _redraw_constants(self) -> None:
         """One copy of each that was drawn whole, or a part of it where that is large; at random a single element."""
+
+        for group in drawn_together(self.spec):
+            copy = secrets.randbelow(self.layout.copies[group[0].name])
+            for tensor in group:
+                self._redraw(tensor, copy, whole=len(group) > 1)
+
+    def _redraw(self, tensor: Tensor, copy: int, *, whole: bool) -> None:
         import torch
 
-        for tensor in self.kept:
-            view = self.layout.view(self.arena, tensor)
-            copy = secrets.randbelow(len(view))
-            flat, kind = view[copy].view(-1), tensor.values[0].partition(":")[0]
-            first, count = 0, len(flat)
-            if kind in ELEMENTWISE:
-                most = REDRAWN_BYTES[self.device] // flat.element_size()
-                count = 1 if secrets.randbelow(4) == 0 else min(len(flat), most)
-                first = secrets.randbelow(len(flat) - count + 1)
-            draw(
-                flat[first : first + count] if kind in ELEMENTWISE else view[copy],
-                tensor.values[0],
-                self.workload,
-                self.rng,
-            )
-            size = flat.element_size()
-            at = slice(first * size, (first + count) * size)
-            self.constants[tensor.name][copy][at] = flat.view(torch.uint8)[at]
+        view = self.layout.view(self.arena, tensor)[copy]
+        flat, kind = view.view(-1), tensor.values[0].partition(":")[0]
+        first, count = 0, len(flat)
+        whole = whole or kind not in ELEMENTWISE
+        if not whole:
+            most = REDRAWN_BYTES[self.device] // flat.element_size()
+            count = 1 if secrets.randbelow(4) == 0 else min(len(flat), most)
+            first = secrets.randbelow(len(flat) - count + 1)
+        drawn = view if whole else flat[first : first + count]
+        draw(drawn, tensor.values[0], self.workload, self.rng, self._bound(tensor, copy))
+        size = flat.element_size()
+        at = slice(first * size, (first + count) * size)
+        self.constants[tensor.name][copy][at] = flat.view(torch.uint8)[at]
 
     def produce(self, slots: list[int]) -> None:
         """On a CPU: write the inputs of these argument sets anew, and poison their outputs."""

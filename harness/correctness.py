@@ -17,7 +17,7 @@ from harness import properties
 from harness.device import Arena, generator
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import AXIS_VALUES, DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
+from kernels.spec import AXIS_VALUES, BELOW, DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -146,24 +146,33 @@ class Layout:
         return encoded
 
 
-GIVEN: dict[str, Callable[[torch.Tensor], None]] = {}
+GIVEN: dict[str, Callable[[torch.Tensor, Workload], None]] = {}
 """By the name in `given:<name>`: fills a tensor, or several of them one above the other, with draws of a generator that
 the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away."""
 
 
-def draw(view: torch.Tensor, values: str, workload: Workload, rng: torch.Generator) -> None:
-    """Fill `view` (any shape, the tensor's dtype) in place with values of the named distribution."""
+def draw(
+    view: torch.Tensor, values: str, workload: Workload, rng: torch.Generator, bound: torch.Tensor | None = None
+) -> None:
+    """Fill `view` (any shape, the tensor's dtype) in place with values of the named distribution.
+
+    bound: of `below:NAME`, that input's values.
+    """
     import torch
 
     kind, _, rest = values.partition(":")
+    if kind == BELOW:
+        assert bound is not None, f"{values} is drawn beside the tensor that it names"
+        properties.draw_below(view, bound, rng)
+        return
     if kind == "given":
-        GIVEN[rest](view)
+        GIVEN[rest](view, workload)
         return
     if kind == "integers":
         low, high = (int(bound) for bound in rest.split(":"))
         view.random_(low, high, generator=rng)
         return
-    if kind in ("bits", "padded", "offsets"):
+    if kind in ("bits", "padded", "offsets", "starts"):
         properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
         return
     if not view.dtype.is_floating_point or kind == "index":
@@ -377,7 +386,9 @@ def _drawn(
         known = (*tensor.values, *extra.get(tensor.name, ()))
         dtype = getattr(torch, spec.dtype(tensor, workload))
         view = torch.empty(spec.shape(tensor, workload.axes), dtype=dtype, device=device)
-        draw(view, values if values in known else tensor.values[0], workload, rng)
+        bound = spec.bound(tensor)
+        beside = inputs[bound.name] if bound else None
+        draw(view, values if values in known else tensor.values[0], workload, rng, beside)
         inputs[tensor.name] = view
     return inputs
 
@@ -407,7 +418,7 @@ class Cases:
         return self.kept[key]
 
 
-ALONG = (*(f"{kind}:" for kind in AXIS_VALUES), "range:", "integers:", "given:")
+ALONG = (*(f"{kind}:" for kind in (*AXIS_VALUES, BELOW)), "range:", "integers:", "given:")
 """What says which integers or numbers an input takes at all, rather than how its floats are spread."""
 
 

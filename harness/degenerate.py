@@ -31,7 +31,7 @@ def look(problem: Problem, workload: Workload, device: str) -> Degenerate:
     trials = []
     for _ in range(TRIALS):
         inputs = _drawn(spec, workload, spec.inputs[0].values[0] if spec.inputs else "", {}, device)
-        trials.append((inputs, problem.reference_in("float32", **inputs)))
+        trials.append((inputs, problem.reference_in("float32", **inputs, **workload.axes)))
     names = list(trials[0][1])
     first = trials[0][1]
     guesses = {

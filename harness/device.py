@@ -71,33 +71,57 @@ def choose(wanted: str) -> tuple[Device, str]:
     return ("cpu", missing) if missing else ("cuda", "an NVIDIA GPU and nvcc are here")
 
 
-def _cpu_instructions() -> str:
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    have = set(flags[1].split()) if flags else set()
-    return next((name for name in ("avx512f", "avx2", "avx", "sse4_2", "asimd") if name in have), os.uname().machine)
+CPUINFO = Path("/proc/cpuinfo")
+CPU_FOLDER = Path("/sys/devices/system/cpu/cpu0")
+VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "avx": 32, "sse4_2": 16, "asimd": 16}
+INSTRUCTIONS = (
+    "fma", "f16c", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni",
+    "amx_tile", "amx_bf16", "amx_int8", "asimdhp", "asimddp", "sve", "bf16", "i8mm",
+)  # fmt: skip
+"""Those that a kernel may be written for."""
 
 
-def _cpu_cache_bytes() -> int:
-    """The largest cache that one core sees."""
-    sizes = [0]
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        number, unit = re.fullmatch(r"(\d+)([KMG])\s*", path.read_text()).groups()  # type: ignore[union-attr]
-        sizes.append(int(number) << {"K": 10, "M": 20, "G": 30}[unit])
-    return max(sizes) or 32 << 20
+def _cpu_caches() -> dict[int, int]:
+    """Level -> bytes of the caches that hold data and that one core sees."""
+    sizes: dict[int, int] = {}
+    for folder in sorted((CPU_FOLDER / "cache").glob("index*")):
+        kind, level, size = ((folder / name).read_text().strip() for name in ("type", "level", "size"))
+        if kind != "Instruction":
+            number, unit = re.fullmatch(r"(\d+)([KMG])", size).groups()  # type: ignore[union-attr]
+            sizes[int(level)] = int(number) << {"K": 10, "M": 20, "G": 30}[unit]
+    return sizes
+
+
+def _cpu_clock_mhz(model: str) -> int | None:
+    """The highest clock, as the kernel or else the model's name has it; what /proc/cpuinfo says changes from call to call."""
+    highest = CPU_FOLDER / "cpufreq" / "cpuinfo_max_freq"
+    if highest.exists():
+        return int(highest.read_text()) // 1000
+    named = re.search(r"@ ([\d.]+)GHz", model)
+    return round(float(named[1]) * 1000) if named else None
 
 
 def facts(device: str) -> DeviceFacts:
     """What is known of the device before anything was measured."""
     if device == "cpu":
-        text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+        text = CPUINFO.read_text() if CPUINFO.exists() else ""
         model = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+        name = model[1] if model else os.uname().machine
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+        have = set(flags[1].split()) if flags else set()
+        architecture = next((known for known in VECTOR_BYTES if known in have), os.uname().machine)
+        caches = _cpu_caches()
         return DeviceFacts(
             device="cpu",
-            name=model[1] if model else os.uname().machine,
-            architecture=_cpu_instructions(),
+            name=name,
+            architecture=architecture,
             units=len(os.sched_getaffinity(0)),
-            last_level_cache_bytes=_cpu_cache_bytes(),
+            last_level_cache_bytes=max(caches.values(), default=32 << 20),
+            l1_bytes=caches.get(1),
+            l2_bytes=caches.get(2),
+            clock_mhz=_cpu_clock_mhz(name),
+            vector_bytes=VECTOR_BYTES.get(architecture),
+            instructions=tuple(known for known in INSTRUCTIONS if known in have),
         )
     import torch
 
@@ -108,6 +132,12 @@ def facts(device: str) -> DeviceFacts:
         architecture=f"sm_{properties.major}{properties.minor}",
         units=properties.multi_processor_count,
         last_level_cache_bytes=properties.L2_cache_size,
+        l2_bytes=properties.L2_cache_size,
+        shared_bytes=getattr(properties, "shared_memory_per_multiprocessor", None),
+        shared_block_bytes=getattr(properties, "shared_memory_per_block_optin", None),
+        registers=getattr(properties, "regs_per_multiprocessor", None),
+        threads=getattr(properties, "max_threads_per_multi_processor", None),
+        clock_mhz=_highest_clock_mhz(),
     )
 
 
@@ -118,6 +148,16 @@ def memory_bytes(device: str) -> int:
     import torch
 
     return torch.cuda.get_device_properties(0).total_memory
+
+
+@functools.cache
+def _highest_clock_mhz() -> int | None:
+    """Of the GPU's multiprocessors, as nvidia-smi has it; None where it does not say."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
+    said = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return int(said) if said.isdigit() else None
 
 
 def clocks() -> dict[str, str]:

@@ -20,7 +20,7 @@ from harness.correctness import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST, UNIT_ROUND
 from harness.search import PROGRAMMATIC
 from harness.store import write_atomically
 from kernels.catalog import Kernel
-from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload, expression
+from kernels.spec import AXIS_VALUES, BELOW, Device, Scalar, Size, Spec, Tensor, Workload, expression
 
 VERSION = "1.0"
 CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
@@ -221,11 +221,14 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
         low, _, high = rest.partition(":")
         draw = {
             "index": f"torch.randint(0, axes[{rest!r}], shape, generator=generator)",
+            "offsets": f"torch.arange(shape[0]) * axes[{rest!r}] // max(shape[0] - 1, 1)",
+            "starts": f"torch.arange(shape[0]) * axes[{rest!r}] // shape[0]",
+            "below": f"below(found[{rest!r}], shape, generator)",
             "padded": f"torch.randint(-1, axes[{rest!r}], shape, generator=generator)",
             "range": f"torch.empty(shape).uniform_({low}, {high}, generator=generator)",
             "uniform": "torch.rand(shape, generator=generator)",
         }.get(kind, "torch.randn(shape, generator=generator)")
-        if tensor.dtype.startswith(("int", "uint")) and kind not in ("index", "padded"):
+        if tensor.dtype.startswith(("int", "uint")) and kind not in (*AXIS_VALUES, BELOW):
             draw = "torch.randint(0, 127, shape, generator=generator)"
         found.append(
             {"name": tensor.name, "draw": draw, "dtype": "None" if tensor.dtype == "T" else f"torch.{tensor.dtype}"}

@@ -28,6 +28,7 @@ from harness import (
     of_problems,
     probes,
     properties,
+    roofs,
     samples,
     sandbox,
     sanitizer,
@@ -196,6 +197,7 @@ class Evaluator:
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
         self._others = 0.0
+        self._measured_facts: DeviceFacts | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -534,9 +536,12 @@ class Evaluator:
         baseline: str,
         incumbent: str | None = None,
         held_out: bool = False,
+        contests: int = 1,
         again: bool = False,
     ) -> Verdict:
         """The PASSED verdict with timings against the baseline (and the incumbent), interleaved; `again` times it anew.
+
+        `contests`: how many of each workload in each cache state, every one in fresh processes, that count as one.
 
         A candidate that fails while it is timed (crashes, is wrong when nobody announced a check, has a clock that
         disagrees with ours, is faster than light) gets that as its verdict. Raises ValueError for a verdict that has
@@ -545,21 +550,24 @@ class Evaluator:
         if not verdict.passed or verdict.build is None:
             raise ValueError(f"only a PASSED candidate is timed; this one is {verdict.outcome}")
         if incumbent == verdict.candidate != baseline:  # a plan has led to the incumbent again
-            alone = self.measure(verdict, baseline=baseline, held_out=held_out, again=again)
+            alone = self.measure(verdict, baseline=baseline, held_out=held_out, contests=contests, again=again)
             same = Suite(speedup=Interval(median=1, low=1, high=1), comparison=Comparison.SAME)
             return alone.model_copy(update={"suite_incumbent": same}) if alone.passed else alone
-        names = [baseline, incumbent or "", str(held_out), *(["again"] if again else [])]
+        names = [baseline, incumbent or "", str(held_out), *([str(contests)] if contests > 1 else [])]
+        names += ["again"] if again else []
         key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
         rivals = {"baseline": baseline}
         if incumbent and incumbent != baseline:
             rivals["incumbent"] = incumbent
-        measured = self._measured(verdict, rivals, held_out=held_out, again=again)
+        measured = self._measured(verdict, rivals, held_out=held_out, contests=contests, again=again)
         self.store.keep("verdict", key, measured)
         return measured
 
-    def _measured(self, verdict: Verdict, rivals: dict[str, str], *, held_out: bool, again: bool) -> Verdict:
+    def _measured(
+        self, verdict: Verdict, rivals: dict[str, str], *, held_out: bool, contests: int, again: bool
+    ) -> Verdict:
         start, others, baseline = time.perf_counter(), load.Watch(), rivals["baseline"]
         itself = verdict.candidate == baseline
         timings: list[Timing] = []
@@ -568,13 +576,17 @@ class Evaluator:
         warnings: list[str] = list(verdict.warnings)
         self.pool.pinned = set(rivals.values())
         order = self.suite(held_out=held_out)
+        if any(roofs.weighs(self.spec, workload) for workload in order if workload.timed):
+            self.measured_facts()  # before there is a candidate's process whose memory is watched
         try:
             for workload in order:
                 if not workload.timed:
                     continue
                 for cache in reversed(self.caches(workload)):
                     self.say(f"timing {workload.label}, {cache}")
-                    timed, found = self._time_fairly(verdict, rivals, workload, (cache, "plain"), itself, ratios)
+                    timed, found = self._time_fairly(
+                        verdict, rivals, workload, (cache, "plain"), itself, ratios, contests
+                    )
                     timings.append(timed)
                     checks += found
                     if timed.note:
@@ -758,13 +770,14 @@ class Evaluator:
         case: tuple[Cache, Company],
         itself: bool,
         ratios: dict[str, list[list[float]]],
+        contests: int = 1,
     ) -> tuple[Timing, list[Check]]:
         """`_time`, and again where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
         tries = 1
         while True:
             try:
                 with self.pool.guarding_memory(verdict.candidate):
-                    return self._time(verdict, rivals, workload, case, itself, ratios)
+                    return self._time(verdict, rivals, workload, case, itself, ratios, contests)
             except SideFailure as fault:
                 if fault.side not in rivals or tries == RIVAL_TRIES:
                     raise
@@ -780,26 +793,30 @@ class Evaluator:
         case: tuple[Cache, Company],
         itself: bool,
         ratios: dict[str, list[list[float]]],
+        contests: int,
     ) -> tuple[Timing, list[Check]]:
         cache, on = case
         mine = "baseline" if itself else "candidate"
         result = self._contested(verdict, rivals, workload, case, itself)
+        for _ in range(contests - 1):
+            result = result.joined(self._contested_anew(verdict, rivals, workload, case, itself))
         said = comparison.compare(comparison.median_interval(result.ratios[mine]), comparison.MARGIN[self.device])
         if (
-            said in (Comparison.FASTER, Comparison.SLOWER)
+            contests == 1
+            and said in (Comparison.FASTER, Comparison.SLOWER)
             and abs(statistics.median(result.ratios[mine]) - 1) < SMALL_GAIN
         ):
-            for one in (*rivals.values(), verdict.candidate):
-                self.pool.drop(one)
-            result = result.joined(self._contested(verdict, rivals, workload, case, itself))
+            result = result.joined(self._contested_anew(verdict, rivals, workload, case, itself))
         raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
         samples.keep(
             self.store, verdict.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
         )
         speedups = result.ratios[mine]
         ratios["baseline"].append(speedups)
-        against = None
+        against, incumbent_us, incumbent_speedup = None, None, None
         if "incumbent" in rivals and not itself:
+            incumbent_us = result.median_us["incumbent"]
+            incumbent_speedup = comparison.median_interval(result.ratios["incumbent"])
             paired = [c / i for c, i in zip(speedups, result.ratios["incumbent"], strict=True)]
             ratios["incumbent"].append(paired)
             against = comparison.median_interval(paired)
@@ -810,8 +827,7 @@ class Evaluator:
             light_us = self.light_us(workload, cache, on, again=True)
         if mine_us < light.FASTER_THAN_LIGHT * light_us and not itself:
             reason = f"{mine_us:.2f} us at {workload.label}, {cache}: moving its bytes takes {light_us:.2f} us here"
-            if any(tensor.touched for tensor in self.spec.tensors):
-                reason += "; the spec's `touched` may count more than a call must move"
+            reason += "; or the spec counts more than a call must move (shapes, `touched`)"
             raise SideFailure(mine, Outcome.CHEATED, reason)
         interval = Interval(median=1, low=1, high=1) if itself else comparison.median_interval(speedups)
         return (
@@ -823,9 +839,12 @@ class Evaluator:
                 speedup=interval,
                 comparison=Comparison.SAME if itself else comparison.compare(interval, comparison.MARGIN[self.device]),
                 against_incumbent=against,
+                incumbent_us=incumbent_us,
+                incumbent_speedup=incumbent_speedup,
                 light_us=light_us,
                 moved_bytes=self.moved(workload),
                 flops=expression(self.spec.flops, workload.axes) or None,
+                compute_us=roofs.compute_us(self, workload, min(mine_us, result.median_us["baseline"])),
                 samples=result.samples,
                 company=on,
                 note="" if result.graph[mine] else "cannot be captured in a CUDA graph; timed with plain launches",
@@ -843,6 +862,14 @@ class Evaluator:
             assert verdict.build is not None
             sides.append(self._side("candidate", verdict.build))
         return self.run(contest, sides, check=("baseline" if itself else "candidate",))
+
+    def _contested_anew(
+        self, verdict: Verdict, rivals: dict[str, str], workload: Workload, case: tuple[Cache, Company], itself: bool
+    ) -> Result:
+        """`_contested` in fresh processes: what a pair of them has by chance, both keep as long as they live."""
+        for one in (*rivals.values(), verdict.candidate):
+            self.pool.drop(one)
+        return self._contested(verdict, rivals, workload, case, itself)
 
     def _side(self, name: str, build: Build) -> Side:
         """Raises SideFailure where its process cannot load."""
@@ -875,10 +902,22 @@ class Evaluator:
         self.store.keep("light", key, Light(microseconds=best))
         return best
 
-    def probes(self, build: Build) -> dict[str, dict[str, str]]:
-        """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same."""
+    def measured_facts(self) -> DeviceFacts:
+        """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/roofs.py)."""
+        if self._measured_facts is None:
+            self._measured_facts = self._with_roofs()
+        return self._measured_facts
+
+    def _with_roofs(self) -> DeviceFacts:
+        return roofs.measured(self)
+
+    def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
+        """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same.
+
+        Without `calls` only what is read without running it.
+        """
         found: dict[str, dict[str, str]] = {}
-        for name in probes.names():
+        for name in probes.names(calls=calls):
             key = self._key("probe", name, build.candidate, build.backend)
             kept = self.store.kept("probe", key, Readings)
             found[name] = dict(kept.values) if kept else self._readings(name, build)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import shutil
 import time
 import traceback
@@ -22,18 +23,22 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from harness import backends, problems
+from harness import backends, problems, roofs
 from harness.evaluate import Evaluator, MissingTool, compiled
 from harness.problems import Problem
 from harness.records import Build, DeviceFacts, Verdict
 from harness.store import Store, digest, write_atomically
 from harness.tunables import tunables
 from kernels.catalog import Kernel, KernelError
-from kernels.importers.kernelbench import Description, Title
+from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Frozen, Spec, Workload
 
-Op = Literal["toolchain", "build", "admit", "verify", "measure", "company", "draws", "probe", "sanitize", "search"]
-TIMED: frozenset[Op] = frozenset({"admit", "verify", "measure", "company", "draws", "probe", "sanitize", "search"})
+Op = Literal[
+    "toolchain", "build", "admit", "verify", "measure", "company", "draws", "probe", "sanitize", "search", "roofs"
+]
+TIMED: frozenset[Op] = frozenset(
+    {"admit", "verify", "measure", "company", "draws", "probe", "sanitize", "search", "roofs"}
+)
 """These use the device, and have it for themselves."""
 LEFT_OUT = ("wrong", "README.md", "__pycache__")
 """Of a kernel's folder: no answer depends on them."""
@@ -49,9 +54,10 @@ class Parcel(Frozen):
 
     name: str
     files: dict[str, str]
-    """Path in the folder -> sha256; of a problem its one file."""
+    """Path in the folder -> sha256."""
     spec: Spec
-    title: Title | None = None
+    problem: str = ""
+    """Of a problem: sha256 of what its importer read, pickled. (Whoever may send a job may run code there anyway.)"""
     description: Description | None = None
     """Of a problem: as it was described where it was opened, so that nobody has to execute it for that again."""
 
@@ -94,6 +100,7 @@ class Job(Frozen):
     incumbent: str | None = None
     held_out: bool = False
     again: bool = False
+    contests: int = 1
     only: Workload | None = None
     count: int = 0
     seconds: float = 0.0
@@ -106,8 +113,8 @@ class Job(Frozen):
     @property
     def hashes(self) -> set[str]:
         """Of all contents that it needs."""
-        files = self.parcel.files.values() if self.parcel else ()
-        return {*files, *self.sources, *(name for built in self.builds for name in built.files.values())}
+        files = [*self.parcel.files.values(), self.parcel.problem] if self.parcel else []
+        return {*filter(None, files), *self.sources, *(name for built in self.builds for name in built.files.values())}
 
 
 @dataclass(frozen=True)
@@ -145,12 +152,12 @@ ERRORS: dict[str, type[Exception]] = {
 def parcel(kernel: Kernel) -> tuple[Parcel, dict[str, bytes]]:
     """The kernel and its contents by hash. Raises KernelError for a folder that is too large to be sent about."""
     if isinstance(kernel, Problem):
-        data = kernel.text.encode()
-        files = {kernel.folder.name: digest(data)}
+        text, read = kernel.text.encode(), pickle.dumps(kernel.source)
         made = Parcel(
-            name=kernel.spec.name, files=files, spec=kernel.spec, title=kernel.title, description=kernel.description
-        )
-        return made, {digest(data): data}
+            name=kernel.spec.name, files={kernel.folder.name: digest(text)}, spec=kernel.spec, problem=digest(read),
+            description=kernel.description,
+        )  # fmt: skip
+        return made, {digest(text): text, digest(read): read}
     found: dict[str, bytes] = {}
     for path in sorted(kernel.folder.rglob("*")):
         inside = path.relative_to(kernel.folder)
@@ -324,11 +331,11 @@ class Bench:
                 raise ValueError(f"{name} is no path in a kernel's folder")
             if not path.exists():
                 write_atomically(path, contents[hash_])
-        if parcel.title is None or parcel.description is None:
+        if not parcel.problem or parcel.description is None:
             return Kernel(spec=parcel.spec, folder=folder)
         (name,) = parcel.files
-        text = (folder / name).read_text(encoding="utf-8")
-        return problems.reopened(folder / name, text, parcel.title, parcel.description, parcel.spec, on)
+        source = pickle.loads(contents[parcel.problem])
+        return problems.reopened(folder / name, source, parcel.description, parcel.spec, on)
 
     def close(self) -> None:
         """End what is warm. Safe to call twice."""
@@ -363,7 +370,7 @@ def _admit(evaluator: Evaluator, job: Job) -> Text:
 def _measure(evaluator: Evaluator, job: Job) -> Verdict:
     return evaluator.measure(
         _with_build(evaluator, job), baseline=job.baseline, incumbent=job.incumbent, held_out=job.held_out,
-        again=job.again,
+        again=job.again, contests=job.contests,
     )  # fmt: skip
 
 
@@ -382,6 +389,7 @@ ANSWERS: dict[Op, Callable[[Evaluator, Job], BaseModel]] = {
     "probe": lambda e, job: Mapping(values=e._readings(job.probe, _build_of(e, job))),
     "sanitize": lambda e, job: e._watched(_build_of(e, job)),
     "search": _search,
+    "roofs": lambda e, _job: roofs.measured(e),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,19 @@ from harness.store import digest
 from harness.zygote import PythonWorker, Zygote, shared
 from kernels import catalog, importers
 from kernels.catalog import Kernel, KernelError
-from kernels.importers.kernelbench import Description, Title
+from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
 
+    from kernels.importers import Import
+
+FORMS = {
+    ".py": "it must define class Model and get_inputs() at its top level, in KernelBench's form",
+    ".json": "it must be a definition of flashinfer-bench (name, axes, inputs, outputs, reference) or a definition.json of "
+    "SOL-ExecBench with its workload.jsonl beside it (docs/kernels.md)",
+}
 DESCRIBE_S = 300.0
 """Executing a problem and drawing its inputs thrice; KernelBench's largest draw 6 GB."""
 REFERENCE_S = 300.0
@@ -79,8 +86,7 @@ class ProblemWorker(PythonWorker):
 class Problem(Kernel):
     """`folder` is the problem's file. Close it: it owns processes."""
 
-    text: str = ""
-    title: Title = field(default_factory=lambda: Title(level=0, number=0, name="problem"))
+    source: Import | None = None
     description: Description | None = None
     device: Device = "cpu"
     seed: int = 0
@@ -98,21 +104,25 @@ class Problem(Kernel):
     def reference_in(self, dtype: str, /, **arguments: Any) -> dict[str, torch.Tensor]:
         """Outputs by name: float64 asks for what is right, float32 for what eager torch makes on this device.
 
-        Raises KernelError where Model does not take the arguments.
+        Takes inputs and axes by name. Raises KernelError where Model does not take them.
         """
-        assert self.box is not None and self.description is not None
-        leading = next((at for at, one in enumerate(self.description.inputs) if one.leading), None)
-        lead = arguments[f"input_{leading}"].shape[0] if leading is not None else 1
-        return self.box.reference(self, arguments, lead, exact=dtype == "float64")
+        assert self.box is not None
+        axes = {axis: arguments.pop(axis) for axis in self.spec.axes}
+        return self.box.reference(self, arguments, axes, exact=dtype == "float64")
 
     def reference(self, /, **arguments: Any) -> dict[str, torch.Tensor]:
         return self.reference_in("float64", **arguments)
 
     def reference_axes(self) -> tuple[str, ...]:
-        return ()
+        return self.spec.axes
 
     def defines_right(self) -> str:
         return f"{self.text}\n{self.description}"
+
+    @property
+    def text(self) -> str:
+        """The module that is executed."""
+        return self.source.module if self.source is not None else ""
 
     def baselines(self, device: Device) -> dict[str, Path]:
         return {EAGER: self.folder}
@@ -171,18 +181,9 @@ class Problem(Kernel):
         how = "in fp64" if self.description.fp64 else "in fp32 without TF32, since it has no fp64 form here"
         if self.description.random:
             how = "in fp32 from the same state of torch's generator, since its outputs are random"
-        lead = self.spec.workloads[0].axes["lead"]
-        held = [w.axes["lead"] for w in self.spec.workloads if w.held_out]
-        said = [f"the reference is the problem's Model {how}"]
-        if lead != self.description.lead:
-            said.append(f"leading size {lead} in place of {self.description.lead}, which does not fit this device")
-        if held:
-            said.append(f"held out: leading sizes {', '.join(map(str, held))}")
-        else:
-            said.append("no other leading size was found that the module takes, so held out are other draws only")
-        if self.description.alternatives:
-            said.append(f"values also {', '.join(self.description.alternatives)}")
-        return "; ".join(said)
+        said = f"the reference is the problem's Model {how}"
+        assert self.source is not None
+        return "; ".join([said, *self.source.says(self.spec, self.description)])
 
     def gpu_bytes(self) -> int:
         """The buffers that the reference answers in; its process gives back what it computed with."""
@@ -202,8 +203,12 @@ class Box:
         self.device = device
         self.workers: dict[str, ProblemWorker] = {}
         self.arenas: dict[str, Arena] = {}
-        self.drawn: list[list[torch.Tensor]] = []
+        self.drawn_at: Workload | None = None
+        self.drawn: list[dict[int, torch.Tensor]] = []
+        """Draws at those sizes: inputs that only get_inputs() can draw, by their place."""
         self.filled: dict[int, int] = {}
+        self.drawing = ""
+        """The module that the drawing worker has executed."""
         self.tokens: list[str] = []
 
     def describe(self, text: str, path: Path) -> Any:
@@ -248,27 +253,34 @@ class Box:
         return {tensor.name: layout.view(arena, tensor)[0].clone() for tensor in spec.outputs}
 
     def reference(
-        self, problem: Problem, given: dict[str, torch.Tensor], lead: int, *, exact: bool
+        self, problem: Problem, given: dict[str, torch.Tensor], axes: dict[str, int], *, exact: bool
     ) -> dict[str, torch.Tensor]:
         assert problem.description is not None
         wide = exact and problem.description.fp64
-        dtype: Any = "float64" if wide and "float" in problem.spec.dtypes[0] else problem.spec.dtypes[0]
-        workload = Workload(axes={"lead": lead}, dtype=dtype)
-        spec = problem.spec.model_copy(update={"dtypes": (dtype,), "workloads": (workload,)})
+        spec, dtype = problem.spec, problem.spec.dtypes[0]
+        if wide:  # every float, not only those of the workload's dtype
+            wider = [("float" in spec.dtype(t, spec.workloads[0]), t) for t in spec.tensors]
+            arguments = tuple(t.model_copy(update={"dtype": "float64"}) if is_float else t for is_float, t in wider)
+            spec = spec.model_copy(update={"arguments": arguments})
+        workload = Workload(axes=axes, dtype=dtype)
         computed = "float64" if wide else "float32"
         asked = problem.asked("reference", dtype=computed, exact=exact)
         name = f"{computed} {'exact' if exact else 'eager'}"
         try:
             return self.call(name, problem, spec, workload, asked, given, self.device)
         except WorkerFailure as fault:
-            where = f"{problem.spec.name}: Model fails at leading size {lead}"
-            raise KernelError(f"{where}: {_plain(fault.reason)}") from None
+            at = " ".join(f"{axis}={size}" for axis, size in axes.items())
+            raise KernelError(f"{problem.spec.name}: Model fails at {at}: {_plain(fault.reason)}") from None
 
-    def fill(self, problem: Problem, at: int, view: torch.Tensor) -> None:
+    def fill(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
         """Fill one input, or several of them one above the other, with draws of get_inputs(), the same for all inputs."""
-        shape = problem.description.inputs[at].shape or (1,)  # type: ignore[union-attr]
+        assert problem.source is not None and problem.description is not None
+        drawn_at = problem.source.drawn_at(workload, problem.description)
+        if drawn_at != self.drawn_at:
+            self.drawn_at, self.drawn, self.filled = drawn_at, [], {}
+        shape = problem.description.inputs[at].shape or (1,)
         while len(self.drawn) < POOL:
-            self.drawn.append(self._draw(problem))
+            self.drawn.append(self._draw(problem, drawn_at))
         several = view.dim() > len(shape)
         for one in view if several else [view]:
             turn = self.filled.get(at, 0)
@@ -278,20 +290,33 @@ class Box:
                 raise KernelError(f"get_inputs() of {problem.spec.name} draws {len(kept)} leading rows, not {len(one)}")
             one.copy_(kept[: one.shape[0]])
 
-    def _draw(self, problem: Problem) -> list[torch.Tensor]:
+    def _draw(self, problem: Problem, workload: Workload) -> dict[int, torch.Tensor]:
+        """One draw of the inputs that only get_inputs() can draw, by their place."""
         import torch
 
-        inputs = problem.spec.inputs
+        assert problem.source is not None
+        given = [at for at, one in enumerate(problem.spec.inputs) if one.values[0].startswith("given:")]
+        inputs = [problem.spec.inputs[at] for at in given]
         seed = Tensor(name="seed", role="input", shape=("1",), dtype="int64")
-        drawn = tuple(tensor.model_copy(update={"role": "output"}) for tensor in inputs)
-        workload = Workload(axes={"lead": problem.description.lead}, dtype=problem.spec.dtypes[0])  # type: ignore[union-attr]
+        drawn = tuple(tensor.model_copy(update={"role": "output", "touched": None}) for tensor in inputs)
         spec = problem.spec.model_copy(update={"arguments": (seed, *drawn), "workloads": (workload,)})
-        given = {"seed": torch.tensor([secrets.randbits(31)])}
+        text = problem.source.module_at(workload)
+        worker = "inputs"
+        if self.drawing != text:  # its module draws at other sizes
+            self.end(worker)
+            self.drawing = text
         try:
-            found = self.call("inputs", problem, spec, workload, problem.asked("inputs"), given, "cpu")
+            asked = problem.asked("inputs", text=text, only=given)
+            seeded = {"seed": torch.tensor([secrets.randbits(31)])}
+            found = self.call(worker, problem, spec, workload, asked, seeded, "cpu")
         except WorkerFailure as fault:
             raise KernelError(f"{problem.spec.name}: get_inputs() fails: {_plain(fault.reason)}") from None
-        return [found[tensor.name] for tensor in inputs]
+        return {at: found[tensor.name] for at, tensor in zip(given, inputs, strict=True)}
+
+    def end(self, name: str) -> None:
+        """End the worker of that name, if it is there."""
+        if (worker := self.workers.pop(name, None)) is not None:
+            worker.close()
 
     def close(self) -> None:
         for worker in self.workers.values():
@@ -309,30 +334,20 @@ _describing = threading.Lock()
 """A campaign opens problems side by side, and all of them ask one zygote."""
 
 
-def is_problem(name: str) -> bool:
-    """Whether `--kernel` names a problem's file rather than a kernel."""
-    return name.endswith(".py")
-
-
 def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:
     """A kernel by name or folder, or a problem by its file, for a device of so much memory. Raises KernelError."""
-    return open_problem(Path(name), on, memory_bytes=memory_bytes) if is_problem(name) else catalog.load(name)
+    return open_problem(Path(name), on, memory_bytes=memory_bytes) if importers.is_problem(name) else catalog.load(name)
 
 
-def read(path: Path) -> tuple[Path, Any, str]:
-    """(path, importer, text) of a problem's file. Raises KernelError."""
+def read(path: Path) -> tuple[Path, Import]:
+    """The problem's file, whole path, and what its importer read. Raises KernelError."""
     path = path.expanduser().resolve()
     if not path.is_file():
         raise KernelError(f"{path} is no file")
     importer = importers.for_file(path)
     if importer is None:
-        raise KernelError(
-            f"{path} is no problem: it must define class Model and get_inputs() at its top level, in KernelBench's form"
-        )
-    try:
-        return path, importer, path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KernelError(f"{path} cannot be read: {error}") from None
+        raise KernelError(f"{path} is no problem: {FORMS[path.suffix]}")
+    return path, importer.read(path)
 
 
 def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> Problem:
@@ -340,34 +355,33 @@ def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> 
 
     `memory_bytes`: of the device, where it is another machine's.
     """
-    path, importer, text = read(path)
+    path, source = read(path)
     box = Box(on)
     try:
         with _describing:
-            if (description := _described.get(text)) is None:
-                description = _described[text] = importer.described(box.describe(text, path), path)
-        title, token = importer.title(path), digest(text)[:16]
-        spec = importer.spec(
-            title, description, token, most_bytes=(memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
-        )
+            if (description := _described.get(source.module)) is None:
+                description = _described[source.module] = source.described(box.describe(source.module, path))
+        token = digest(source.module)[:16]
+        most_bytes = (memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
+        spec = source.spec(description, token, most_bytes=most_bytes)
     except BaseException:
         box.close()
         raise
-    return reopened(path, text, title, description, spec, on, box)
+    return reopened(path, source, description, spec, on, box)
 
 
 def reopened(
-    path: Path, text: str, title: Title, description: Description, spec: Spec, on: Device, box: Box | None = None
+    path: Path, source: Import, description: Description, spec: Spec, on: Device, box: Box | None = None
 ) -> Problem:
     """A problem that was described before. The caller closes it."""
-    box, token = box or Box(on), digest(text)[:16]
+    box, token = box or Box(on), digest(source.module)[:16]
     problem = Problem(
-        spec=spec, folder=path, text=text, title=title, description=description, device=on,
-        seed=secrets.randbits(31), token=token, box=box,
+        spec=spec, folder=path, source=source, description=description, device=on, seed=secrets.randbits(31), token=token,
+        box=box,
     )  # fmt: skip
     for at in range(len(description.inputs)):
         name = f"{token}_{at}"
-        GIVEN[name] = lambda view, at=at: box.fill(problem, at, view)
+        GIVEN[name] = lambda view, workload, at=at: box.fill(problem, at, view, workload)
         box.tokens.append(name)
     return problem
 

@@ -75,11 +75,24 @@ def _said(kernel: Kernel, function: str, answer: object) -> str:
     return answer
 
 
+def draw_below(view: torch.Tensor, bound: torch.Tensor, rng: torch.Generator) -> None:
+    """Fill an integer tensor in place with values from 0 up to, not including, `bound`; 0 where that is not above 0.
+
+    bound: of shape [1], or of the first extents of `view`'s.
+    """
+    import torch
+
+    limit = bound.reshape(*bound.shape, *[1] * (view.dim() - bound.dim())).to(torch.float64)
+    drawn = torch.rand(view.shape, generator=rng, device=view.device, dtype=torch.float64)
+    view.copy_(drawn.mul_(limit).floor_().clamp_min_(0))
+
+
 def draw_integers(view: torch.Tensor, kind: str, limit: int, rng: torch.Generator) -> None:
     """Fill an integer tensor in place.
 
     `bits`: any non-negative value; `padded`: ids below `limit`, one in eight of them none (-1); `offsets`: non-decreasing
-    from 0 to `limit`, steps lognormal as degrees of graphs are (sigma 1.6), one in twenty of them empty.
+    from 0 to `limit`, steps lognormal as degrees of graphs are (sigma 1.6), one in twenty of them empty; `starts`: the same
+    without the last, where each run begins.
     """
     import torch
 
@@ -91,6 +104,11 @@ def draw_integers(view: torch.Tensor, kind: str, limit: int, rng: torch.Generato
     if kind == "padded":
         view.random_(0, limit, generator=rng)
         view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
+        return
+    if kind == "starts":
+        whole = torch.empty(len(view) + 1, dtype=view.dtype, device=view.device)
+        draw_integers(whole, "offsets", limit, rng)
+        view.copy_(whole[:-1])
         return
     steps = torch.randn(len(view) - 1, generator=rng, device=view.device, dtype=torch.float64).mul_(1.6).exp_()
     steps.masked_fill_(torch.rand(steps.shape, generator=rng, device=view.device) < 0.05, 0.0)

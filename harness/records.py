@@ -20,6 +20,16 @@ Company = Literal["plain", "pdl", "early", "alone"]
 at their end, or at once; nothing (back to back with itself, which no model does)."""
 
 
+class Roof(Frozen):
+    """A measured rate of arithmetic, in 1e9 FLOPs a second, a multiply-add counted as two."""
+
+    kind: Literal["vector", "matrix"]
+    """The vector units by themselves, or a library's matrix product (tensor cores)."""
+    dtype: str
+    """Of the inputs; `tf32`: float32 ones, rounded."""
+    gflops: float = Field(gt=0)
+
+
 class DeviceFacts(Frozen):
     """What is known of the device, as read or measured there."""
 
@@ -31,7 +41,35 @@ class DeviceFacts(Frozen):
     """Multiprocessors, or cores that this process may use."""
     last_level_cache_bytes: int
     bandwidth_gbps: float | None = None
-    """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second."""
+    """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second. This and what follows: harness/roofs.py."""
+    compute: tuple[Roof, ...] = ()
+    l1_bytes: int | None = None
+    """Of a core, for data; None on a GPU, where it is what shared memory leaves."""
+    l2_bytes: int | None = None
+    shared_bytes: int | None = None
+    """Of a multiprocessor, L1 not counted."""
+    shared_block_bytes: int | None = None
+    """What one block may take of it, once the kernel has asked for more than 48 KiB (cudaFuncSetAttribute)."""
+    registers: int | None = None
+    """32-bit registers of a multiprocessor."""
+    threads: int | None = None
+    """Resident threads of a multiprocessor at most."""
+    clock_mhz: int | None = None
+    """The highest clock of the cores or multiprocessors; what they run at is measured beside each timing."""
+    vector_bytes: int | None = None
+    """Widest vector register of a core."""
+    instructions: tuple[str, ...] = ()
+    """Extensions of a CPU's instruction set that kernels care for, as /proc/cpuinfo names them."""
+
+    def compute_roofs(self, dtype: str) -> dict[str, float]:
+        """`vector` and `matrix` -> 1e9 FLOPs a second that arithmetic on this dtype reaches at most; what was not measured
+        is left out. A dtype that has no roof of its own is computed in float32."""
+        found = {}
+        for kind in ("vector", "matrix"):
+            reached = {roof.dtype: roof.gflops for roof in self.compute if roof.kind == kind}
+            if (rate := reached.get(dtype, reached.get("float32"))) is not None:
+                found[kind] = rate
+        return found
 
 
 class Outcome(StrEnum):
@@ -90,19 +128,29 @@ class Timing(Frozen):
     comparison: Comparison
     against_incumbent: Interval | None = None
     """incumbent time / candidate time, where an incumbent other than the baseline was measured beside it."""
+    incumbent_us: float | None = None
+    incumbent_speedup: Interval | None = None
+    """baseline time / incumbent time, in the same contest."""
     light_us: float | None = None
     """Speed of light: what this device needs to move the bytes at this size and mix; never less than an empty launch."""
     moved_bytes: int | None = None
     """That one call must read and write."""
     flops: int | None = None
     """Floating-point operations of one call, as the spec says; None where it does not."""
+    compute_us: float | None = None
+    """What the highest measured roof of arithmetic in its dtype needs for them; None where they do not weigh (harness/roofs.py)."""
     samples: int = Field(gt=0)
     note: str = ""
 
     @property
+    def bound_us(self) -> float | None:
+        """Speed of light, of memory or of arithmetic: whichever needs longer."""
+        return max((us for us in (self.light_us, self.compute_us) if us is not None), default=None)
+
+    @property
     def light_fraction(self) -> float | None:
         """Share of the speed of light reached, 1.0 at the bound."""
-        return None if self.light_us is None else self.light_us / self.time_us
+        return None if self.bound_us is None else self.bound_us / self.time_us
 
 
 def light_by_cache(timings: Iterable[Timing]) -> dict[Cache, float]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from harness import company, jobs, light
+from harness import company, jobs, light, roofs
 from harness.evaluate import Drawn, Elsewhere, Evaluator, Sanitized, Tuned
 from harness.jobs import ERRORS, Answer, Built, Job, Mapping, Op
 from harness.pool import is_python_side
@@ -211,13 +211,15 @@ class Remote(Evaluator):
             )  # fmt: skip
         return verdict.model_copy(update={"build": build})
 
-    def _measured(self, verdict: Verdict, rivals: dict[str, str], *, held_out: bool, again: bool) -> Verdict:
+    def _measured(
+        self, verdict: Verdict, rivals: dict[str, str], *, held_out: bool, contests: int, again: bool
+    ) -> Verdict:
         builds = [verdict.candidate, *rivals.values(), *self._beside(), *self._seen()]
         asked: dict[str, Any] = {"candidate": verdict.candidate, "verdict": verdict, "held_out": held_out}
         try:
             measured = self._ask(
                 "measure", Verdict, builds, baseline=rivals["baseline"], incumbent=rivals.get("incumbent"),
-                again=again, **asked,
+                again=again, contests=contests, **asked,
             )  # fmt: skip
         except TookDown as fault:
             if verdict.candidate == rivals["baseline"]:
@@ -240,6 +242,10 @@ class Remote(Evaluator):
             )  # fmt: skip
         except TookDown as fault:
             return Drawn(failure=f"{count} draws: {fault}")
+
+    def _with_roofs(self) -> DeviceFacts:
+        with _ours("what this device reaches at most"):
+            return self._ask("roofs", DeviceFacts, [self.store.put(roofs.source(self.device).read_text())])
 
     def _readings(self, name: str, build: Build) -> dict[str, str]:
         try:

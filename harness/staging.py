@@ -10,12 +10,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import backends
 from harness.correctness import draw
 from harness.device import cuda_home, cuda_library, generator
 from harness.records import Build
 from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
+
+if TYPE_CHECKING:
+    import torch
 
 STANDALONE = Path(__file__).with_name("standalone.py")
 WRITTEN_BYTES = 64 << 20
@@ -43,11 +47,16 @@ def stage(spec: Spec, build: Build, workloads: Sequence[Workload], on: str, fold
     """Copy the candidate into `folder` and write fresh inputs for a call of each workload. `on`: where to draw them."""
     shutil.copyfile(build.artefact, folder / "candidate.so")
     shutil.copyfile(STANDALONE, folder / STANDALONE.name)  # the box's user may not be able to read this checkout
+    import torch
+
     calls = []
     for index, workload in enumerate(workloads):
         files = {tensor.name: f"{index}-{tensor.name}.bin" for tensor in spec.inputs}
+        drawn: dict[str, torch.Tensor] = {}
         for tensor in spec.inputs:
-            (folder / files[tensor.name]).write_bytes(_values(spec, tensor, workload, on))
+            bound = spec.bound(tensor)
+            drawn[tensor.name] = _values(spec, tensor, workload, on, drawn[bound.name] if bound else None)
+            (folder / files[tensor.name]).write_bytes(drawn[tensor.name].view(torch.uint8).cpu().numpy().tobytes())
         arguments = [_encoded(spec, argument, workload, files) for argument in spec.arguments]
         calls.append({"symbols": spec.entry_names(workload.dtype), "arguments": arguments})
     library = cuda_library()
@@ -72,12 +81,14 @@ def _encoded(spec: Spec, argument: Tensor | Size | Scalar, workload: Workload, f
     return [code, int(argument.value) if code == "i" else argument.value]
 
 
-def _values(spec: Spec, tensor: Tensor, workload: Workload, on: str) -> bytes:
-    """The tensor's first distribution, contiguous; its first WRITTEN_BYTES where it is larger."""
+def _values(spec: Spec, tensor: Tensor, workload: Workload, on: str, bound: torch.Tensor | None = None) -> torch.Tensor:
+    """The tensor's first distribution, flat; its first WRITTEN_BYTES where it is larger. Below `bound` everywhere, so that
+    what is left out of either does not matter."""
     import torch
 
     width = DTYPE_BYTES[spec.dtype(tensor, workload)]
     count = min(_size(spec, tensor, workload), WRITTEN_BYTES) // width
     view = torch.empty(count, dtype=getattr(torch, spec.dtype(tensor, workload)), device=on)
-    draw(view, tensor.values[0], workload, generator(on))
-    return view.view(torch.uint8).cpu().numpy().tobytes()
+    least = None if bound is None else bound.min().reshape(1)
+    draw(view, tensor.values[0], workload, generator(on), least)
+    return view

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from harness.company import Production, is_kept
+from harness.company import Production, copies_together, is_kept
 from harness.comparison import CONFIDENCE, MARGIN, median_interval
 from harness.correctness import Bench, Layout, expected
 from harness.device import Arena, generator
@@ -196,7 +196,7 @@ class Contest:
             slots = max(2, min(int(passed / touched) + (cache == "cold"), MAX_SLOTS))
             most = TABLES_FACTOR * passed if cache == "cold" else passed
             copies = {name: max(1, min(slots, int(most / sizes[name]))) for name in kept}
-        self.layout = Layout(spec, workload, slots, copies)
+        self.layout = Layout(spec, workload, slots, copies_together(spec, copies))
         self.production = Production(spec, workload, self.layout, device, evict)
         self.size = self.layout.size + self.production.size
         """Bytes of the arena."""

@@ -27,7 +27,7 @@ SAMPLED = 1 << 18
 LARGE_BYTES = 1 << 30
 """Inputs above this are drawn twice, others three times."""
 SCALARS = (int, float, bool, str, type(None))
-DTYPES = frozenset("float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool".split())  # noqa: SIM905
+DTYPES = frozenset("float64 float32 float16 bfloat16 float8_e4m3fn int64 int32 int16 int8 uint8 bool".split())  # noqa: SIM905
 OTHER_SIZES = 3
 ALTERNATIVES = {
     "uniform": ("ordinary", "large"),
@@ -164,7 +164,12 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
 
 def sampled(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.reshape(-1)
-    return flat[:: max(1, len(flat) // SAMPLED)].clone()
+    return wide_enough(flat[:: max(1, len(flat) // SAMPLED)].clone())
+
+
+def wide_enough(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, in float32 where it is of 8-bit floats, for which torch has hardly an operator."""
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
 
 def distribution(draws: list[torch.Tensor]) -> str:
@@ -304,18 +309,19 @@ class Trial:
         """Distributions that all inputs of a known kind may be drawn from together, with finite outputs."""
         import torch
 
-        if not all(bool(one.isfinite().all()) for one in self.call(small, wide=wide)):
+        if not all(bool(wide_enough(one).isfinite().all()) for one in self.call(small, wide=wide)):
             return []
         found = []
         for name in dict.fromkeys(n for value in values for n in others(value)):
             tried = [
-                alternative(t, name) if name in others(value) else t for t, value in zip(small, values, strict=True)
+                alternative(wide_enough(t), name).to(t.dtype) if name in others(value) else t
+                for t, value in zip(small, values, strict=True)
             ]
             try:
                 outputs = self.call(tried, wide=wide)
             except Exception:  # noqa: BLE001, it refuses such values: the answer that was asked for
                 continue
-            if all(bool(torch.isfinite(one).all()) for one in outputs):
+            if all(bool(torch.isfinite(wide_enough(one)).all()) for one in outputs):
                 found.append(name)
         return found
 
@@ -343,7 +349,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
     return all(
         a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(map(wide_enough, one), map(wide_enough, other), strict=True)
     )
 
 
@@ -428,7 +434,11 @@ class ModelForm:
             torch.manual_seed(self.problem["seed"])
         returned = tensors_of(self.model(*arguments))
         if self.problem["role"] == "reference":  # ours to judge by, so nothing is asked of how it keeps its results
-            returned = [one.detach().contiguous() for one in returned]
+            # What it makes of wide inputs may be of either width: it is compared in fp64 all the same.
+            returned = [
+                one.detach().contiguous().to(buffer.dtype if one.is_floating_point() else one.dtype)
+                for one, (_, buffer, _) in zip(returned, outputs, strict=False)
+            ]
         self.take(returned, outputs)
         if self.problem["role"] == "reference" and self.device == "cuda":
             del returned
@@ -438,16 +448,17 @@ class ModelForm:
 
 
 class InputsForm:
-    """Draws inputs by get_inputs() into the outputs; the one input is the seed."""
+    """Draws inputs by get_inputs(), those at the places `only`, into the outputs; the one input is the seed."""
 
-    def __init__(self, namespace: types.ModuleType, signature: Any) -> None:
-        self.namespace, self.outputs = namespace, signature.outputs
+    def __init__(self, namespace: types.ModuleType, signature: Any, only: list[int]) -> None:
+        self.namespace, self.outputs, self.only = namespace, signature.outputs, only
 
     def prepare(self, values: list[Any]) -> list[Any]:
         return values
 
     def launch(self, values: list[Any]) -> None:
-        drawn, _ = inputs(self.namespace, int(values[0]))
+        every, _ = inputs(self.namespace, int(values[0]))
+        drawn = [every[at] for at in self.only]
         for tensor, (_, at, _) in zip(drawn, self.outputs, strict=True):
             buffer = values[at]
             rows = tensor.reshape(-1)[: buffer.numel()]  # fewer leading rows lie in front
@@ -468,7 +479,7 @@ def form(worker: Any, python: Any, message: dict[str, Any], signature: Any) -> A
         except Unfit as refusal:
             return Described({"unfit": str(refusal)})
     if problem["role"] == "inputs":
-        return InputsForm(namespace, signature)
+        return InputsForm(namespace, signature, problem["only"])
     if problem["role"] == "protocol":
         made = None if problem["eager"] else lambda: loaded(python, Path(message["path"]), device)
         return python.protocol_side.ProtocolForm(python, problem, namespace, made, signature, device)

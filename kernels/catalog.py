@@ -188,7 +188,7 @@ def _execute(path: Path, text: str) -> ModuleType:
     try:
         exec(compile(text, str(path), "exec"), module.__dict__)
     except ValidationError as error:
-        raise KernelError(f"{path}, line {_line(path, error)}: {_one_sentence(error)}") from None
+        raise KernelError(f"{path}, line {_line(path, error)}: {one_sentence(error)}") from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001, the user's own code may raise anything, SystemExit too
@@ -205,7 +205,7 @@ def _line(path: Path, error: BaseException) -> int:
     return max((f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)), default=0)
 
 
-def _one_sentence(error: ValidationError) -> str:
+def one_sentence(error: ValidationError) -> str:
     """The first complaint, as `Tensor 'input': field shape[1]: what is wrong`."""
     # A misspelt field is both unknown and missing; the misspelling is what to name.
     first, *others = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")

@@ -46,8 +46,10 @@ OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
 NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "bits")
-AXIS_VALUES = ("index", "padded", "offsets")
-"""Integers that an axis bounds: rows below it, the same with -1 behind them, row pointers up to it."""
+AXIS_VALUES = ("index", "padded", "offsets", "starts")
+"""Integers that an axis bounds: rows below it, the same with -1 behind them, row pointers up to it, those without the last."""
+BELOW = "below"
+"""Integers that another input bounds, place by place: `below:lengths`."""
 NUMBERED_VALUES = {
     "range": "LOW:HIGH with two finite numbers, the lower first",
     "normal": "MEAN:DEVIATION with two finite numbers, the second not negative",
@@ -56,14 +58,21 @@ NUMBERED_VALUES = {
 """Kinds with two numbers, and which."""
 
 
-def _values(text: str) -> str:
+def checked_values(text: str) -> str:
+    """The text where it names a distribution. Raises ValueError."""
     kind, _, rest = text.partition(":")
-    if text in NAMED_VALUES or (kind in AXIS_VALUES and re.fullmatch(r"[a-z_0-9]+", rest)):
+    if text in NAMED_VALUES or (kind in (*AXIS_VALUES, BELOW) and re.fullmatch(r"[a-z_0-9]+", rest)):
         return text
     if kind == "given" and re.fullmatch(r"[a-z_0-9]+", rest):
         return text  # a generator of the problem's own (harness/correctness.py, GIVEN)
     if kind not in NUMBERED_VALUES:
-        known = (*NAMED_VALUES, *(f"{name}:AXIS" for name in AXIS_VALUES), *NUMBERED_VALUES, "given:NAME")
+        known = (
+            *NAMED_VALUES,
+            *(f"{name}:AXIS" for name in AXIS_VALUES),
+            f"{BELOW}:TENSOR",
+            *NUMBERED_VALUES,
+            "given:NAME",
+        )
         raise ValueError(f"{text[:80]!r} is no distribution: there is {', '.join(known)}")
     if not _numbers_fit(kind, rest):
         raise ValueError(f"{text[:80]!r} must be {kind}:{NUMBERED_VALUES[kind]}")
@@ -81,7 +90,7 @@ def _numbers_fit(kind: str, text: str) -> bool:
     return math.isfinite(first) and math.isfinite(second) and (second >= 0 if kind == "normal" else first < second)
 
 
-Values = Annotated[str, AfterValidator(_values)]
+Values = Annotated[str, AfterValidator(checked_values)]
 ORDINARY_VALUES: tuple[str, ...] = ("ordinary", "large", "tiny", "zeros", "outliers")
 
 
@@ -229,6 +238,11 @@ class Spec(Frozen):
     def outputs(self) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.tensors if tensor.role != "input")
 
+    def bound(self, tensor: Tensor) -> Tensor | None:
+        """The input below whose values this one's lie, where its first distribution says so."""
+        kind, _, name = tensor.values[0].partition(":")
+        return next((other for other in self.inputs if other.name == name), None) if kind == BELOW else None
+
     @property
     def scalars(self) -> dict[str, float]:
         return {argument.name: argument.value for argument in self.arguments if isinstance(argument, Scalar)}
@@ -286,6 +300,7 @@ class Spec(Frozen):
                     raise ValueError(f"arguments: {tensor.name} draws indices from {axis!r}, which is no axis")
                 if kind in AXIS_VALUES and any(dtype in SIGNIFICAND_BITS for dtype in dtypes):
                     raise ValueError(f"arguments: {tensor.name} draws indices, so it must be of an integer dtype")
+            self._check_bound(tensor)
             if tensor.used is not None:
                 states = next((other for other in self.outputs if other.name == tensor.used), None)
                 if tensor.role != "output" or states is None or states.shape != ("1",) or "int" not in states.dtype:
@@ -304,6 +319,33 @@ class Spec(Frozen):
                         f"arguments: {tensor.name} may be off by {tensor.ulps:g} ulps, and more than {most:g} in {dtype} "
                         "would let nearly anything pass"
                     )
+
+    def _check_bound(self, tensor: Tensor) -> None:
+        """What `below:NAME` needs, so that every draw of the one fits the draw of the other that it is called with."""
+        for value in tensor.values:
+            kind, _, name = value.partition(":")
+            if kind != BELOW:
+                continue
+            before = self.inputs[: self.inputs.index(tensor)] if tensor in self.inputs else ()
+            bound = next((other for other in before if other.name == name), None)
+            if bound is None:
+                raise ValueError(
+                    f"arguments: {tensor.name} draws below {name!r}, which is no input that stands before it in the arguments"
+                )
+            if tensor.values != (value,) or not (tensor.constant and bound.constant):
+                raise ValueError(
+                    f"arguments: {tensor.name} draws below {name}, so both must be constant, and that its only distribution: "
+                    "they are drawn together"
+                )
+            for one in (tensor, bound):
+                if any(dtype in SIGNIFICAND_BITS for dtype in (self.dtypes if one.dtype == "T" else (one.dtype,))):
+                    raise ValueError(
+                        f"arguments: {tensor.name} draws below {name}, so {one.name} must be of an integer dtype"
+                    )
+            if bound.shape not in (("1",), tensor.shape[: len(bound.shape)]):
+                raise ValueError(
+                    f"arguments: {tensor.name} draws below {name}, whose shape must be ('1',) or the first extents of its own"
+                )
 
     def _check_workload(self, workload: Workload) -> None:
         if set(workload.axes) != set(self.axes):

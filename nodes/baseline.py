@@ -1,10 +1,13 @@
-"""Gate: the baseline must pass and be timed before anything is compared with it; a problem's draft is compared first."""
+"""Gate: the baseline must pass and be timed before anything is compared with it; a problem's draft is compared first.
+
+What earlier runs learned is recalled here, once."""
 
 from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
+from nodes.memory import recall
 from nodes.roles import Attempt
 from nodes.select import attempt_of
 from nodes.state import Incumbent, State, Stop
@@ -19,8 +22,9 @@ def baseline(state: State, runtime: Runtime[Context]) -> dict:
     if not verdict.passed:
         return {"baseline": verdict, "stop": Stop.BASELINE}
     update = State(
-        baseline=verdict, incumbent=Incumbent(candidate=settings.source, verdict=verdict), round=0, stale_rounds=0
-    )
+        baseline=verdict, incumbent=Incumbent(candidate=settings.source, verdict=verdict), round=0, stale_rounds=0,
+        memory=recall(runtime.store, state, runtime.context.kernel.spec, runtime.context.store),
+    )  # fmt: skip
     if "draft" in state:
         update |= _drafted(state, update["incumbent"], runtime.context)
     stop = next_stop({**state, **update})

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
+from nodes.memory import recalled
 from nodes.roles import CoderRequest
 from nodes.state import Draft, State
 
@@ -37,7 +38,7 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
     answer = context.policies["coder"].coder(
         CoderRequest(
             spec=context.visible_spec(state),
-            device=context.evaluator.facts,
+            device=state.get("device") or context.evaluator.facts,
             finding=state["finding"],
             plan=draft.plan,
             source=context.store.get(before),
@@ -47,9 +48,17 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
             outcome=draft.verdict.outcome if draft.verdict else None,
             repair=draft.repairs + 1 if draft.candidate else 0,
             round=state["round"],
+            memory=recalled(state.get("memory", ""), context.store),
+            timings=state["incumbent"].timings,
+            attempts=tuple(state.get("attempts", ())),
+            stale_rounds=state["stale_rounds"],
         )
     )
-    update: dict = {"seconds": draft.seconds + time.monotonic() - began}
+    update: dict = {
+        "seconds": draft.seconds + time.monotonic() - began,
+        "objection": "",
+        "spec_doubt": answer.spec_doubt or draft.spec_doubt,
+    }
     if not answer.source.strip():
         update["refused"] = answer.reason or "the coder gave no source and no reason"
     else:
@@ -63,7 +72,9 @@ def _write(draft: Draft, state: State, context: Context) -> Draft:
 
 
 def failure(draft: Draft) -> str:
-    """The compiler's or the checker's own words."""
+    """The compiler's or the checker's own words, or the reviewer's."""
+    if draft.objection:
+        return f"The reviewer does not agree to it: {draft.objection}"[:FAILURE_CHARACTERS]
     if draft.verdict is None:
         return ""
     said = [draft.verdict.reason]

@@ -7,7 +7,11 @@ from langgraph.runtime import Runtime
 from harness.of_problems import measure_against
 from harness.records import Comparison, Verdict
 from nodes.context import Context
+from nodes.memory import learn
 from nodes.state import State, is_problem
+
+WITHDRAWN = "it did not hold when its run ended: wrong or slower where no agent looks"
+"""All that later runs are told: what the held-out workloads are must not get about."""
 
 
 def held_out(state: State, runtime: Runtime[Context]) -> dict:
@@ -17,7 +21,11 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
     """
     context, settings, incumbent = runtime.context, state["settings"], state["incumbent"]
     if incumbent.candidate != settings.source:
-        return _judged(state, context)
+        update = _judged(state, context)
+        if "disqualified" in update and not ("answer" in update and update["answer"].passed):
+            winner = [one for one in state.get("attempts", ()) if one.accepted and one.candidate == incumbent.candidate]
+            learn(runtime.store, state, context.kernel.spec, winner, withdrawn=WITHDRAWN)
+        return update
     answer = _fastest_right(state) if is_problem(settings) else ""
     if not answer:
         return {}

@@ -12,7 +12,7 @@ from langgraph.runtime import Runtime
 
 from harness.records import Verdict
 from nodes.context import Context
-from nodes.select import gain, unfit
+from nodes.select import gain_of, unfit
 from nodes.side_by_side import each
 from nodes.state import Draft, State
 
@@ -40,7 +40,7 @@ def measure(state: State, runtime: Runtime[Context]) -> dict:
     confirmed: set[int] = set()
     while True:
         fit = [at for at, draft in enumerate(found) if not unfit(draft, state["incumbent"])]
-        best = max(fit, key=lambda at: gain(found[at]).speedup.median, default=None)
+        best = max(fit, key=lambda at: gain_of(found[at]).speedup.median, default=None)
         untimed = drafts[best].verdict if best is not None else None
         if best is None or best in confirmed or untimed is None:
             return {"drafts": found}

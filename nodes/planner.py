@@ -5,37 +5,48 @@ from __future__ import annotations
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
-from nodes.roles import PlannerRequest
+from nodes.memory import recalled
+from nodes.reviewer import refused
+from nodes.roles import Objection, PlannerRequest
 from nodes.state import Draft, State, Stop
 
 
 def planner(state: State, runtime: Runtime[Context]) -> dict:
+    """Where the reviewer objected to some of the round's plans, others in their place."""
     context, settings, incumbent = runtime.context, state["settings"], state["incumbent"]
+    objected = [draft for draft in state["drafts"] if draft.objection]
+    kept = [draft for draft in state["drafts"] if not draft.objection]
+    width = len(objected) or settings.width
     attempts = state.get("attempts", [])
     passed = {attempt.candidate for attempt in attempts if attempt.outcome == "PASSED"}
     sources = {name: context.store.get(name) for name in sorted({settings.source, incumbent.candidate} | passed)}
     plans = context.policies["planner"].planner(
         PlannerRequest(
             spec=context.visible_spec(state),
-            device=context.evaluator.facts,
+            device=state.get("device") or context.evaluator.facts,
             finding=state["finding"],
             incumbent=incumbent.candidate,
             source=sources[incumbent.candidate],
             attempts=tuple(attempts),
-            timings=incumbent.verdict.timings,
+            timings=incumbent.timings,
             sources=sources,
-            width=settings.width,
+            width=width,
             round=state["round"],
+            memory=recalled(state.get("memory", ""), context.store),
+            objections=tuple(Objection(plan=draft.plan, reason=draft.objection) for draft in objected),
         )
     )
+    if not plans and objected:
+        return {"drafts": [*kept, *(refused(draft) for draft in objected)]}
     if not plans:
         return {"stop": Stop.EXHAUSTED}
-    drafts: dict[str, Draft] = {}
-    for plan in plans[: settings.width]:
+    drafts = {draft.plan.id: draft for draft in kept}
+    revisions = 1 + max((draft.revisions for draft in objected), default=-1)
+    for plan in plans[:width]:
         base = plan.base if plan.base in sources else incumbent.candidate
         name, copies = plan.id, 1
         while name in drafts:  # an attempt is named by its round and its plan
             copies += 1
             name = f"{plan.id}-{copies}"
-        drafts[name] = Draft(plan=plan.model_copy(update={"id": name, "base": base}))
+        drafts[name] = Draft(plan=plan.model_copy(update={"id": name, "base": base}), revisions=revisions)
     return {"drafts": list(drafts.values())}

@@ -12,9 +12,10 @@ from pydantic import Field, model_validator
 from harness.bands import Measure
 from harness.records import DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
+from nodes.lesson import Lesson
 
-Role = Literal["tester", "drafter", "profiler", "planner", "coder"]
-ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder")
+Role = Literal["tester", "drafter", "profiler", "planner", "coder", "reviewer"]
+ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
 Bound = Literal["memory", "latency", "compute", "launch", "at the limit", "unknown"]
 
 
@@ -45,10 +46,16 @@ class Finding(Frozen):
     """Geometric mean over the timed workloads of speed of light / time."""
     numbers: dict[str, float] = Field(default_factory=dict)
     """Named figures with the unit in the name: `registers`, `load_width_bytes`, `cold_light_percent` ..."""
+    edit: str = ""
+    """The one change that the numbers ask for, "" where they ask for none."""
     slow_workloads: tuple[str, ...] = ()
     """Labels of the workloads farthest from their bound, worst first."""
     probes: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """What the answer was based on, for the report: the request's probes. The node adds it, no policy needs to."""
+    """What the answer was based on: the request's probes. The node adds it, no policy needs to."""
+    of: str = ""
+    """Hash of the source that it is about. The node adds it."""
+    spec_doubt: str = ""
+    """Why the spec may count more bytes or operations than a call needs; "" where nobody doubts it."""
 
 
 class Version(Frozen):
@@ -108,6 +115,8 @@ class Plan(Frozen):
     """Hash of the source that the plan starts from; the incumbent's unless the planner says otherwise."""
     version: Version | None = None
     """Set where the plan is to put another form beside the base's."""
+    spec_doubt: str = ""
+    """As in Finding: the planner's."""
 
 
 class Attempt(Frozen):
@@ -133,7 +142,15 @@ class Attempt(Frozen):
     """Hash of the incumbent of that moment, which it was measured beside."""
     gains: tuple[Interval, ...] = ()
     """Over that source, one a timing, in the order of every verdict's timings."""
+    contested: str = ""
+    """Hash of the incumbent beside which it was contested again, because it had been UNCLEAR (nodes/contest.py)."""
     tuned: dict[str, int] = Field(default_factory=dict)
+    tuning: str = ""
+    """What the search of the open integers said: how many of the variants it tried, and whether one was clearly faster."""
+    evidence: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """What it was compiled to and its counters, by probe: a reason for a failure or for a time."""
+    spec_doubt: str = ""
+    """As in Finding: the coder's."""
     repairs: int = 0
     seconds: float = 0.0
 
@@ -189,6 +206,11 @@ class ProfilerRequest(Frozen):
     """0 where the asker did not say."""
 
 
+class Objection(Frozen):
+    plan: Plan
+    reason: str
+
+
 class PlannerRequest(Frozen):
     spec: Spec
     device: DeviceFacts
@@ -198,11 +220,15 @@ class PlannerRequest(Frozen):
     source: str
     attempts: tuple[Attempt, ...]
     timings: tuple[Timing, ...] = ()
-    """The incumbent's, over the visible suite."""
+    """The incumbent's, over the visible suite, from the last contest that it took part in."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Hash -> source of every candidate that PASSED, so that a plan may start from another than the incumbent."""
     width: int = 1
     round: int = 1
+    memory: tuple[Lesson, ...] = ()
+    """What earlier runs learned of this family on such a device, the most telling first."""
+    objections: tuple[Objection, ...] = ()
+    """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 
 
 class CoderRequest(Frozen):
@@ -222,6 +248,12 @@ class CoderRequest(Frozen):
     repair: int = 0
     round: int = 0
     """0 where the asker did not say."""
+    memory: tuple[Lesson, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    """The incumbent's, as the planner has them."""
+    attempts: tuple[Attempt, ...] = ()
+    stale_rounds: int = 0
+    """Rounds since the incumbent last changed."""
 
 
 class CoderAnswer(Frozen):
@@ -229,6 +261,29 @@ class CoderAnswer(Frozen):
 
     source: str = ""
     reason: str = ""
+    spec_doubt: str = ""
+    """As in Finding."""
+
+
+class ReviewRequest(Frozen):
+    spec: Spec
+    device: DeviceFacts
+    finding: Finding
+    plan: Plan
+    base: str
+    """The source that the plan starts from."""
+    source: str = ""
+    """What the coder made of it; "" where the plan itself is to be agreed to."""
+    attempts: tuple[Attempt, ...] = ()
+    round: int = 1
+
+
+class Review(Frozen):
+    """Whether the plan may be coded, or the candidate be built, checked and timed."""
+
+    agrees: bool
+    reason: str = ""
+    """What is wrong and what would mend it, where it does not agree."""
 
 
 class Policy(Protocol):
@@ -241,6 +296,7 @@ class Policy(Protocol):
     def profiler(self, request: ProfilerRequest) -> Finding: ...
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]: ...
     def coder(self, request: CoderRequest) -> CoderAnswer: ...
+    def reviewer(self, request: ReviewRequest) -> Review: ...
     def usage(self) -> dict[Role, Usage]:
         """What this policy object has spent since it was made, by role. Answers that were replayed cost nothing."""
         ...

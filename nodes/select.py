@@ -6,28 +6,34 @@ from langgraph.runtime import Runtime
 
 from harness.records import Comparison, Interval, Suite, Verdict
 from nodes.context import Context
+from nodes.evidence import evidence, seen_again
 from nodes.roles import Attempt
 from nodes.state import Draft, Incumbent, State
-from nodes.stops import next_stop
 
 
 def select(state: State, runtime: Runtime[Context]) -> dict:
     drafts, round_ = state["drafts"], state["round"]
     fit = [draft for draft in drafts if not unfit(draft, state["incumbent"])]
-    winner = max(fit, key=lambda draft: gain(draft).speedup.median, default=None)
+    winner = max(fit, key=lambda draft: gain_of(draft).speedup.median, default=None)
     update: dict = {
-        "attempts": [attempt_of(draft, round_, winner, state["incumbent"]) for draft in drafts],
+        "attempts": [
+            attempt_of(draft, round_, winner, state["incumbent"]).model_copy(
+                update={"evidence": evidence(draft, runtime.context.evaluator)}
+            )
+            for draft in drafts
+        ],
         "drafts": [],
         "stale_rounds": state["stale_rounds"] + 1,
     }
     if winner is not None and winner.verdict is not None:
         incumbent = Incumbent(candidate=winner.candidate, verdict=winner.verdict, round=round_)
         update |= {"incumbent": incumbent, "stale_rounds": 0}
-    stop = next_stop({**state, **update})
-    return update if stop is None else {**update, "stop": stop}
+    elif seen := seen_again(drafts, state["incumbent"], state["settings"]):
+        update["incumbent"] = state["incumbent"].model_copy(update={"seen": seen})
+    return update
 
 
-def gain(draft: Draft) -> Suite:
+def gain_of(draft: Draft) -> Suite:
     """Against the incumbent; against the baseline while that is the incumbent. Only for drafts that were measured."""
     suite = draft.verdict.suite_incumbent or draft.verdict.suite if draft.verdict else None
     if suite is None:
@@ -46,7 +52,7 @@ def unfit(draft: Draft, incumbent: Incumbent) -> str:
         return draft.verdict.reason
     if draft.verdict.suite is None:
         return "passed, but was not measured"
-    comparison = gain(draft).comparison
+    comparison = gain_of(draft).comparison
     if comparison is not Comparison.FASTER:
         return f"not clearly faster than the incumbent: {comparison}"
     known = {(t.workload.label, t.cache) for t in incumbent.verdict.timings if t.comparison is Comparison.SLOWER}
@@ -77,6 +83,7 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         reason=reason,
         repairs=draft.repairs,
         seconds=draft.seconds,
+        spec_doubt=draft.spec_doubt,
     )
     if verdict is None or verdict.suite is None:
         return attempt
@@ -87,11 +94,12 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
             "speedup_low": verdict.suite.speedup.low,
             "speedup_high": verdict.suite.speedup.high,
             "comparison": verdict.suite.comparison,
-            "against_incumbent": gain(draft).comparison,
-            "gain": gain(draft).speedup.median,
+            "against_incumbent": gain_of(draft).comparison,
+            "gain": gain_of(draft).speedup.median,
             "over": incumbent.candidate,
             "gains": _gains(verdict),
             "tuned": draft.tuned,
+            "tuning": draft.tuning,
         }
     )
 

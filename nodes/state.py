@@ -9,7 +9,8 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
 from harness.engines import EngineChoice
-from harness.records import Build, DeviceFacts, Verdict
+from harness.records import Build, DeviceFacts, Timing, Verdict
+from kernels import importers
 from kernels.spec import Device, Frozen
 from nodes.roles import Attempt, Finding, Plan, Role, TesterAnswer, Usage
 
@@ -66,15 +67,26 @@ class Settings(Frozen):
     """A candidate must have the baseline's outputs in every bit."""
     approve: Literal["none", "plans", "candidates"] = "none"
     agents: Literal["four", "single"] = "four"
+    review: bool = False
+    """Whether a reviewer must agree before a plan is coded and before a candidate is built (nodes/reviewer.py)."""
     models: dict[Role, str] = Field(default_factory=dict)
     interface: Literal["chat", "responses"] = "chat"
     """Which of OpenAI's two interfaces the server speaks."""
+    answer_tokens: dict[Role, int] = Field(default_factory=dict)
+    """Most tokens of one answer, reasoning included; a role that is not named has nodes/policies/chat.py's."""
+    effort: dict[Role, str] = Field(default_factory=dict)
+    """How long a reasoning model is to think, in its server's words; the server's own choice where a role is not named."""
+    idle_seconds: float | None = Field(default=None, gt=0)
+    answer_seconds: float | None = Field(default=None, gt=0)
+    """Of a server's silence, and of one whole answer, at most; None: connection.py's."""
     role_tokens: dict[Role, int] = Field(default_factory=dict)
     role_money_usd: dict[Role, float] = Field(default_factory=dict)
     prices: str = ""
     """Path of the user's own price table."""
     transcript: str = ""
     """Path of the recording that `replay` plays back."""
+    memory: Literal["on", "off"] = "off"
+    """Whether the run is shown what earlier ones learned, and leaves what it learns."""
     why: tuple[str, ...] = ()
     """Why this device and this policy, as said at the start."""
     draft: str = ""
@@ -91,7 +103,7 @@ class Settings(Frozen):
 
 def is_problem(settings: Settings) -> bool:
     """Whether the run is about a PyTorch module, which has to be drafted before it can be optimised."""
-    return settings.kernel.endswith(".py")
+    return importers.is_problem(settings.kernel)
 
 
 class Draft(Frozen):
@@ -102,6 +114,8 @@ class Draft(Frozen):
     build: Build | None = None
     verdict: Verdict | None = None
     tuned: dict[str, int] = Field(default_factory=dict)
+    tuning: str = ""
+    """What the search of the open integers came to: how many variants it tried, how much faster the best was."""
     repairs: int = 0
     refused: str = ""
     """Why no source, or no further one, comes out of the plan. A draft that already failed keeps its verdict."""
@@ -109,8 +123,15 @@ class Draft(Frozen):
     """The person refused it, rather than the coder giving up."""
     approved: str = ""
     """Hash of the source that the person said yes to."""
+    objection: str = ""
+    """What the reviewer has against the plan or the candidate; the planner or the coder is asked again."""
+    agreed: str = ""
+    """Hash of the candidate that the reviewer agreed to, or the plan's id."""
+    revisions: int = 0
+    """Plans before this one in its place that the reviewer did not agree to."""
     notes: tuple[str, ...] = ()
     """Of a problem's draft: what the drafter said of it."""
+    spec_doubt: str = ""
     seconds: float = 0.0
 
     @property
@@ -118,8 +139,9 @@ class Draft(Frozen):
         return self.verdict is not None and not self.verdict.passed
 
     def awaits_coder(self, repairs: int) -> bool:
-        """Nothing written yet, or what was written failed and may still be repaired."""
-        return not self.refused and (not self.candidate or (self.failed and self.repairs < repairs))
+        """Nothing written yet, or what was written failed, or was objected to, and may still be repaired."""
+        wrong = self.failed or bool(self.objection)
+        return not self.refused and (not self.candidate or (wrong and self.repairs < repairs))
 
 
 class Incumbent(Frozen):
@@ -128,6 +150,12 @@ class Incumbent(Frozen):
     candidate: str
     verdict: Verdict
     round: int = 0
+    seen: tuple[Timing, ...] = ()
+    """Its times in the last contest that it took part in beside a candidate; () where there was none since its own."""
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        return self.seen or self.verdict.timings
 
 
 class Visits(Frozen):
@@ -181,6 +209,8 @@ class State(TypedDict, total=False):
     baseline: Verdict
     incumbent: Incumbent
     finding: Finding
+    memory: str
+    """Key in the run's store of what it recalled before its first round (nodes/memory.py); "" is nothing."""
     round: int
     stale_rounds: int
     """Rounds since the incumbent last changed."""

@@ -34,15 +34,21 @@ def tune(state: State, runtime: Runtime[Context]) -> dict:
 def _tune(draft: Draft, seconds: float, context: Context) -> Draft:
     began = time.monotonic()
     picked = context.evaluator.tune(draft.candidate, seconds=seconds)
-    update: dict = {}
+    update: dict = {"tuning": f"{picked.reason}; what it picked is not right on every workload, so the numbers stay"}
     for candidate, numbers in [*_by_size(draft, picked, context), (picked.candidate, picked.values)]:
         if candidate == draft.candidate:
-            update = {"tuned": numbers}
+            update = {"tuned": numbers, "tuning": picked.reason if picked.tried else ""}
             break
         build = context.evaluator.build(candidate)
         verdict = context.evaluator.verify(build)
         if verdict.passed:  # else the next best; in the end the numbers that the plan came with stay
-            update = {"candidate": candidate, "build": build, "verdict": verdict, "tuned": numbers}
+            update = {
+                "candidate": candidate,
+                "build": build,
+                "verdict": verdict,
+                "tuned": numbers,
+                "tuning": picked.reason,
+            }
             break
     return draft.model_copy(update={**update, "seconds": draft.seconds + time.monotonic() - began})
 

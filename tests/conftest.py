@@ -7,11 +7,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from filelock import FileLock
 
 # Eight test processes with two OpenMP threads each would wait for one another more than they compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A busy machine makes any example slow; what a test finds must not depend on it.
+hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("no clock")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

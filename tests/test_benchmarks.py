@@ -33,6 +33,7 @@ def run(module, monkeypatch, *arguments: str) -> None:
     module.main()
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_verdict_are_all_there(small, monkeypatch, capsys):
     before = {(owner, name): getattr(owner, name) for owner, names in parts.PARTS.items() for name in names}
     try:
@@ -52,6 +53,7 @@ def test_a_kernel_beside_itself_and_beside_a_slower_one(small, monkeypatch, caps
     assert slower.count("900 %") == slower.count(" of 1") == 2
 
 
+@pytest.mark.slow
 def test_a_candidate_beside_the_library(small, monkeypatch, capsys):
     monkeypatch.setattr(library.torch, "compile", lambda function, dynamic: function)  # takes a minute, and is torch's
     run(library, monkeypatch, "--kernel", "silu_and_mul", str(small.baseline("cpu")[1]), "--device", "cpu")

@@ -300,6 +300,31 @@ def test_the_policy_and_its_reason(
     assert settings.why != "k"
 
 
+@pytest.mark.parametrize(
+    ("words", "review"),
+    [([], False), (["--model-reviewer", "m2"], True), (["--review"], True), (["--policy-reviewer", "chat"], True)],
+)
+def test_a_reviewer_is_there_where_one_is_asked_for(
+    words: list[str], review: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graph.choices import choose
+
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    asked = door.parse(["--kernel", "silu_and_mul", "--device", "cpu", "--model", "m", "--model-coder", "a,b", *words])
+    settings = choose(asked).settings
+    assert settings.review is review and settings.models["coder"] == "a,b" and settings.memory == "on"
+
+
+def test_several_models_are_for_the_coder_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graph.choices import choose
+    from graph.runs import RunError
+
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    asked = door.parse(["--kernel", "silu_and_mul", "--device", "cpu", "--model", "a,b"])
+    with pytest.raises(RunError, match="several models take turns as --model-coder only: the tester has one"):
+        choose(asked)
+
+
 def test_the_command_that_is_written_down_has_no_password() -> None:
     from graph.choices import command
 
@@ -336,7 +361,11 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
         assert (folder / name).exists()
     assert json.loads((folder / "result.json").read_text()) == record
     page = (folder / "report.html").read_text()
-    assert "Bandwidth under the roof" in page and page.count('alt="Histogram') == len(record["workloads"])
+    assert (
+        "Bandwidth under the roof" in page
+        and "Roofline" in page
+        and page.count('alt="Histogram') == len(record["workloads"])
+    )
     assert all(row["moved_bytes"] == 8 * row["axes"]["n"] == 8 * row["flops"] for row in record["workloads"])
 
     again = call("resume", "a", "--json", cwd=tmp_path)

@@ -79,10 +79,12 @@ def test_a_slow_start_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_evaluate_shows_what_it_is_at(capsys, tmp_path: Path) -> None:
     source = REPOSITORY / "tests" / "inputs" / "cpu_quantise" / "baseline.cpp"
-    words = ["evaluate", "--kernel", str(source.parent), "--device", "cpu", str(source)]
-    assert door.main(words) == 0
+    broken = tmp_path / "broken.cpp"
+    broken.write_text(source.read_text().replace("127.0f", "126.0f"))
+    words = ["evaluate", "--kernel", str(source.parent), "--device", "cpu"]
+    assert door.main([*words, str(broken)]) == 3
     said = capsys.readouterr()
     assert " harness " in said.err and "checking " in said.err and "checking" not in said.out
-    assert door.main([*words, "--json"]) == 0
+    assert door.main([*words, str(broken), "--json"]) == 3
     said = capsys.readouterr()
-    assert said.err == "" and json.loads(said.out)["outcome"] == "PASSED"
+    assert said.err == "" and json.loads(said.out)["outcome"] == "INCORRECT"

@@ -44,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--policy", choices=("auto", "rules", "chat"), default="auto")
     options.add_argument("--model", metavar="NAME")
     options.add_argument("--agents", choices=("four", "single"))
+    options.add_argument(
+        "--memory", choices=("on", "off"), default="off", help="let problems learn from those before them (off)"
+    )
     options.add_argument("--sandbox", choices=("auto", "require"))
     made.set_defaults(go=go)
     return made
@@ -54,7 +57,7 @@ def run_options(asked: argparse.Namespace) -> list[str]:
     words: list[str] = []
     for option in (
         "own-kernels", "compare", "rounds", "width", "seconds", "tokens", "money", "repairs", "tune-seconds", "policy",
-        "model", "agents", "sandbox",
+        "model", "agents", "memory", "sandbox",
     ):  # fmt: skip
         value = getattr(asked, option.replace("-", "_"))
         for one in value if isinstance(value, list) else [value]:

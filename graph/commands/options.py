@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 2, 3, 75, 130
-ROLES = ("tester", "drafter", "profiler", "planner", "coder")
+ROLES = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
 """As nodes.roles has them, which takes a second to import."""
 
 
@@ -51,8 +51,9 @@ def common(parser: argparse.ArgumentParser, *, json_too: bool = True) -> None:
 
 def on_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
-        "--kernel", required=required, metavar="NAME|FOLDER|FILE.py",
-        help="a kernel of the catalog, a folder, or a PyTorch module in KernelBench's form",
+        "--kernel", required=required, metavar="NAME|FOLDER|FILE",
+        help="a kernel of the catalog, a folder, a PyTorch module in KernelBench's form (.py), or a definition of "
+        "flashinfer-bench or SOL-ExecBench (.json)",
     )  # fmt: skip
     parser.add_argument("--baseline", metavar="NAME", help="the kernel's baseline that 1.0x is")
     parser.add_argument(

@@ -27,6 +27,7 @@ commands (python run.py COMMAND --help):
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  memory                what runs learned: list, export, forget
   epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
   infer                 its accuracy from sampled and from all neighbours
 
@@ -69,6 +70,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tune-seconds", type=number(float, 0), metavar="S", help="search of open integers, each (cuda 8, cpu 4)"
     )
+    made.add_argument(
+        "--memory", choices=("on", "off"), default="on",
+        help="off: learn nothing from earlier runs and leave nothing to later ones, for clean experiments (on)",
+    )  # fmt: skip
     made.add_argument("--approve", choices=("plans", "candidates"), help="ask a person before going on")
     agents = made.add_argument_group("agents")
     agents.add_argument(
@@ -81,9 +86,29 @@ def parser() -> argparse.ArgumentParser:
         agents.add_argument(f"--model-{role}", metavar="NAME", help=argparse.SUPPRESS)
         agents.add_argument(f"--tokens-{role}", type=number(int, 0), help=argparse.SUPPRESS)
         agents.add_argument(f"--money-{role}", type=number(float, 0), help=argparse.SUPPRESS)
+        agents.add_argument(f"--answer-tokens-{role}", type=number(int, 1), help=argparse.SUPPRESS)
+        agents.add_argument(f"--effort-{role}", metavar="LEVEL", help=argparse.SUPPRESS)
+    agents.add_argument(
+        "--review", action="store_true",
+        help="a reviewer must agree before a plan is coded and before a candidate is built; --model-reviewer asks for it too",
+    )  # fmt: skip
     agents.add_argument("--agents", choices=("four", "single"), default="four", help="single: one prompt for all roles")
     agents.add_argument(
         "--interface", choices=("chat", "responses"), default="chat", help="of the model's server (chat)"
+    )
+    agents.add_argument(
+        "--answer-tokens", type=number(int, 1), metavar="N",
+        help="most tokens of one answer, reasoning included (6,000 to 16,000 by role); doubled where one is cut off",
+    )  # fmt: skip
+    agents.add_argument("--effort", metavar="LEVEL", help="of a reasoning model, in its server's words: low, high, ...")
+    agents.add_argument(
+        "--idle-seconds",
+        type=number(float, 0, above=True),
+        metavar="S",
+        help="of a model server's silence at most (600)",
+    )
+    agents.add_argument(
+        "--answer-seconds", type=number(float, 0, above=True), metavar="S", help="of one answer at most (3600)"
     )
     agents.add_argument(
         "--when-spent", choices=("rules", "pause"), default="rules",
@@ -92,7 +117,8 @@ def parser() -> argparse.ArgumentParser:
     agents.add_argument("--prices", metavar="FILE", help="your own table of what models cost")
     agents.add_argument("--transcript", metavar="FILE", help="recorded answers for --policy replay")
     agents.description = (
-        f"--policy, --model, --tokens and --money also for one role: --model-coder ... ({', '.join(ROLES)})"
+        "--policy, --model, --tokens, --money, --answer-tokens and --effort also for one role: "
+        f"--model-coder ... ({', '.join(ROLES)}); --model-coder A,B: on a plateau the next one writes"
     )
     common(made)
     on_end(made)

@@ -45,5 +45,8 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) 
     log = "\n".join(line for line in output.splitlines() if ": optimized: " not in line)
     log = log.replace(f"{source.parent}/", "")
     widths = [int(width) for _, width in loops]
-    resources = {"vectorised loops": str(len(loops)), "widest vector": f"{max(widths, default=0)} bytes"}
+    resources = {
+        "loops that g++ vectorised itself": str(len(loops)),
+        "widest vector in them": f"{max(widths, default=0)} bytes",
+    }
     return Compiled(code == 0 and artefact.exists(), log, resources if code == 0 else {})

@@ -10,18 +10,25 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from types import ModuleType
 
 from harness.records import Build, DeviceFacts
 from kernels.spec import Spec, Workload
 
 
-def names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+def names(*, calls: bool = True) -> list[str]:
+    """Of all probes, or of those that need not run the build."""
+    found = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return found if calls else [name for name in found if not getattr(_probe(name), "NEEDS_CALLS", False)]
+
+
+def _probe(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def read(name: str, build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workload]) -> dict[str, str]:
     """One probe's readings of a build."""
-    probe = importlib.import_module(f"{__name__}.{name}")
+    probe = _probe(name)
     if getattr(probe, "NEEDS_CALLS", False):
         return probe.read(build, facts, spec, workloads)
     return probe.read(build, facts)

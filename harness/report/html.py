@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -33,6 +33,16 @@ class Exchange:
     answer: str
     note: str = ""
     """Model, tokens, seconds: one line."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG for a wide and for a narrow screen, under a heading."""
+
+    heading: str
+    alt: str
+    wide: str
+    narrow: str
 
 
 @dataclass(frozen=True)
@@ -117,12 +127,13 @@ def render(
     *,
     graph_svg: str = "",
     transcript: Sequence[Exchange] = (),
-    roof_svgs: tuple[str, str] = ("", ""),
+    prompts: str = "",
+    roofs: Sequence[Picture] = (),
     histograms: Sequence[str] = (),
 ) -> str:
     """The page as text. `sources`: hash -> text of baseline, best and attempts; a missing one is left out.
 
-    `roof_svgs` (for a wide and for a narrow screen) and `histograms`: pictures of harness/report/plot.py.
+    `roofs` and `histograms`: pictures of harness/report/plot.py and roofline.py.
     """
     language = "cu" if result.device == "cuda" else "cpp"
     visible, held_out = result.rows(held_out=False), result.rows(held_out=True)
@@ -158,8 +169,9 @@ def render(
             else None,
             baseline_source=source_html(baseline, language) if baseline else None,
             graph=_encoded(graph_svg),
-            roofs=[_encoded(svg) for svg in roof_svgs],
+            roofs=[replace(one, wide=_encoded(one.wide), narrow=_encoded(one.narrow)) for one in roofs],
             histograms=[_encoded(svg) for svg in histograms],
             transcript=transcript,
+            prompts=prompts,
         )
     )

@@ -6,7 +6,7 @@ Colours are attributes, not classes, and the ground is white, so that any viewer
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
@@ -203,11 +203,26 @@ def histogram(name: str, sides: Sequence[tuple[str, str, Sequence[float]]], widt
 
 @dataclass(frozen=True)
 class Point:
-    """One timing of one file: bytes that a call must move, GB/s that it reached."""
+    """One timing of one file: what a call must move and compute, and the microseconds that it took."""
 
     moved_bytes: int
-    gbps: float
+    time_us: float
     title: str
+    flops: int = 0
+    """0: not known."""
+
+    @property
+    def gbps(self) -> float:
+        return self.moved_bytes / self.time_us * 1e-3
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.time_us * 1e-3
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs a byte."""
+        return self.flops / self.moved_bytes
 
 
 def roof(
@@ -237,23 +252,35 @@ def roof(
     for point in light:
         x, y = at(point)
         parts.append(_rule(x - 9, y, x + 9, y, LIGHT))
+    parts += dots(files, at)
+    parts.append(_text((left + right) / 2, bottom + 34, "bytes that a call must move", anchor="middle"))
+    entries = [*((name, COLOURS[kind]) for name, kind, _ in files), ("– speed of light", LIGHT)]
+    named, y = legend(entries, left, right, bottom + 58)
+    return _whole(width, y + 14, [*parts, *named])
+
+
+def dots(files: Sequence[tuple[str, str, Sequence[Point]]], at: Callable[[Point], tuple[float, float]]) -> list[Markup]:
+    """A circle for each timing of each file, filled where it is the best."""
+    found = []
     for _, kind, points in files:
-        colour = COLOURS[kind]
         for point in points:
             x, y = at(point)
-            inside = colour if kind == "best" else "#ffffff"
-            parts.append(
+            inside = COLOURS[kind] if kind == "best" else "#ffffff"
+            found.append(
                 Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}" stroke="{}"><title>{}</title></circle>').format(
-                    x, y, inside, colour, one_line(point.title, 160)
+                    x, y, inside, COLOURS[kind], one_line(point.title, 160)
                 )
             )
-    parts.append(_text((left + right) / 2, bottom + 34, "bytes that a call must move", anchor="middle"))
-    legend = [*((name, COLOURS[kind]) for name, kind, _ in files), ("– speed of light", LIGHT)]
-    x, y = left, bottom + 58
-    for name, colour in legend:
+    return found
+
+
+def legend(entries: Sequence[tuple[str, str]], left: float, right: float, y: float) -> tuple[list[Markup], float]:
+    """(name, colour) in as many lines as they need, and where the last line stands."""
+    parts, x = [], left
+    for name, colour in entries:
         long = LETTER_PX * len(one_line(name, 40)) + 24
         if x > left and x + long > right:
             x, y = left, y + 18
         parts.append(_text(x, y, one_line(name, 40), fill=colour, weight=600))
         x += long
-    return _whole(width, y + 14, parts)
+    return parts, y

@@ -112,8 +112,8 @@ class WorkloadRow(Row):
     @classmethod
     def of(cls, timing: Timing) -> WorkloadRow:
         light = None
-        if timing.light_us is not None:
-            light = Light(us=timing.light_us, fraction=timing.light_fraction)
+        if timing.bound_us is not None:
+            light = Light(us=timing.bound_us, fraction=timing.light_fraction)
         return cls(
             axes=timing.workload.axes,
             dtype=timing.workload.dtype,

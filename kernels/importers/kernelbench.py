@@ -9,16 +9,29 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
-from kernels.catalog import KernelError
-from kernels.spec import DTYPE_BYTES, Argument, Dtype, Frozen, Size, Spec, Tensor, Workload
+from kernels.catalog import KernelError, one_sentence
+from kernels.spec import (
+    AXIS_VALUES,
+    DTYPE_BYTES,
+    Argument,
+    Dtype,
+    Frozen,
+    Size,
+    Spec,
+    Tensor,
+    Workload,
+    checked_values,
+)
 
 MOST_BYTES = 4 << 20
 """A problem's text; KernelBench's longest is 12 KB."""
+MOST_DIMENSIONS = 16
 
 
 class Title(Frozen):
@@ -33,19 +46,31 @@ class Title(Frozen):
         return f"level {self.level}, {self.number} {self.name}" if self.number else self.name
 
 
+Extent = Annotated[int, Field(ge=1, le=2**40)]
+
+
+def _drawable(text: str) -> str:
+    """`given`, or a distribution that needs no axis: the box knows of no axes."""
+    if text != "given" and text.partition(":")[0] in (*AXIS_VALUES, "given"):
+        raise ValueError(f"{text[:80]!r} is no distribution of a problem's input")
+    return text if text == "given" else checked_values(text)
+
+
 class Input(Frozen):
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...] = Field(max_length=MOST_DIMENSIONS)
     dtype: Dtype
     leading: bool
     """Whether its first dimension is the one that can have other sizes."""
-    values: tuple[str, ...] = Field(min_length=1)
+    values: tuple[Annotated[str, AfterValidator(_drawable)], ...] = Field(min_length=1, max_length=20)
     """How it is drawn: `given` where only get_inputs() can, else distributions of kernels.spec.Values."""
     matters: bool
     """Whether another draw of it changes any output."""
 
 
 class Output(Frozen):
-    shape: tuple[tuple[int, int], ...]
+    shape: tuple[tuple[Annotated[int, Field(ge=0, le=2**40)], Annotated[int, Field(ge=-(2**40), le=2**40)]], ...] = (
+        Field(max_length=MOST_DIMENSIONS)
+    )
     """Of each dimension (slope, rest): slope * lead + rest."""
     dtype: Dtype
 
@@ -57,9 +82,9 @@ class Description(Frozen):
     """The nest that get_inputs() returns, tensors by number (harness/worker_problem.py, `flatten`)."""
     inputs: tuple[Input, ...] = Field(max_length=200)
     outputs: tuple[Output, ...] = Field(min_length=1, max_length=200)
-    sizes: tuple[int, ...]
+    sizes: tuple[Extent, ...] = Field(max_length=20)
     """Other leading sizes that the module takes, as tried; empty where none was found."""
-    alternatives: tuple[str, ...]
+    alternatives: tuple[Annotated[str, AfterValidator(_drawable)], ...] = Field(max_length=20)
     """Other distributions with which its outputs stay finite."""
     fp64: bool
     random: bool
@@ -90,14 +115,77 @@ def title(path: Path) -> Title:
     )
 
 
+@dataclass(frozen=True)
+class File:
+    """One problem's file, as kernels/importers says."""
+
+    path: Path
+    module: str
+    kernelbench: bool = True
+
+    @property
+    def title(self) -> Title:
+        return title(self.path)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    def described(self, answer: object) -> Description:
+        return described(answer, self.path)
+
+    def spec(self, description: Description, token: str, *, most_bytes: int) -> Spec:
+        try:
+            return spec(self.title, description, token, most_bytes=most_bytes)
+        except ValidationError as error:
+            raise nonsense(self.path, error) from None
+
+    def drawn_at(self, workload: Workload, description: Description) -> Workload:
+        return workload.model_copy(update={"axes": {"lead": description.lead}, "held_out": False, "timed": True})
+
+    def module_at(self, workload: Workload) -> str:
+        return self.module
+
+    def says(self, spec: Spec, description: Description) -> tuple[str, ...]:
+        lead = spec.workloads[0].axes["lead"]
+        held = [w.axes["lead"] for w in spec.workloads if w.held_out]
+        said = []
+        if lead != description.lead:
+            said.append(f"leading size {lead} in place of {description.lead}, which does not fit this device")
+        if held:
+            said.append(f"held out: leading sizes {', '.join(map(str, held))}")
+        else:
+            said.append("no other leading size was found that the module takes, so held out are other draws only")
+        if description.alternatives:
+            said.append(f"values also {', '.join(description.alternatives)}")
+        return tuple(said)
+
+
+def read(path: Path) -> File:
+    """Raises KernelError."""
+    return File(path, text_of(path))
+
+
+def text_of(path: Path) -> str:
+    """A file's text. Raises KernelError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KernelError(f"{path} cannot be read: {error}") from None
+
+
 def described(answer: object, path: Path) -> Description:
     if isinstance(answer, dict) and "unfit" in answer:
         raise KernelError(f"{path} is no problem that can be worked on: {str(answer['unfit'])[:500]}")
     try:
         return Description.model_validate_json(json.dumps(answer))
     except (ValidationError, TypeError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise KernelError(f"{path}: what it says of itself makes no sense ({first})") from None
+        raise nonsense(path, error) from None
+
+
+def nonsense(path: Path, error: Exception) -> KernelError:
+    said = one_sentence(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
+    return KernelError(f"{path}: what it says of itself makes no sense ({said})")
 
 
 def spec_name(found: Title) -> str:

@@ -1,4 +1,6 @@
-"""Folders of problems: `PATH/level1/23_Softmax.py`, or PATH/KernelBench/level1/... as a checkout of KernelBench has them."""
+"""Folders of problems: `PATH/level1/23_Softmax.py`, or PATH/KernelBench/level1/... as a checkout of KernelBench has them;
+flashinfer-bench's `PATH/definitions/OP/NAME.json`; SOL-ExecBench's `PATH/L1/NAME/definition.json`.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,8 @@ def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
     folder = FOLDER / suite if suite in names() else Path(suite).expanduser()
     if not folder.is_dir():
         raise KernelError(f"{suite} is no folder of problems (suites that are here: {', '.join(names())})")
+    if not levels and (definitions := _definitions(folder)):
+        return definitions
     if (folder / "KernelBench").is_dir():
         folder = folder / "KernelBench"
     found = {
@@ -33,7 +37,10 @@ def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
         if path.is_dir() and (match := re.fullmatch(r"level_?(\d+)", path.name))
     }
     if not found:
-        raise KernelError(f"{suite} is no suite: it has no folder level1, level2 or level3 with problem files")
+        raise KernelError(
+            f"{suite} is no suite: it has no folder level1, level2 or level3 with problem files, no definitions/ with "
+            "definitions of flashinfer-bench and no definition.json of SOL-ExecBench"
+        )
     for level in levels:
         if level not in found:
             raise KernelError(f"{suite} has no level {level} (it has {', '.join(map(str, sorted(found)))})")
@@ -43,6 +50,12 @@ def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
     if not files:
         raise KernelError(f"{suite} is no suite: its levels hold no problem files")
     return files
+
+
+def _definitions(folder: Path) -> list[Path]:
+    if (folder / "definitions").is_dir():
+        return sorted(path.resolve() for path in (folder / "definitions").rglob("*.json"))
+    return sorted(path.resolve() for depth in ("*", "*/*") for path in folder.glob(f"{depth}/definition.json"))
 
 
 def _number(path: Path) -> tuple[int, str]:

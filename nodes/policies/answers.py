@@ -19,11 +19,12 @@ from nodes.policies.replies import (
     Draft,
     Unfit,
     clipped,
+    edits_of,
     header_and_rest,
     new_source,
     read_draft,
 )
-from nodes.roles import Bound, Finding, Plan, PlannerRequest, ProfilerRequest, TesterAnswer, TesterRequest
+from nodes.roles import Bound, Finding, Plan, PlannerRequest, ProfilerRequest, Review, TesterAnswer, TesterRequest
 
 MOST_WORKLOADS = 6
 MOST_BYTES = 1 << 28
@@ -66,6 +67,9 @@ class FindingDraft(Draft):
     summary: Annotated[str, clipped(1500)] = Field(min_length=1)
     numbers: list[NumberDraft]
     slow_workloads: list[str]
+    edit: Annotated[str, clipped(400)] = ""
+    """The one change that these numbers ask for; empty where they ask for none."""
+    spec_doubt: Annotated[str, clipped(500)] = ""
 
 
 class PlanDraft(Draft):
@@ -83,6 +87,16 @@ class PlansDraft(Draft):
     plans: list[PlanDraft]
     nothing_left: Annotated[str, clipped(500)]
     """Why there is nothing left to try; empty where there are plans."""
+    spec_doubt: Annotated[str, clipped(500)] = ""
+    """Why the operation needs fewer bytes or operations than stated; empty where it does not."""
+
+
+class ReviewDraft(Draft):
+    """Whether this may go on."""
+
+    agrees: bool
+    reason: Annotated[str, clipped(1500)]
+    """What is wrong, where, and what would mend it; empty where you agree."""
 
 
 class SingleHeader(CodeHeader):
@@ -207,6 +221,8 @@ def finding(reply: str, request: ProfilerRequest) -> Finding:
             "summary": draft.summary,
             "numbers": dict(list(named.items())[:MOST_NUMBERS]) | measured.numbers,
             "slow_workloads": slow or measured.slow_workloads,
+            "edit": draft.edit,
+            "spec_doubt": draft.spec_doubt,
         }
     )
 
@@ -255,8 +271,15 @@ def plans(reply: str, request: PlannerRequest, allowed_steps: Iterable[str] | No
         if allowed_steps is not None and (unknown := [step for step in plan.steps if step not in allowed_steps]):
             raise Unfit(f"steps: {unknown[0][:80]!r} is not the name of a rewrite")
         _refuse_repeats(plan, request)
-        unique.setdefault(plan.id, plan)
+        unique.setdefault(plan.id, plan.model_copy(update={"spec_doubt": draft.spec_doubt}))
     return tuple(unique.values())[: request.width]
+
+
+def review(reply: str) -> Review:
+    draft = read_draft(reply, ReviewDraft)
+    if not draft.agrees and not draft.reason.strip():
+        raise Unfit("reason: say what is wrong and what would mend it, or agree")
+    return Review(agrees=draft.agrees, reason=draft.reason)
 
 
 def code(reply: str, base: str) -> tuple[str, str]:
@@ -267,6 +290,28 @@ def code(reply: str, base: str) -> tuple[str, str]:
     if header.format == "none":
         return "", header.notes or "the model gave no reason"
     return new_source(header, rest, base), header.notes
+
+
+def doubt(reply: str) -> str:
+    """What an answer with code, which could be read, says against the spec."""
+    return header_and_rest(reply, CodeHeader)[0].spec_doubt
+
+
+def whole_file(reply: str) -> str:
+    """The file in an answer that gives it whole; "" where it does not, or has none that can be used."""
+    try:
+        return code(reply, "")[0]
+    except Unfit:
+        return ""
+
+
+def edits_made(reply: str, base: str) -> str:
+    """What `base` is after the edits of an answer; "" where it has none, or they do not fit."""
+    try:
+        edits = bool(base) and bool(edits_of(reply))
+        return code(reply, base)[0] if edits else ""
+    except Unfit:
+        return ""
 
 
 # The single agent ----------------------------------------------------------------------------------------------------

@@ -19,14 +19,16 @@ from pydantic import BaseModel, SecretStr
 
 from harness.records import Outcome
 from harness.store import digest
+from nodes.lesson import Lesson, fitting
 from nodes.policies import answers
 from nodes.policies.budget import Budget, BudgetEnded, Limits
 from nodes.policies.connection import Connection, Interface, Retries, estimated_tokens, in_words
 from nodes.policies.prices import Prices
 from nodes.policies.render import render
-from nodes.policies.replies import Unfit
+from nodes.policies.replies import Unfit, without_thinking
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import (
+    Attempt,
     CoderAnswer,
     CoderRequest,
     DraftAnswer,
@@ -37,6 +39,8 @@ from nodes.roles import (
     Policy,
     PolicyPaused,
     ProfilerRequest,
+    Review,
+    ReviewRequest,
     Role,
     TesterAnswer,
     TesterRequest,
@@ -49,17 +53,22 @@ Answer = TypeVar("Answer")
 
 REASKS = 2
 """How often an answer that does not parse is asked again."""
-QUOTED_CHARS = 6000
-"""What of a bad answer goes back to the model with the error."""
+QUOTED_CHARS = 120_000
+"""An answer goes back to the model whole; of one that is longer than this, some 40,000 tokens, its two ends."""
+MOST_TIMES = 4
+"""A cut-off answer is asked again with twice the limit of tokens, up to so many times the role's."""
 ANSWER_TOKENS: dict[Role, int] = {
     "tester": 6_000,
     "drafter": 16_000,
     "profiler": 6_000,
     "planner": 10_000,
     "coder": 16_000,
+    "reviewer": 6_000,
 }
 """Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""
 SINGLE_TOKENS = 16_000
+PLATEAU = 2
+"""Rounds without gain after which another of several models takes the coder's place."""
 
 
 class Unusable(Exception):
@@ -94,37 +103,42 @@ class ModelPolicy(ABC):
     def _converse(
         self,
         role: Role,
-        prompt: tuple[Message, Message],
+        prompt: tuple[Message, ...],
         facts: dict[str, str],
         read: Callable[[str], Answer],
         draft: type[BaseModel] | None = None,
+        base: str = "",
     ) -> Answer:
         """Ask until `read` accepts the answer, at most 1 + REASKS times. Raises Unusable."""
         schema = {"title": draft.__name__, "schema": answers.wire_schema(draft)} if draft else None
         wants = json.dumps(schema, sort_keys=True) if schema else "header and code"
-        messages: tuple[Message, ...] = prompt
-        problem = ""
+        messages, problem, times = prompt, "", 1
         for ask in range(1 + REASKS):
-            question = Question(role=role, messages=messages, wants=wants, ask=ask, facts=facts)
+            question = Question(
+                role=role, messages=messages, wants=wants, ask=ask, facts=facts, base=base, times=times
+            )  # fmt: skip
             reply = self._reply(question, schema, problem)
             if reply.finish == "refused":
                 raise Unusable(f"the model refused the {role}'s request: {_sentence(reply.text)}")
             if reply.finish == "filtered":
                 raise Unusable(f"the server's content filter withheld the {role}'s answer")
             if reply.finish == "length":
-                problem = f"the answer was cut off at the limit of {reply.tokens_out} tokens; answer shorter"
-            else:
-                try:
-                    return read(reply.text)
-                except Unfit as unfit:
-                    problem = str(unfit)
-                    if schema and "{" not in reply.text:
-                        self._rejected(question, reply)
+                # A reasoning model may have spent all of it on thinking, and nothing is gained by quoting half an answer.
+                problem = f"the answer was cut off at the limit of {reply.tokens_out} tokens"
+                times = min(2 * times, MOST_TIMES)
+                self._say("asked again", f"{role}: {problem}; now with {times} times the limit")
+                continue
+            try:
+                return read(reply.text)
+            except Unfit as unfit:
+                problem = str(unfit)
+                if schema and "{" not in reply.text:
+                    self._rejected(question, reply)
             self._say("asked again", f"{role}: {problem}")
             again = f"That answer cannot be used: {problem}. Give the whole answer again, corrected."
             messages = (
-                *prompt,
-                Message(role="assistant", content=reply.text[:QUOTED_CHARS] or "(nothing)"),
+                *messages,
+                Message(role="assistant", content=_quoted(reply.text)),
                 Message(role="user", content=again + (in_words(schema) if schema else "")),
             )
         raise Unusable(f"the {role}'s answer could not be used after {1 + REASKS} tries: {problem}")
@@ -146,7 +160,9 @@ class ModelPolicy(ABC):
             "drafter", request, stage="draft", problem=request.problem, source=request.source, failure=request.failure
         )
         try:
-            source, notes = self._converse("drafter", prompt, facts, lambda text: answers.code(text, request.source))
+            source, notes = self._converse(
+                "drafter", prompt, facts, lambda text: answers.code(text, request.source), base=request.source
+            )
         except Unusable as unusable:
             self._say("no answer", str(unusable))
             return DraftAnswer(reason=str(unusable))
@@ -211,7 +227,9 @@ class ModelPolicy(ABC):
             siblings = [plan.title for plan in found.values()]
             prompt = self._render("single", request, stage="round", siblings=siblings, **_planning(request))
             try:
-                plan, source = self._converse("planner", prompt, facts, lambda text: answers.single(text, request))
+                plan, source = self._converse(
+                    "planner", prompt, facts, lambda text: answers.single(text, request), base=request.source
+                )
             except Unusable as unusable:
                 if not found:
                     return self._unplanned(request, unusable)
@@ -228,23 +246,71 @@ class ModelPolicy(ABC):
             if written:
                 return CoderAnswer(source=written)
         step = f"repair {request.repair}" if request.repair else "code"
-        facts = _facts(step, request) | {
+        facts = _facts(step, request) | self._writer(request)
+        facts |= {
             "plan": request.plan.id,
             "title": request.plan.title,
             "source": digest(request.source),
             "round": str(request.round or ""),
         }
-        template = "single" if self.agents == "single" else "coder"
-        prompt = self._render(
-            template, request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            failure=request.failure, outcome=request.outcome, repair=request.repair, other=request.other,
-        )  # fmt: skip
+
+        def read(text: str) -> CoderAnswer:
+            source, notes = answers.code(text, request.source)
+            return CoderAnswer(source=source, reason=notes, spec_doubt=answers.doubt(text))
+
         try:
-            source, notes = self._converse("coder", prompt, facts, lambda text: answers.code(text, request.source))
+            return self._converse("coder", self._coder_prompt(request), facts, read, base=request.source)
         except Unusable as unusable:
             self._say("no answer", str(unusable))
             return CoderAnswer(reason=str(unusable))
-        return CoderAnswer(source=source, reason=notes)
+
+    def _coder_prompt(self, request: CoderRequest) -> tuple[Message, ...]:
+        """What a plan is coded from; of a repair, the conversation in which the file was written, and what became of it."""
+        failed = {"failure": request.failure, "outcome": request.outcome, "repair": request.repair}
+        if request.repair and (written := self._written_in(request)) is not None:
+            edited = bool(written.reply.made)
+            _, again = self._render("repair", request, own=True, source=request.source, edited=edited, **failed)
+            return (
+                *written.question.messages,
+                Message(role="assistant", content=_quoted(written.reply.text)),
+                again,
+            )
+        return self._render(
+            "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
+            other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
+        )  # fmt: skip
+
+    def _written_in(self, request: CoderRequest) -> Exchange | None:
+        """The exchange of this round whose answer the failed source is; None where it came from somebody else."""
+        for exchange in reversed(self._kept()):
+            question = exchange.question
+            mine = question.facts.get("plan") == request.plan.id or question.facts.get("step") == "single"
+            if not (mine and question.messages and question.facts.get("round") == str(request.round or "")):
+                continue
+            if (exchange.reply.made or answers.whole_file(exchange.reply.text)) == request.source:
+                return exchange
+        return None
+
+    def _writer(self, _request: CoderRequest) -> dict[str, str]:
+        """Who of several takes the coder's place, as a fact of the question."""
+        return {}
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        facts = _facts("review candidate" if request.source else "review plan", request) | {
+            "plan": request.plan.id,
+            "title": request.plan.title,
+            "source": digest(request.source or request.base),
+            "round": str(request.round),
+        }
+        prompt = self._render(
+            "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
+            source=request.source, attempts=request.attempts[-MOST_ATTEMPTS:],
+        )  # fmt: skip
+        try:
+            return self._converse("reviewer", prompt, facts, answers.review, answers.ReviewDraft)
+        except Unusable as unusable:
+            self._say("no answer", f"{unusable}; {request.plan.title!r} goes on unreviewed")
+            return Review(agrees=True)
 
     def _already_written(self, request: CoderRequest) -> str:
         """The code that came with the single agent's plan; after a kill it is read from the transcript again."""
@@ -270,9 +336,10 @@ class ModelPolicy(ABC):
     def _kept(self) -> tuple[Exchange, ...]:
         """The exchanges of this run so far."""
 
-    def _render(self, name: str, request: Any, **facts: Any) -> tuple[Message, Message]:
-        facts = {"rewrites": self.rewrites or {}, **facts}
-        return render("single" if self.agents == "single" else name, request.spec, request.device, **facts)
+    def _render(self, name: str, request: Any, *, own: bool = False, **facts: Any) -> tuple[Message, Message]:
+        """`own`: the single agent has this prompt in common with the four."""
+        facts = {"rewrites": self.rewrites or {}, "agents": self.agents, **facts}
+        return render("single" if self.agents == "single" and not own else name, request.spec, request.device, **facts)
 
 
 class ChatPolicy(ModelPolicy):
@@ -304,6 +371,7 @@ class ChatPolicy(ModelPolicy):
         agents: Agents = "four",
         rewrites: dict[str, str] | None = None,
         answer_tokens: dict[Role, int] | None = None,
+        effort: dict[Role, str] | None = None,
         retries: Retries | None = None,
         say: Say = silent,
     ) -> None:
@@ -319,6 +387,7 @@ class ChatPolicy(ModelPolicy):
         self._budget = Budget(limits, {**(spent or {}), **ledger}, say)
         self._fallback = fallback
         self._answer_tokens = ANSWER_TOKENS | (answer_tokens or {})
+        self._effort = effort or {}
         self._said: set[str] = set()
 
     def usage(self) -> dict[Role, Usage]:
@@ -339,6 +408,21 @@ class ChatPolicy(ModelPolicy):
 
     def coder(self, request: CoderRequest) -> CoderAnswer:
         return self._or_fallback(super().coder, request)
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        return self._or_fallback(super().reviewer, request)
+
+    def _writer(self, request: CoderRequest) -> dict[str, str]:
+        """`--model-coder A,B`: every PLATEAU rounds without gain the next one; after a gain the first again."""
+        models = [name.strip() for name in self.models.get("coder", "").split(",")]
+        if len(models) == 1:
+            return {}
+        model = models[request.stale_rounds // PLATEAU % len(models)]
+        if request.stale_rounds >= PLATEAU:
+            self._once_said(
+                "coder", f"{request.stale_rounds} rounds without gain: {model} writes in round {request.round}"
+            )
+        return {"model": model}
 
     def _or_fallback(self, method: Callable[[Any], Answer], request: Any) -> Answer:
         try:
@@ -361,7 +445,7 @@ class ChatPolicy(ModelPolicy):
         return self.transcript.exchanges()
 
     def _rejected(self, question: Question, reply: Reply) -> None:
-        self._connection.lower(self.models[question.role], reply.rung)
+        self._connection.lower(question.facts.get("model") or self.models[question.role], reply.rung)
 
     def _reply(self, question: Question, schema: dict[str, Any] | None, problem: str) -> Reply:
         scrub = self._connection.scrub
@@ -369,7 +453,7 @@ class ChatPolicy(ModelPolicy):
         question = question.model_copy(update={"messages": said})
         if question.role not in self.models:
             raise ValueError(f"no model is named for the {question.role}")
-        model = self.models[question.role]
+        model = question.facts.get("model") or self.models[question.role]
         key = question.key(model)
         kept = self.transcript.find(key)
         if kept is not None:
@@ -383,15 +467,16 @@ class ChatPolicy(ModelPolicy):
             )
         sent_bytes = sum(len(message.content.encode()) for message in said) + len(json.dumps(schema or ""))
         most_tokens = SINGLE_TOKENS if self.agents == "single" and question.role == "planner" else 0
-        most_tokens = max(most_tokens, self._answer_tokens[question.role])
+        most_tokens = max(most_tokens, self._answer_tokens[question.role]) * question.times
         began = time.monotonic()
         with self._budget.call(question.role, estimated_tokens(sent_bytes), most_tokens, price) as call:
-            reply = self._connection.ask(model, said, schema, most_tokens)
+            reply = self._connection.ask(model, said, schema, most_tokens, effort=self._effort.get(question.role, ""))
             money = None if price is None else price.usd(reply.tokens_in, reply.tokens_out)
             call.usage = Usage(calls=1, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, money_usd=money)
             if reply.estimated:
                 self._once_said("usage", f"{model}'s server reports no usage: tokens are estimated from the bytes")
-            reply = reply.model_copy(update={"text": scrub(reply.text)})
+            text = scrub(reply.text)
+            reply = reply.model_copy(update={"text": text, "made": answers.edits_made(text, question.base)})
             self.transcript.append(
                 Exchange(
                     key=key,
@@ -408,6 +493,14 @@ class ChatPolicy(ModelPolicy):
 
 def _larger(one: Usage, other: Usage | None) -> Usage:
     return one if other is None or one.tokens_in + one.tokens_out >= other.tokens_in + other.tokens_out else other
+
+
+def _quoted(text: str) -> str:
+    """An answer as it goes back into its conversation: without what it thought before, whole where it fits."""
+    text = without_thinking(text)
+    if len(text) > QUOTED_CHARS:
+        text = f"{text[: QUOTED_CHARS // 2]}\n[... left out ...]\n{text[-QUOTED_CHARS // 2 :]}"
+    return text or "(nothing)"
 
 
 def _sentence(text: str) -> str:
@@ -433,7 +526,9 @@ def _planner_facts(step: str, request: PlannerRequest) -> dict[str, str]:
     }
 
 
-MOST_ATTEMPTS = 12
+MOST_ATTEMPTS = 24
+FORGOTTEN = 12
+"""Attempts are left out so many at a time: a list that loses its first line each round is a new one to a server's cache."""
 MOST_OTHERS = 2
 
 
@@ -453,8 +548,20 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
         "timings": request.timings,
         "incumbent": request.incumbent,
         "source": request.source,
-        "attempts": request.attempts[-MOST_ATTEMPTS:],
-        "earlier": max(0, len(request.attempts) - MOST_ATTEMPTS),
         "others": others[:MOST_OTHERS],
         "round": request.round,
+        **_history(request.attempts),
+        "memory": _fitting(request),
+        "objections": request.objections,
     }
+
+
+def _fitting(request: PlannerRequest | CoderRequest) -> tuple[Lesson, ...]:
+    return fitting(request.memory, request.spec.name, request.device.architecture, request.finding.bound)
+
+
+def _history(attempts: tuple[Attempt, ...]) -> dict[str, Any]:
+    """The last attempts, and how many are left out."""
+    over = max(0, len(attempts) - MOST_ATTEMPTS)
+    earlier = -(-over // FORGOTTEN) * FORGOTTEN
+    return {"attempts": attempts[earlier:], "earlier": earlier}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from pydantic import Field, SecretStr
 from kernels.spec import Frozen
 from nodes.policies.transcript import Finish, Message, Reply, Rung
 from nodes.policies.trim import printable
+from nodes.policies.wire import Expired, NotStreamed, Page, Request
 from nodes.roles import PolicyPaused
 from nodes.spans import span
 
@@ -44,6 +46,23 @@ _SHAPE_WORDS = (
 )  # fmt: skip
 
 
+Part = Literal["usage", "stream", "effort", "limit"]
+"""What a server may not know of a request: the usage at a stream's end, streams, an effort, the new name of the token limit."""
+_PARTS: dict[Part, re.Pattern[str]] = {
+    "usage": re.compile(r"stream_options|include_usage"),
+    "stream": re.compile(r"\bstream(?:s|ed|ing)?\b"),
+    "effort": re.compile(r"reasoning|effort"),
+    "limit": re.compile(r"max_completion_tokens"),
+}
+_MOST_TOKENS = re.compile(r"(?:at most|maximum(?: value)?(?: is| of|:)?|less than or equal to|<=) *(\d{3,7})")
+_PARTS_SAID: dict[Part, str] = {
+    "usage": "reports no usage of streams",
+    "stream": "does not stream: it is waited for without a sign of life",
+    "effort": "knows no effort: it is asked without",
+    "limit": "knows the limit of tokens by its old name only",
+}
+
+
 class Retries(Frozen):
     """How long a service that is down or busy is waited for. All times in seconds."""
 
@@ -55,19 +74,30 @@ class Retries(Frozen):
     """Waits and failed attempts together; a server that asks to wait for longer pauses the run at once."""
     timeout_s: float = Field(default=600.0, gt=0)
     """For the server's next byte; a reasoning model may think for minutes before it."""
+    answer_s: float = Field(default=3600.0, gt=0)
+    """For one whole answer, however steadily it comes."""
 
 
 class _Trouble(Exception):
     """One attempt failed. `sentence` is for the user; `again` says whether waiting may help.
 
-    `shape`: the server does not know this way of asking for structure. `limit`: nor the name of the token limit.
+    `shape`: the server does not know this way of asking for structure. `without`: what else of the request it refuses.
+    `most_tokens`: the answer's limit that it names where ours is above it.
     """
 
     def __init__(
-        self, sentence: str, *, again: bool, after_s: float | None = None, shape: bool = False, limit: bool = False
+        self,
+        sentence: str,
+        *,
+        again: bool,
+        after_s: float | None = None,
+        shape: bool = False,
+        without: Part | None = None,
+        most_tokens: int | None = None,
     ) -> None:
         super().__init__(sentence)
-        self.sentence, self.again, self.after_s, self.shape, self.limit = sentence, again, after_s, shape, limit
+        self.sentence, self.again, self.after_s, self.shape = sentence, again, after_s, shape
+        self.without, self.most_tokens = without, most_tokens
 
 
 class Connection:
@@ -89,10 +119,11 @@ class Connection:
         self.retries = retries
         self._key = api_key
         self._say = say
-        self._clients: dict[tuple[str, int, bool], ChatOpenAI] = {}
         self._rungs: dict[str, int] = {}
-        self._old_limit = False
-        """The server knows `max_tokens` only, the name before `max_completion_tokens`."""
+        self._without: set[Part] = set()
+        """What the server has refused of a request."""
+        self._most_tokens: dict[str, int] = {}
+        """Of a model's answer, as the server named it."""
         self._answered = False
         """It has answered before, so its address is right."""
         self._lock = threading.Lock()
@@ -102,26 +133,35 @@ class Connection:
         key = self._key.get_secret_value()
         return text.replace(key, "[key]") if len(key) >= 8 else text
 
-    def ask(self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int) -> Reply:
+    def ask(
+        self,
+        model: str,
+        messages: tuple[Message, ...],
+        schema: dict[str, Any] | None,
+        most_tokens: int,
+        effort: str = "",
+    ) -> Reply:
         """One answer of that model. Raises PolicyPaused, one sentence without the key, where none can be had now."""
         facts = {"gen_ai__operation__name": "chat", "gen_ai__request__model": model, "server__address": self.host}
         with span(f"chat {model}", **facts) as spent:
-            reply = self._ask(model, messages, schema, most_tokens)
+            reply = self._ask(model, messages, schema, most_tokens, effort)
             spent["gen_ai__usage__input_tokens"] = reply.tokens_in
             spent["gen_ai__usage__output_tokens"] = reply.tokens_out
         return reply
 
-    def _ask(self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int) -> Reply:
+    def _ask(
+        self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int, effort: str
+    ) -> Reply:
         with self._lock:
             rung = self._rungs.get(model, 0) if schema else RUNGS.index("text")
         while True:
             try:
-                reply = self._patiently(model, messages, schema, RUNGS[rung], most_tokens)
+                reply = self._patiently(model, messages, schema, RUNGS[rung], most_tokens, effort)
                 break
             except _Trouble as trouble:
                 sentence = ""
-                if trouble.limit and not self._old_limit:
-                    self._old_limit = True
+                if self._can_do_without(trouble, model, most_tokens):
+                    pass
                 elif trouble.shape and schema and rung + 1 < len(RUNGS):
                     rung += 1
                 else:
@@ -141,13 +181,19 @@ class Connection:
             self._rungs[model] = max(self._rungs.get(model, 0), min(RUNGS.index(rung) + 1, len(RUNGS) - 1))
 
     def _patiently(
-        self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, rung: Rung, most_tokens: int
+        self,
+        model: str,
+        messages: tuple[Message, ...],
+        schema: dict[str, Any] | None,
+        rung: Rung,
+        most_tokens: int,
+        effort: str,
     ) -> Reply:
         began, attempt = time.monotonic(), 1
         self._say("asking", f"{model} at {self.host}")
         while True:
             try:
-                return self._once(model, messages, schema, rung, most_tokens)
+                return self._once(model, messages, schema, rung, most_tokens, effort)
             except _Trouble as trouble:
                 if not trouble.again:
                     raise
@@ -165,39 +211,54 @@ class Connection:
             time.sleep(wait)
             attempt += 1
 
-    def _client(self, model: str, most_tokens: int) -> ChatOpenAI:
-        import openai  # 0.9 s to import with the next: only where a model is really asked
-        from langchain_openai import ChatOpenAI
-
-        old = self._old_limit
+    def _can_do_without(self, trouble: _Trouble, model: str, most_tokens: int) -> bool:
+        """Whether the same request may go through without what the server refuses; it is left out from now on."""
         with self._lock:
-            client = self._clients.get((model, most_tokens, old))
-            if client is None:
-                client = ChatOpenAI(
-                    model=model,
-                    base_url=self.base_url,
-                    api_key=self._key,
-                    # By itself it switches for some model names, which compatible servers may not serve.
-                    use_responses_api=self.interface == "responses",
-                    max_completion_tokens=None if old else most_tokens,
-                    extra_body={"max_tokens": most_tokens} if old else None,
-                    timeout=openai.Timeout(self.retries.timeout_s, connect=min(10.0, self.retries.timeout_s)),
-                    max_retries=0,
-                )
-                self._clients[model, most_tokens, old] = client
-            return client
+            if trouble.most_tokens is not None and trouble.most_tokens < self._most_tokens.get(model, most_tokens):
+                self._most_tokens[model] = trouble.most_tokens
+                return True
+            if trouble.without is None or trouble.without in self._without:
+                return False
+            self._without.add(trouble.without)
+        self._say("server", f"{self.host} {_PARTS_SAID[trouble.without]}")
+        return True
+
+    def _client(self, request: Request, model: str, most_tokens: int, effort: str) -> ChatOpenAI:
+        without, limit = frozenset(self._without), min(most_tokens, self._most_tokens.get(model, most_tokens))
+        return request.client(
+            model=model,
+            base_url=self.base_url,
+            api_key=self._key,
+            # By itself it switches for some model names, which compatible servers may not serve.
+            use_responses_api=self.interface == "responses",
+            max_completion_tokens=None if "limit" in without else limit,
+            extra_body={"max_tokens": limit} if "limit" in without else None,
+            reasoning_effort=None if "effort" in without else effort or None,
+            streaming="stream" not in without,
+            stream_usage="stream" not in without and "usage" not in without and self.interface == "chat",
+        )
 
     def _once(
-        self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, rung: Rung, most_tokens: int
+        self,
+        model: str,
+        messages: tuple[Message, ...],
+        schema: dict[str, Any] | None,
+        rung: Rung,
+        most_tokens: int,
+        effort: str,
     ) -> Reply:
         import openai
 
-        client = self._client(model, most_tokens)
+        request = Request(timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s)
+        client = self._client(request, model, most_tokens, effort)
         asked: Any = client
         conversation = [(message.role, message.content) for message in messages]
         if schema and rung == "json_schema":
-            form = {"name": schema["title"], "schema": schema["schema"], "strict": True}
-            asked = client.bind(response_format={"type": "json_schema", "json_schema": form})
+            named = {"name": schema["title"], "schema": schema["schema"], "strict": True}
+            form = {"response_format": {"type": "json_schema", "json_schema": named}}
+            # Past the client's own reading of it, which raises where an answer is cut off or is no JSON.
+            plain = self.interface == "chat"
+            asked = client.bind(extra_body={**(client.extra_body or {}), **form}) if plain else client.bind(**form)
         elif schema and rung == "function_calling":
             function = {"name": schema["title"], "description": "Gives the answer.", "parameters": schema["schema"]}
             asked = client.bind_tools([{"type": "function", "function": function}], tool_choice=schema["title"])
@@ -205,19 +266,22 @@ class Connection:
             conversation[-1] = (conversation[-1][0], conversation[-1][1] + in_words(schema))
         sent_bytes = sum(len(content.encode()) for _, content in conversation)
         try:
-            answer = asked.invoke(conversation)
-        except (openai.LengthFinishReasonError, openai.ContentFilterFinishReasonError) as error:
-            finish: Finish = "length" if isinstance(error, openai.LengthFinishReasonError) else "filtered"
-            return _cut(error, finish, rung, sent_bytes)
+            answer = request.answer(asked, conversation, streams=client.streaming)
         except openai.APIError as error:
+            status = getattr(error, "status_code", 500)
+            if request.got_page and status < 500 and status not in {401, 403, 407, 408, 429}:
+                raise self._page() from None
             raise self._trouble(error, model) from None
-        except AttributeError:  # a 200 with a page or plain text, which the client gives as it is
-            page = f"the model server at {self.host} sent a page or text instead of an answer"
-            if self._answered:  # a proxy's, while the server is away
-                raise _Trouble(page, again=True) from None
+        except Page:
+            raise self._page() from None
+        except Expired:
             raise _Trouble(
-                f"{page}: check OPENAI_BASE_URL, now {self.base_url} (it often ends in /v1), then resume", again=False
+                f"the model server at {self.host} did not finish its answer within {self.retries.answer_s:g} s",
+                again=True,
             ) from None
+        except NotStreamed:
+            said = f"the model server at {self.host} sent something that is no stream of an answer"
+            raise _Trouble(said, again=False, without="stream") from None
         except (ValueError, KeyError, TypeError, IndexError) as error:
             # A 200 whose body is no completion: an error object, no choices.
             said = printable(str(error))[:160]
@@ -226,6 +290,15 @@ class Connection:
             ) from None
         self._answered = True
         return _read(answer, rung, sent_bytes)
+
+    def _page(self) -> _Trouble:
+        """A page where an answer should be: the address is wrong, or a proxy stands in for a server that has answered."""
+        page = f"the model server at {self.host} sent a page or text instead of an answer"
+        if self._answered:
+            return _Trouble(page, again=True)
+        return _Trouble(
+            f"{page}: check OPENAI_BASE_URL, now {self.base_url} (it often ends in /v1), then resume", again=False
+        )
 
     def _trouble(self, error: Any, model: str) -> _Trouble:
         """The sentence for an error of the client, and whether waiting may help."""
@@ -259,8 +332,15 @@ class Connection:
             shape = status == 501
             return _Trouble(f"{host} failed (HTTP {status})", again=not shape, after_s=_retry_after(error), shape=shape)
         shape = status in {400, 422} and any(word in body for word in _SHAPE_WORDS)
-        limit = status in {400, 422} and "max_completion_tokens" in body and self.interface == "chat"
-        return _Trouble(f"{host} refused the request (HTTP {status}){said}", again=False, shape=shape, limit=limit)
+        without = next((part for part, words in _PARTS.items() if words.search(body)), None)
+        most = _MOST_TOKENS.search(body) if "token" in body else None
+        return _Trouble(
+            f"{host} refused the request (HTTP {status}){said}",
+            again=False,
+            shape=shape,
+            without=without if status in {400, 422} else None,
+            most_tokens=int(most[1]) if most else None,
+        )
 
 
 def in_words(schema: dict[str, Any]) -> str:
@@ -309,27 +389,19 @@ def _read(answer: AIMessage, rung: Rung, sent_bytes: int) -> Reply:
     elif ending == "content_filter":
         finish = "filtered"
     usage = answer.usage_metadata
+    cached = (usage.get("input_token_details") or {}).get("cache_read") or 0 if usage else 0
     if usage:
         counts = (max(usage["input_tokens"], 0), max(usage["output_tokens"], 0))
     else:
         counts = (estimated_tokens(sent_bytes), estimated_tokens(len(text.encode(errors="replace"))))
     return Reply(
-        text=_kept(text), finish=finish, rung=rung, tokens_in=counts[0], tokens_out=counts[1], estimated=not usage
-    )
-
-
-def _cut(error: Any, finish: Finish, rung: Rung, sent_bytes: int) -> Reply:
-    """The client raises where a structured answer was cut off or withheld; it was paid for all the same."""
-    completion = getattr(error, "completion", None)
-    usage = getattr(completion, "usage", None)
-    text = (completion.choices[0].message.content or "") if completion is not None and completion.choices else ""
-    return Reply(
         text=_kept(text),
         finish=finish,
         rung=rung,
-        tokens_in=usage.prompt_tokens if usage else estimated_tokens(sent_bytes),
-        tokens_out=usage.completion_tokens if usage else estimated_tokens(len(text.encode(errors="replace"))),
-        estimated=usage is None,
+        tokens_in=counts[0],
+        tokens_out=counts[1],
+        estimated=not usage,
+        tokens_cached=max(cached, 0),
     )
 
 

@@ -1,19 +1,24 @@
 """Prompts from files: nodes/prompts/<role>.md, Jinja2 with two blocks, `system` and `user`; an undefined variable is
-an error. The system half stays the same over a run, so that servers which cache prompt prefixes do."""
+an error. The system half is the same for every role over a whole run, and a user half begins with what its role is told every
+time, so that servers which keep the prefixes of prompts can do so."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from harness import comparison
+from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
+from nodes.knowledge import known
+from nodes.lesson import Lesson
 from nodes.policies.transcript import Message
 from nodes.policies.trim import printable, trimmed
 from nodes.rewrites import catalog
@@ -23,6 +28,15 @@ SHORT = 12
 """Hex digits of a source's hash that a prompt shows, and that an answer may name it by."""
 SOURCE_CHARS = 60_000
 DIFF_LINES = 60
+LESSON_GAINS = 6
+READINGS_CHARS = 600
+"""Of one probe."""
+HEADERS = (
+    "<cuda_runtime.h>", "<cuda_fp16.h>", "<cuda_bf16.h>", "<cuda_fp8.h>", "<mma.h>", "<cooperative_groups.h>",
+    "<cooperative_groups/reduce.h>", "<cooperative_groups/memcpy_async.h>", "<cuda/barrier>", "<cuda/pipeline>", "<cuda/ptx>",
+    "<cuda.h>",
+)  # fmt: skip
+"""Of the toolkit, those that a candidate may want; <cuda.h> for types only: nothing is linked but the runtime."""
 
 _C_TYPES: dict[Device, dict[str, str]] = {
     "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16", "float8_e4m3fn": "__nv_fp8_e4m3"},
@@ -76,24 +90,97 @@ def difference(old: str, new: str) -> str:
     return "\n".join(lines[:DIFF_LINES] + more)
 
 
-def timing_table(timings: Iterable[Timing]) -> str:
-    """One line a timing: `label | cache | time us | light us | percent of light | x baseline [low, high] | says`."""
-    rows = ["workload | cache | time_us | light_us | percent of light | x baseline [low, high] | comparison"]
-    for timing in timings:
-        light = "-" if timing.light_us is None else f"{timing.light_us:.2f}"
+def timing_table(timings: Sequence[Timing]) -> str:
+    """One line a timing, by number; the rates are of the bytes and operations that the spec counts."""
+    computes = any(timing.flops for timing in timings)
+    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "bound"] if computes else [])]
+    rows = [
+        "number | workload | cache | time_us | light_us | percent of light | x baseline [low, high] | comparison | "
+        + " | ".join(rates)
+    ]
+    for number, timing in enumerate(timings, start=1):
+        light = "-" if timing.bound_us is None else f"{timing.bound_us:.2f}"
         share = "-" if timing.light_fraction is None else f"{100 * timing.light_fraction:.0f} %"
         speedup = timing.speedup
+        moved, flops = timing.moved_bytes, timing.flops
+        rate = [f"{moved / timing.time_us / 1e3:.1f}" if moved else "-"]
+        if computes:
+            rate.append(f"{flops / timing.time_us / 1e3:.1f}" if flops else "-")
+            rate.append(f"{flops / moved:.2f}" if flops and moved else "-")
+            rate.append("compute" if (timing.compute_us or 0) > (timing.light_us or 0) else "memory")
         rows.append(
-            f"{timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {light} | {share} | "
-            f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison}"
+            f"{number} | {timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {light} | {share} | "
+            f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison} | {' | '.join(rate)}"
         )
     return "\n".join(rows)
+
+
+def readings(probes: dict[str, dict[str, str]]) -> str:
+    """What probes read, a line each; those that say nothing here are left out."""
+    lines = []
+    for name, found in probes.items():
+        said = ", ".join(f"{key} {value}" for key, value in found.items())
+        if said and "unavailable" not in found:
+            lines.append(f"{name}: {said[:READINGS_CHARS]}")
+    return "\n".join(lines)
+
+
+def device_lines(device: DeviceFacts) -> list[str]:
+    """What is known of the device beside its name, its units and its bandwidth, in sentences."""
+
+    def kib(size: int | None, what: str) -> str:
+        return f"{size / 1024:g} KiB {what}" if size else ""
+
+    if device.device == "cuda":
+        parts = [
+            kib(device.shared_bytes, "of shared memory"), kib(device.shared_block_bytes, "of it for one block at most"),
+            f"{device.registers} 32-bit registers" if device.registers else "",
+            f"{device.threads} threads" if device.threads else "",
+        ]  # fmt: skip
+        lead, caches = "A multiprocessor has", kib(device.l2_bytes, "L2")
+    else:
+        width = f"vector registers of {device.vector_bytes} bytes" if device.vector_bytes else ""
+        parts = [kib(device.l1_bytes, "L1 for data"), kib(device.l2_bytes, "L2"), width]
+        lead, caches = "A core has", ""
+    known = [part for part in parts if part]
+    lines = [f"{lead} {', '.join(known)}."] if known else []
+    more = [caches, f"clocks of at most {device.clock_mhz} MHz" if device.clock_mhz else ""]
+    if any(more):
+        lines.append(f"The device has {', '.join(part for part in more if part)}.")
+    if device.instructions:
+        lines.append(f"Instructions: {', '.join(device.instructions)}.")
+    return lines
+
+
+def roof_lines(device: DeviceFacts) -> list[str]:
+    """What it reaches at most, as measured (harness/roofs.py)."""
+    found = [f"a large copy {device.bandwidth_gbps:.0f} GB/s (read plus write)"] if device.bandwidth_gbps else []
+    names = {"vector": "multiply-adds on vector units", "matrix": "a library's matrix product"}
+    for kind, name in names.items():
+        rates = [f"{roof.dtype} {roof.gflops:.0f}" for roof in device.compute if roof.kind == kind]
+        found += [f"{name} in GFLOP/s: {', '.join(rates)}"] if rates else []
+    return found
 
 
 def explained(step: str) -> str:
     """A plan's step; where it is the name of a rewrite (the rules planned it), with what that rewrite should do."""
     rewrite = catalog().get(step)
     return f"{step}: {rewrite.EXPECTED}" if rewrite else step
+
+
+def lessons(found: Iterable[Lesson]) -> str:
+    """What earlier runs learned, one change a paragraph."""
+    said = []
+    for one in found:
+        came = f"{one.gain:.3f}x the source of then" if one.gain else str(one.outcome)
+        came += f", {one.speedup:.3f}x the baseline" if one.speedup else ""
+        words = [f"- {one.kernel} ({one.family}) on {one.device_name}, {one.architecture}, bound: {one.bound}"]
+        words.append(f"  change: {one.title}: {'; '.join(one.steps)}")
+        words.append(f"  {came}; {'kept' if one.kept else 'not kept'}{f': {one.reason}' if one.reason else ''}")
+        gains = [f"{gain.workload}, {gain.cache} {gain.median:.2f}x" for gain in one.gains[:LESSON_GAINS]]
+        words += [f"  by workload: {'; '.join(gains)}"] if gains else []
+        said += words
+    return "\n".join(said)
 
 
 _EMPTY_LINES = re.compile(r"\n{3,}")
@@ -115,8 +202,12 @@ def _environment() -> Environment:
         percent=lambda share: f"{100 * share:.0f} %",
         explained=explained,
         timing_table=timing_table,
+        lessons=lessons,
+        readings=readings,
+        device_lines=device_lines,
+        roof_lines=roof_lines,
     )
-    environment.globals["difference"] = difference
+    environment.globals |= {"difference": difference, "known": known}
     return environment
 
 
@@ -132,6 +223,11 @@ def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Me
         "language": "CUDA C++" if device.device == "cuda" else "C++",
         "prototypes": prototypes(spec, device.device),
         "workloads": spec.suite(device.device),  # never the held-out ones
+        "headers": HEADERS,
+        "build_flag": architecture_flag(device.architecture) if device.device == "cuda" else "",
+        "margin": comparison.MARGIN[device.device],
+        "confidence": comparison.CONFIDENCE,
+        "agents": "four",
         **facts,
     }
     written = ("".join(template.blocks[block](template.new_context(variables))) for block in ("system", "user"))

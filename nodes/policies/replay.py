@@ -22,8 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nodes.policies import answers
 from nodes.policies.answers import measured_finding
 from nodes.policies.chat import ModelPolicy, silent
+from nodes.policies.replies import as_file
 from nodes.policies.transcript import Exchange, Question, Reply, Transcript, TranscriptDamaged
 from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Role, Usage
 
@@ -93,8 +95,10 @@ class ReplayPolicy(ModelPolicy):
                 if found is None:
                     raise ReplayMismatch(self._why(question, problem))
                 self._used.add(found.key)
+                made = answers.edits_made(found.reply.text, question.base) or found.reply.made
                 copy = found.model_copy(
                     update={
+                        "reply": found.reply.model_copy(update={"made": made}),
                         "key": question.key("replay:" + found.model),
                         "question": question,
                         "usage": Usage(),
@@ -104,7 +108,16 @@ class ReplayPolicy(ModelPolicy):
                 if self._own is not None:
                     self._own.append(copy)
                 self._answered[name] = copy
-            return self._answered[name].reply
+            return self._fitted(question, self._answered[name].reply)
+
+    def _fitted(self, question: Question, reply: Reply) -> Reply:
+        """The answer; where its edits do not fit the source here, as after another search of open integers, their file."""
+        if not (question.base and reply.made) or answers.edits_made(reply.text, question.base):
+            return reply
+        self._say(
+            "replay", f"{_place(question)}: its edits do not fit the source here; the file that they made is taken"
+        )
+        return reply.model_copy(update={"text": as_file(reply.text, reply.made)})
 
     def _candidates_of(self, role: Role) -> list[Exchange]:
         return [e for e in self._recorded if e.question.role == role]

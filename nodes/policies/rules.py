@@ -23,6 +23,7 @@ from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Device, Spec, Workload, expression
 from nodes import drafting
+from nodes.lesson import Lesson
 from nodes.policies import versions
 from nodes.rewrites import Facts, Rewrite, catalog
 from nodes.rewrites.multiversion import multiversion
@@ -38,6 +39,8 @@ from nodes.roles import (
     Plan,
     PlannerRequest,
     ProfilerRequest,
+    Review,
+    ReviewRequest,
     Role,
     TesterAnswer,
     TesterRequest,
@@ -47,6 +50,10 @@ from nodes.roles import (
 
 PRIOR_TRUST = 0.5
 """How far a rewrite's own SPEEDUP is believed against one measurement, which counts as 1."""
+MEMORY_TRUST = 0.5
+"""The same for what an earlier run measured on such a kernel; on the very kernel and device it counts as a measurement."""
+MOST_MEMORY = 2.0
+"""In measurements, however often something was remembered: what this run measures decides."""
 FAILURE_GAIN = 0.6
 """What a plan that did not pass counts as, so that plans with the same steps come later."""
 STRIKES = 2
@@ -55,6 +62,13 @@ AT_THE_LIMIT = 0.93
 """Share of the speed of light from which on there is nothing left to say but so."""
 SMALL_LIGHT_US = 3.0
 """Workloads whose bytes take less than this are over before a deeper memory pipeline would help."""
+EDITS: dict[Bound, str] = {
+    "memory": "more bytes in flight: 16-byte loads, two to four of them before the first use, and each byte moved once",
+    "latency": "a shorter chain: fewer barriers and dependent loads, more of the device at work on the small workloads",
+    "compute": "fewer operations, or faster units for them: tensor cores or vector instructions, nothing computed twice",
+    "launch": "fewer launches",
+}
+"""What the larger part of the lost time asks for."""
 RISKS: dict[Outcome, tuple[str, ...]] = {
     Outcome.INCORRECT: (
         "fast_math",
@@ -177,12 +191,17 @@ class RulesPolicy:
             summary=f"{_said(bound)}: {100 * fraction:.0f} % of the speed of light over {len(fractions)} timings",
             light_fraction=fraction,
             numbers=numbers,
+            edit=EDITS.get(bound, ""),
             slow_workloads=slow,
         )
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         search = _Search(_of_native(request) if request.spec.problem else request)
         return tuple(search.plan(proposal) for proposal in itertools.islice(search.ranked(), request.width))
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        """The rules have nothing against anything: what is wrong the checks find."""
+        return Review(agrees=True)
 
     def coder(self, request: CoderRequest) -> CoderAnswer:
         if request.spec.problem:
@@ -335,6 +354,7 @@ class _Search:
         tried = [a for a in request.attempts if a.plan.base and a.plan.version is None]
         self.root = tried[0].plan.base if tried and tried[0].plan.base in self.sources else request.incumbent
         self.tried = {(a.plan.base, a.plan.steps) for a in request.attempts}
+        self.tried |= {(objection.plan.base, objection.plan.steps) for objection in request.objections}
         self.known = {a.candidate for a in request.attempts if a.candidate}
         # What was tuned comes back with other numbers; the search has been over its structure already.
         self.known |= {self._structure(source) for source in self.sources.values()}
@@ -401,19 +421,24 @@ class _Search:
 
     @cached_property
     def gains(self) -> dict[str, float]:
-        """Logarithm of each step's speedup: the prior, corrected by what plans with the step measured (ridge regression)."""
+        """Logarithm of each step's speedup: what is known of it, corrected by what plans with the step measured."""
         prior = {step: self.prior(step) for step in self.steps}
-        gains = dict(prior)
-        rows = [(a.plan.steps, self._measured(a)) for a in self.request.attempts]
-        rows = [(tuple(s for s in steps if s in gains), gain) for steps, gain in rows]
-        for _ in range(60):  # coordinate descent; the problem is tiny and convex
-            for step in self.steps:
-                mine = [(steps, gain) for steps, gain in rows if step in steps]
-                if not mine:
-                    continue
-                residual = sum(gain - sum(gains[s] for s in steps if s != step) for steps, gain in mine)
-                gains[step] = (residual + PRIOR_TRUST * prior[step]) / (len(mine) + PRIOR_TRUST)
-        return gains
+        trust = dict.fromkeys(self.steps, PRIOR_TRUST)
+        remembered = [(lesson.steps, gain, weight) for lesson, gain, weight in self._remembered()]
+        for steps, _, weight in remembered:
+            for step in trust.keys() & set(steps):
+                trust[step] = min(PRIOR_TRUST + MOST_MEMORY, trust[step] + weight)
+        prior = _fitted(prior, dict.fromkeys(self.steps, PRIOR_TRUST), remembered)
+        return _fitted(prior, trust, [(a.plan.steps, self._measured(a), 1.0) for a in self.request.attempts])
+
+    def _remembered(self) -> Iterator[tuple[Lesson, float, float]]:
+        """(what an earlier run learned, the logarithm of the gain over what it started from, what that counts)."""
+        here = (self.request.spec.name, self.request.device.architecture)
+        for lesson in self.request.memory:
+            failed = lesson.outcome not in (Outcome.PASSED, "REFUSED")  # a person's no says nothing of its speed
+            if failed or lesson.over_base:
+                gain = FAILURE_GAIN if failed else lesson.over_base or 1.0
+                yield lesson, math.log(gain), 1.0 if (lesson.kernel, lesson.architecture) == here else MEMORY_TRUST
 
     def _measured(self, attempt: Attempt) -> float:
         """Logarithm of what the plan gained over its base."""
@@ -461,7 +486,13 @@ class _Search:
         return list(dict.fromkeys([self.root, self.request.incumbent, *passed[:3]]))
 
     def _lists(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Steps worth simulating, by base: the bundle, single steps, the bundle less or more one or two of them."""
+        """Steps worth simulating, by base: the bundle, single steps, the bundle less or more one or two of them.
+
+        And what led earlier runs to their best, in their order.
+        """
+        for lesson in self.request.memory:
+            if lesson.kept and lesson.path:
+                yield self.root, tuple(step for step in dict.fromkeys(lesson.path) if step in self.gains)
         every = tuple(step for step in self.steps if step not in self.alone)
         # What such a step made of a source, and did not make it better, is no place to go on from in the same way.
         came_to_nothing = {a.candidate for a in self.request.attempts if self.alone.intersection(a.plan.steps)}
@@ -553,6 +584,22 @@ class _Search:
         if name not in self.known:
             self.known.add(name)
             yield proposal
+
+
+def _fitted(
+    prior: dict[str, float], trust: dict[str, float], rows: list[tuple[tuple[str, ...], float, float]]
+) -> dict[str, float]:
+    """Each step's part in the gains that were measured of (steps, gain, weight), by ridge regression to the prior."""
+    gains = dict(prior)
+    known = [(tuple(step for step in steps if step in gains), gain, weight) for steps, gain, weight in rows]
+    for _ in range(60):  # coordinate descent; the problem is tiny and convex
+        for step in gains:
+            mine = [(steps, gain, weight) for steps, gain, weight in known if step in steps]
+            if not mine:
+                continue
+            residual = sum(weight * (gain - sum(gains[s] for s in steps if s != step)) for steps, gain, weight in mine)
+            gains[step] = (residual + trust[step] * prior[step]) / (sum(one[2] for one in mine) + trust[step])
+    return gains
 
 
 def _numbers(request: ProfilerRequest) -> dict[str, float]:

@@ -42,6 +42,10 @@ class Question(Frozen):
     """0, then 1, 2 where the answer before did not parse."""
     facts: dict[str, str] = Field(default_factory=dict)
     """What it is about, without anything measured: `step`, `kernel`, `device`, `round`, `plan`, `source` ..."""
+    base: str = Field(default="", exclude=True)
+    """The source that an answer's edits are made to."""
+    times: int = Field(default=1, exclude=True)
+    """By how much the role's limit of tokens is raised, where the answer before was cut off at it."""
 
     def key(self, model: str) -> str:
         said = [part for message in self.messages for part in (message.role, message.content)]
@@ -50,10 +54,14 @@ class Question(Frozen):
 
 class Reply(Frozen):
     text: str
+    made: str = ""
+    """The whole file that the answer's edits came to, which may be played back on another source."""
     finish: Finish = "stop"
     rung: Rung = "text"
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_cached: int = 0
+    """Of `tokens_in`, those that the server says it had kept from earlier requests."""
     estimated: bool = False
     """The server reported no usage; the token counts are an estimate from the bytes."""
 

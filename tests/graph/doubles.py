@@ -6,6 +6,7 @@
     incorrect         builds, is wrong
     held-out 0.8      speedup on held-out workloads (a number), or `fails`
     tune 64 128 256   an open integer; 128 adds 5 %
+    unclear           UNCLEAR, unless it is contested again; `unclear always` is so then too, `unclear fails` is wrong
 
 Every evaluation that is really made appends a line to `evaluations.log` beside the store, so that tests can count them
 over several processes.
@@ -31,7 +32,18 @@ from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes import roles
 from nodes.context import Context
-from nodes.roles import ROLES, CoderAnswer, CoderRequest, Finding, Plan, PlannerRequest, Role, Usage
+from nodes.roles import (
+    ROLES,
+    CoderAnswer,
+    CoderRequest,
+    Finding,
+    Plan,
+    PlannerRequest,
+    Review,
+    ReviewRequest,
+    Role,
+    Usage,
+)
 from nodes.state import Settings
 
 BASELINE = "speed 1.0\n"
@@ -99,6 +111,9 @@ class PaperEvaluator:
         lines = [line.partition(" ") for line in self.store.get(candidate).splitlines()]
         return {key: value for key, _, value in lines}
 
+    def measured_facts(self) -> DeviceFacts:
+        return FACTS
+
     def suite(self, *, held_out: bool = False) -> tuple[Workload, ...]:
         return SPEC.suite("cpu", held_out=held_out)
 
@@ -147,10 +162,20 @@ class PaperEvaluator:
         baseline: str,
         incumbent: str | None = None,
         held_out: bool = False,
+        contests: int = 1,
         again: bool = False,
     ) -> Verdict:
-        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}{'-again' if again else ''}"
-        return self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
+        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}{'-again' if contests > 1 else ''}"
+        what += "-once-more" if again else ""
+        measured = self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
+        unclear = self._read(verdict.candidate).get("unclear")
+        if unclear is None or held_out or (contests > 1 and unclear != "always"):
+            wrong = {"outcome": Outcome.INCORRECT, "reason": "wrong while it was timed", "timings": ()}
+            wrong |= {"suite": None, "suite_incumbent": None}
+            return measured.model_copy(update=wrong) if unclear == "fails" else measured
+        suites = {"suite": measured.suite, "suite_incumbent": measured.suite_incumbent}
+        noisy = {n: s.model_copy(update={"comparison": Comparison.UNCLEAR}) for n, s in suites.items() if s}
+        return measured.model_copy(update=noisy)
 
     def _measure(self, verdict: Verdict, incumbent: str | None, held_out: bool) -> Verdict:
         said = self._read(verdict.candidate)
@@ -210,7 +235,7 @@ class PaperEvaluator:
         """On a CPU nobody launches."""
         return verdict
 
-    def probes(self, build: Build) -> dict[str, dict[str, str]]:
+    def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
         return {"ptxas": {"unavailable": "made of paper"}}
 
     def close(self) -> None:
@@ -226,7 +251,14 @@ class Script:
     name = "script"
     PRICE = Usage(calls=1, tokens_in=100, tokens_out=10, money_usd=0.01)
 
-    def __init__(self, rounds: dict[int, list[str | list[str]]], tests: roles.TesterAnswer | None = None) -> None:
+    def __init__(
+        self,
+        rounds: dict[int, list[str | list[str]]],
+        tests: roles.TesterAnswer | None = None,
+        objections: dict[str, str] | None = None,
+    ) -> None:
+        self.objections = objections or {}
+        """Title of a plan -> what the reviewer has against it."""
         self.rounds, self.tests = rounds, tests or roles.TesterAnswer()
         self.asked: list[tuple[Role, BaseModel]] = []
         self.ledger: Path | None = None
@@ -277,6 +309,13 @@ class Script:
         written = self.rounds[request.round][int(request.plan.id.split("-")[0][1:])]
         source = written if isinstance(written, str) else written[min(request.repair, len(written) - 1)]
         return CoderAnswer(source=source, reason="" if source else "nothing comes to mind")
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        """Has something against what a line `objection <words>` of it says, and against a plan of that title."""
+        self._ask("reviewer", request)
+        said = dict(line.partition(" ")[::2] for line in request.source.splitlines()) if request.source else {}
+        reason = said.get("objection", "") if request.source else self.objections.get(request.plan.title, "")
+        return Review(agrees=not reason, reason=reason)
 
     def usage(self) -> dict[Role, Usage]:
         return dict(self._spent)

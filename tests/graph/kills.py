@@ -27,12 +27,12 @@ from nodes.state import Settings
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 
 # Round 1: a plan that has to be repaired twice, side by side with one that is tuned. Round 2: a wrong one, and one
-# with no source. Round 3: nothing faster. Round 4: the winner.
+# with no source. Round 3: what is UNCLEAR stays so. Round 4: what is UNCLEAR turns out to be the winner.
 SCRIPT: dict[int, list[Any]] = {
     1: [["compile error 1", "incorrect\nspeed 9", "speed 1.2"], "speed 1.3\ntune 64 128 256"],
     2: [["incorrect\nspeed 2", "incorrect\nspeed 3", "incorrect\nspeed 4"], ""],
-    3: ["speed 1.31", "speed 0.5"],
-    4: ["speed 2.0", "speed 1.9"],
+    3: ["speed 1.5\nunclear always", "speed 0.5"],
+    4: ["speed 2.0\nunclear", "speed 1.9"],
 }
 
 

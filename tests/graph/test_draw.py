@@ -32,16 +32,32 @@ SVG = "{http://www.w3.org/2000/svg}"
 ROUND = [
     "profiler",
     "planner",
+    "review_plans",
     "approve_plans",
     "coder",
+    "review_candidates",
     "approve_candidates",
     "compile",
     "verify",
     "tune",
     "measure",
     "select",
+    "contest",
 ]
-PATH = [START, "tester", "baseline", *ROUND, *ROUND[:6], *ROUND[3:7], "select", "profiler", "planner", "held_out", END]
+PATH = [
+    START,
+    "tester",
+    "baseline",
+    *ROUND,
+    *ROUND[:8],
+    *ROUND[4:9],
+    *ROUND[11:],
+    "profiler",
+    "planner",
+    "contest",
+    "held_out",
+    END,
+]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +100,7 @@ def test_agents_gates_and_people_look_different(real):
     )
     svg = draw(nodes, edges)
     # One more of each in the legend.
-    assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [6, 3]
+    assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [8, 3]
 
 
 def test_back_edges_are_drawn_apart(real):
@@ -96,7 +112,8 @@ def test_back_edges_are_drawn_apart(real):
         if "agent" in rect.get("class", "") and rect.get("width") == "168.0"
     )
     back = [path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("class") == "edge back"]
-    assert len(back) == 2 * 3 + 1  # stub and trunk of compile -> coder, verify -> coder, select -> profiler; the legend
+    # Stub and trunk of each review, of compile -> coder, verify -> coder and contest -> profiler; the legend.
+    assert len(back) == 2 * 5 + 1
     starts = [float(re.match(r"M([\d.]+)", d)[1]) for d in back[:-1]]
     assert all(x <= left for x in starts)
 

@@ -61,7 +61,7 @@ def test_plans_start_from_the_incumbent_and_see_every_attempt(tmp_path: Path) ->
 def test_agents_never_see_held_out_workloads(tmp_path: Path) -> None:
     script = Script({1: ["speed 1.3"]})
     run(tmp_path, script, rounds=1)
-    assert {role for role, _ in script.asked} == set(roles.ROLES) - {"drafter"}  # a kernel needs no draft
+    assert {role for role, _ in script.asked} == set(roles.ROLES) - {"drafter", "reviewer"}  # a kernel needs no draft
     for _, request in script.asked:
         assert not any(workload.held_out for workload in request.spec.workloads)
         assert "3000" not in request.model_dump_json()
@@ -115,6 +115,102 @@ def test_faster_on_the_whole_but_slower_on_one_workload_is_not_accepted(tmp_path
     assert rows(ending) == [(1, "PASSED", False)]
     assert ending.result.attempts[0].reason == "slower than the baseline on float32 n=4096, cold: 0.900x"
     assert not ending.result.improved
+
+
+def test_what_is_unclear_is_contested_again_beside_the_incumbent_before_the_next_plan(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3"], 2: ["speed 1.5\nunclear"], 3: ["speed 1.5"]})
+    ending = run(tmp_path, script)
+    assert rows(ending) == [(1, "PASSED", True), (2, "PASSED", True), (3, "PASSED", False)]
+    assert ending.result.attempts[1].reason == "FASTER with 3 times the samples"
+    third = [request for role, request in script.asked if role == "planner"][2]
+    assert third.source == "speed 1.5\nunclear" and ending.result.best_round == 2
+
+
+def test_what_is_unclear_is_contested_again_before_the_run_ends(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.3\nunclear"]}), rounds=1)
+    assert ending.result.improved and ending.result.stop_reason == "rounds"
+    assert ending.result.attempts[0].against_incumbent == "FASTER"
+
+
+def test_what_stays_unclear_is_asked_once_beside_each_incumbent(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.5\nunclear always"], 2: ["speed 1.0"], 3: ["speed 1.2"], 4: ["speed 1.1"]})
+    ending = run(tmp_path, script, rounds=4, patience=4)
+    assert rows(ending) == [(1, "PASSED", False), (2, "PASSED", False), (3, "PASSED", True), (4, "PASSED", False)]
+    assert ending.result.attempts[0].reason == (
+        "not clearly faster than the incumbent: UNCLEAR, with 3 times the samples"
+    )
+    did = (ending.run.folder / "evaluations.log").read_text().splitlines()
+    again = [line.split()[0] for line in did if "-again" in line]
+    assert again == ["measure-visible--again", f"measure-visible-{digest('speed 1.2')}-again"]
+
+
+def test_of_several_that_are_unclear_the_best_two_are_contested_again(tmp_path: Path) -> None:
+    """The second beside the incumbent that the first has become; what promises less than the margin is not worth it."""
+    plans = [f"speed {speed}\nunclear" for speed in (1.2, 1.4, 1.02, 1.3)]
+    ending = run(tmp_path, Script({1: plans}), rounds=1, width=4)
+    assert [row.accepted for row in ending.result.attempts] == [False, True, False, False]
+    did = (ending.run.folder / "evaluations.log").read_text().splitlines()
+    assert [line for line in did if "-again" in line] == [f"measure-visible--again {digest(plans[1])}"]
+
+
+def test_what_turns_out_wrong_when_it_is_contested_again_is_a_failure(tmp_path: Path) -> None:
+    ending = run(tmp_path, Script({1: ["speed 1.4\nunclear fails"]}), rounds=1)
+    row = ending.result.attempts[0]
+    assert row.outcome == "INCORRECT" and row.speedup is None and not ending.result.improved
+
+
+def asked(script: Script, role: str) -> list:
+    return [request for who, request in script.asked if who == role]
+
+
+def test_a_plan_is_coded_once_the_reviewer_agrees(tmp_path: Path) -> None:
+    """Of two plans one is objected to: only that one is planned again, with the reason."""
+
+    class Again(Script):
+        def planner(self, request):
+            plans = super().planner(request)
+            if not request.objections:
+                return plans
+            return tuple(roles.Plan(id="p1", title=f"better {i}", steps=("do it",)) for i in range(request.width))
+
+    script = Again({1: ["speed 1.3", "speed 1.5"]}, objections={"plan 1": "it was tried"})
+    ending = run(tmp_path, script, rounds=1, width=2, review=True)
+    second = asked(script, "planner")[1]
+    assert second.width == 1 and [(o.plan.title, o.reason) for o in second.objections] == [("plan 1", "it was tried")]
+    assert {(row.plan.title, row.accepted) for row in ending.result.attempts} == {("plan 0", False), ("better 0", True)}
+    reviewed = sorted((request.plan.title, bool(request.source)) for request in asked(script, "reviewer"))
+    assert reviewed == [("better 0", False), ("better 0", True), ("plan 0", False), ("plan 0", True), ("plan 1", False)]
+
+
+def test_what_is_objected_to_again_and_again_is_given_up(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3"], 2: ["speed 1.2"]}, objections={"plan 0": "no gain"})
+    ending = run(tmp_path, script, rounds=2, review=True)
+    assert [request.round for request in asked(script, "planner")] == [1, 1, 1, 2, 2, 2] and not asked(script, "coder")
+    assert {(row.outcome, row.reason) for row in ending.result.attempts} == {
+        ("NO_CANDIDATE", "the reviewer does not agree: no gain")
+    }
+
+
+def test_a_candidate_is_built_once_the_reviewer_agrees(tmp_path: Path) -> None:
+    script = Script({1: [["speed 9\nobjection it skips the tail", "speed 1.4"]]})
+    ending = run(tmp_path, script, rounds=1, review=True)
+    assert rows(ending) == [(1, "PASSED", True)] and ending.result.attempts[0].repairs == 1
+    assert asked(script, "coder")[1].failure == "The reviewer does not agree to it: it skips the tail"
+    assert digest("speed 9\nobjection it skips the tail") not in (ending.run.folder / "evaluations.log").read_text()
+
+
+def test_objections_to_candidates_count_as_repairs(tmp_path: Path) -> None:
+    sources = [f"speed {n}\nobjection wrong" for n in range(1, 5)]
+    ending = run(tmp_path, Script({1: [sources]}), rounds=1, repairs=2, review=True)
+    row = ending.result.attempts[0]
+    assert (row.outcome, row.repairs, row.reason) == ("NO_CANDIDATE", 2, "the reviewer does not agree: wrong")
+    log = (ending.run.folder / "evaluations.log").read_text()
+    assert not any(digest(source) in log for source in sources)
+
+
+def test_nobody_reviews_where_nobody_is_asked_to(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3\nobjection wrong"]}, objections={"plan 0": "no"})
+    assert run(tmp_path, script, rounds=1).result.improved and not asked(script, "reviewer")
 
 
 @pytest.mark.parametrize(("rounds", "patience", "stale"), [(8, 2, 2), (5, None, 3), (8, None, 4)])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from graph import checkpoints
+from graph import checkpoints, memory
 from graph.runs import RunError
 from graph.session import Door
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
@@ -142,3 +142,23 @@ def test_a_server_that_is_not_there_or_a_wrong_password_is_one_sentence_without_
                 kept_there("x", address), BASELINE, Silent(), nobody
             )
         assert "hunter2" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_runs_learn_is_kept_there_too(tmp_path: Path, url: str) -> None:
+    second = Script(ROUNDS)
+    for run_id, script in (("pupil-1", Script(ROUNDS)), ("pupil-2", second)):
+        door = Door(tmp_path / run_id, paper_context(script), url)
+        ended = door.start(kept_there(run_id, url, memory="on"), BASELINE, Silent(), nobody)
+        assert ended.state == "finished" and not [said for said in ended.result.notices if "memory" in said]
+        assert not (tmp_path / run_id / memory.FILE).exists()
+    assert {lesson.run_id for _, asked in second.asked for lesson in getattr(asked, "memory", ())} == {"pupil-1"}
+    with memory.store(tmp_path, url) as store:
+        memory.forget(store, memory.entries(store))
+        assert memory.entries(store) == []
+
+
+def test_a_memory_that_cannot_be_reached_there_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+    gone = "postgresql://someone:hunter2@127.0.0.1:1/nothing?connect_timeout=2"
+    with memory.opened(tmp_path, gone) as found:
+        assert found.search(("lessons",)) == [] and "hunter2" not in found.said and "\n" not in found.said
+        assert found.said.startswith("this run goes without memory: the memory in postgresql://someone@127.0.0.1:1")

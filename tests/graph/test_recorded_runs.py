@@ -132,7 +132,9 @@ def replayed(tmp_path: Path, name: str, rounds: int, dtypes: tuple[str, ...]) ->
 
 def path_of(front: Silent, rounds: int) -> list[str]:
     """The nodes of each round as one line, those that do nothing here left out."""
-    silent = {"tester", "baseline", "held_out", "approve_plans", "approve_candidates"}
+    silent = {
+        "tester", "baseline", "held_out", "review_plans", "approve_plans", "review_candidates", "approve_candidates", "contest",
+    }  # fmt: skip
     nodes = [name for kind, name in front.events if kind == "started" and name not in silent]
     lines = " ".join(nodes).split(" select")
     assert len(lines) == rounds + 1 and not lines[-1]

@@ -63,29 +63,38 @@ def test_nothing_is_repaired_once_the_budget_is_spent(found: list[Draft]) -> Non
 @given(st.one_of(st.none(), st.sampled_from(Stop)))
 def test_a_stop_leads_to_the_held_out_workloads(stop: Stop | None) -> None:
     at = state([]) if stop is None else state([], stop=stop)
-    assert routes.after_planner(at) == ("held_out" if stop else "approve_plans")
-    assert routes.after_select(at) == ("held_out" if stop else "profiler")
+    assert routes.after_planner(at) == ("contest" if stop else "review_plans")
+    assert routes.after_contest(at) == ("held_out" if stop else "profiler")
     expected = {None: "profiler", Stop.BASELINE: "__end__"}.get(stop, "held_out")
     assert routes.after_baseline(at) == expected
 
 
 def test_every_route_names_nodes_that_exist() -> None:
     names = {node.__name__ for node in NODES} | {"__end__"}
-    for name in ("after_baseline", "after_planner", "after_compile", "after_verify", "after_select"):
+    for name in (
+        "after_baseline",
+        "after_planner",
+        "after_review_plans",
+        "after_review_candidates",
+        "after_compile",
+        "after_verify",
+        "after_contest",
+    ):
         assert set(get_args(get_type_hints(getattr(routes, name))["return"])) <= names
 
 
 def test_node_names_are_a_storage_format() -> None:
     """Renaming a node strands every run that stands before it: do it only together with STATE_VERSION."""
     assert signature()["nodes"] == [
-        "approve_candidates", "approve_plans", "baseline", "coder", "compile", "drafter", "held_out", "measure", "planner",
-        "profiler", "select", "tester", "tune", "verify",
+        "approve_candidates", "approve_plans", "baseline", "coder", "compile", "contest", "drafter", "held_out", "measure", "planner",
+        "profiler", "review_candidates", "review_plans", "select", "tester", "tune", "verify",
     ]  # fmt: skip
     assert set(build().get_graph().nodes) == {*signature()["nodes"], "__start__", "__end__"}
 
 
 def test_each_node_is_in_the_file_that_design_md_gives_it() -> None:
     homes = {"approve_plans": "nodes.approve", "approve_candidates": "nodes.approve"}
+    homes |= {"review_plans": "nodes.reviewer", "review_candidates": "nodes.reviewer"}
     for node in NODES:
         assert node.__module__ == homes.get(node.__name__, f"nodes.{node.__name__}")
 

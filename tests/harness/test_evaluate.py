@@ -16,7 +16,7 @@ from harness.evaluate import Evaluator, MissingTool
 from harness.records import Build, Check, Comparison, Interval, Outcome, Timing
 from harness.search import measured_ratios
 from harness.store import Store, digest
-from harness.timing import SideFailure
+from harness.timing import PROTOCOLS, SideFailure
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -75,6 +75,21 @@ def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):
     assert measured.passed and measured.suite and measured.suite_incumbent
     assert all(t.against_incumbent for t in measured.timings)
     assert sum("timed calls" in check.name for check in measured.checks) == len(measured.timings)
+
+
+def test_several_contests_count_as_one_each_in_fresh_processes_and_are_kept_apart_from_one(
+    evaluator, source, monkeypatch
+):
+    baseline, other = judged(evaluator, source), judged(evaluator, source + "\n// another\n")
+    started, start = [], evaluator.pool.start
+    monkeypatch.setattr(evaluator.pool, "start", lambda build: started.append(build.candidate) or start(build))
+    twice = evaluator.measure(other, baseline=baseline.candidate, contests=2)
+    assert min(timed.samples for timed in twice.timings) >= 2 * PROTOCOLS["cpu"].blocks[0]
+    assert started.count(other.candidate) >= len(twice.timings)
+    monkeypatch.setattr(evaluator, "_time", lambda *_: pytest.fail("timed"))
+    assert evaluator.measure(other, baseline=baseline.candidate, contests=2) == twice
+    with pytest.raises(pytest.fail.Exception, match="timed"):
+        evaluator.measure(other, baseline=baseline.candidate)
 
 
 def test_the_incumbent_again_is_the_same(evaluator, source):

@@ -8,7 +8,8 @@ import pytest
 
 from kernels import importers, suites
 from kernels.catalog import KernelError
-from kernels.importers import kernelbench
+from kernels.importers import kernelbench, sol_execbench
+from tests.kernels.definitions import flashinfer, sol
 
 STARTER = suites.problems("starter")
 
@@ -17,7 +18,7 @@ STARTER = suites.problems("starter")
 def test_an_importer_has_what_the_folder_promises(name: str):
     module = importers.get(name)
     assert module.__doc__
-    for part in ("takes", "title", "described", "spec"):
+    for part in ("takes", "title", "read"):
         assert callable(getattr(module, part)), part
 
 
@@ -29,6 +30,27 @@ def test_an_importer_takes_no_other_file(name: str, tmp_path: Path):
         path.write_text(text)
         assert not module.takes(path)
     assert not module.takes(tmp_path / "missing.py") and not module.takes(tmp_path)
+
+
+def test_no_file_is_of_two_formats_and_each_format_reads_its_own(tmp_path: Path):
+    own = {"kernelbench": STARTER[0], "flashinfer_bench": flashinfer(tmp_path), "sol_execbench": sol(tmp_path)}
+    assert set(own) == set(importers.names())
+    for name, path in own.items():
+        assert [other for other in importers.names() if importers.get(other).takes(path)] == [name]
+        problem = importers.get(name).read(path)
+        assert isinstance(problem.title, kernelbench.Title) and problem.title == importers.title(path)
+        assert path in problem.files and compile(problem.module, name, "exec")
+        for answer in (None, [], "x", {"unfit": "it is not"}, {"arguments": 1}):
+            with pytest.raises(KernelError, match="makes no sense|it is not") as caught:
+                problem.described(answer)
+            assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_folders_of_definitions_are_suites_too(tmp_path: Path):
+    path, other = flashinfer(tmp_path / "fib"), sol(tmp_path / "sol")
+    assert suites.problems(str(tmp_path / "fib")) == [path] and suites.problems(str(tmp_path / "sol")) == [other]
+    assert suites.problems(str(tmp_path / "sol" / "L1")) == [other]
+    assert sol_execbench.title(other).label == "gather_norm" and sol_execbench.title(other).level == 1
 
 
 def test_the_starter_suite_has_three_levels_of_known_problems():

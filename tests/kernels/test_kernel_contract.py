@@ -31,9 +31,9 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def sources(device: str, *, wrong: bool) -> list:
+def sources(device: str, *, wrong: bool, marks=()) -> list:
     return [
-        pytest.param(kernel, path, id=f"{kernel.spec.name}-{name}")
+        pytest.param(kernel, path, id=f"{kernel.spec.name}-{name}", marks=marks)
         for kernel in KERNELS
         for name, path in (kernel.wrong(device) if wrong else kernel.baselines(device)).items()
         if path.suffix != ".py"
@@ -178,7 +178,10 @@ def test_wrong_cpu_candidates_disagree_on_the_visible_suite(kernel, path, build)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize(("kernel", "path"), sources("cuda", wrong=False) + sources("cuda", wrong=True))
+@pytest.mark.parametrize(
+    ("kernel", "path"),
+    sources("cuda", wrong=False) + sources("cuda", wrong=True, marks=pytest.mark.slow),  # those also on a GPU
+)
 def test_cuda_sources_compile_without_a_warning(kernel, path, build):
     # To PTX only: a quarter of the time, and all that can go wrong in the source shows there.
     build(path, *NVCC, "-arch=sm_90", "-ptx", "-Werror", "all-warnings")
@@ -208,7 +211,9 @@ def documented(tmp_path_factory) -> Kernel:
     page = (catalog.FOLDER.parent / "docs" / "kernels.md").read_text()
     for block in page.split("```")[1::2]:
         _, first, _ = block.split("\n", 2)
-        (at / first.split()[-1]).write_text(block.partition("\n")[2])
+        name = first.split()[-1]
+        if Path(name).name == name and name.endswith((".py", ".cpp", ".cu")):  # not those about other people's formats
+            (at / name).write_text(block.partition("\n")[2])
     return catalog.load(str(at))
 
 

@@ -125,6 +125,7 @@ def test_a_source_of_a_run_takes_the_place_of_a_kernel(graph):
     assert torch.equal(Kernels("cpu").gather_mean(table, ids), table)
 
 
+@pytest.mark.slow
 def test_a_trial_says_which_side_was_faster(graph):
     # The swapped gather spins a while in every call: no machine is so busy that this is not seen.
     text = catalog.load("gather_mean").baselines("cpu")["baseline"].read_text()

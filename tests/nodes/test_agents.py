@@ -217,10 +217,11 @@ def test_one_distribution_that_is_refused_does_not_take_the_others_with_it(tmp_p
 def test_a_round_begins_with_the_profiler(tmp_path: Path) -> None:
     script = Script({})
     bench = Bench(tmp_path, script)
-    bench.state["stale_rounds"] = 1
+    bench.state["finding"] = bench.state["finding"].model_copy(update={"of": bench.state["incumbent"].candidate})
     assert profiler(bench.state, bench.runtime) == {"round": 2, "drafts": []} and not script.asked
-    bench.state["stale_rounds"] = 0
+    bench.state["finding"] = bench.state["finding"].model_copy(update={"of": "another"})
     finding = profiler(bench.state, bench.runtime)["finding"]
+    assert finding.of == bench.state["incumbent"].candidate
     assert finding.summary == "2 timings"
     assert script.asked[0][1].probes == finding.probes == {"ptxas": {"unavailable": "made of paper"}}
 

@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from harness.report.html import render
+from harness.report.html import Picture, render
 from harness.report.result import Result
 from tests.harness.report.example import BASELINE, BEST, RESULT, SOURCES, TRANSCRIPT
 from tests.harness.report.hostile import HOSTILE_SOURCE, HOSTILE_TRANSCRIPT, PAYLOAD, dangerous, hostile_result
@@ -164,5 +164,10 @@ def test_an_attempt_is_held_against_the_one_before_it_too():
 
 
 def test_pictures_come_in_as_images_where_nothing_runs():
-    html = render(RESULT, SOURCES, roof_svgs=(f"<svg>{PAYLOAD}</svg>", "<svg/>"), histograms=[f"<svg>{PAYLOAD}</svg>"])
+    html = render(
+        RESULT,
+        SOURCES,
+        roofs=[Picture(PAYLOAD, PAYLOAD, f"<svg>{PAYLOAD}</svg>", "<svg/>")],
+        histograms=[f"<svg>{PAYLOAD}</svg>"],
+    )
     assert html.count('src="data:image/svg+xml;base64,') == 3 and not dangerous(html)

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.records import Interval
-from harness.report import plot
+from harness.records import DeviceFacts, Interval, Roof
+from harness.report import plot, roofline
 from tests.harness.report.hostile import PAYLOAD, dangerous
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,12 +44,36 @@ def test_a_histogram_counts_every_sample() -> None:
 
 
 def test_the_roof_holds_files_and_bounds() -> None:
-    points = [plot.Point(1 << n, 2.0 * n, PAYLOAD) for n in range(10, 20)]
+    points = [plot.Point(1 << n, 2.0 * n, PAYLOAD, 3 << n) for n in range(10, 20)]
     for width in (380, 860):
         files = [("base", "base", points), ("best", "best", points[:3]), (PAYLOAD, "ink", points[:1])]
         page = drawn(plot.roof(files, points, 4000.0, PAYLOAD, width))
         assert len(list(page.iter(f"{SVG}circle"))) == 14
         assert all(0 <= float(one.get("cx")) <= width for one in page.iter(f"{SVG}circle"))
+
+
+def test_a_roofline_has_both_roofs_and_every_file_below_them() -> None:
+    facts = DeviceFacts(
+        device="cuda", name="", architecture="sm_90", units=1, last_level_cache_bytes=1, bandwidth_gbps=4000.0,
+        compute=(
+            Roof(kind="vector", dtype="float32", gflops=6e4), Roof(kind="matrix", dtype="bfloat16", gflops=7e5),
+        ),
+    )  # fmt: skip
+    flat = roofline.roofs(facts, ["bfloat16", "float32"])
+    assert flat == [("vector units, bfloat16, float32", 6e4), ("matrix units, bfloat16", 7e5)]
+    points = [plot.Point(1 << 30, us, PAYLOAD, 3 << 30) for us in (300.0, 900.0)]
+    for width in (380, 860):
+        page = drawn(
+            roofline.roofline([("base", "base", points), ("best", "best", points[:1])], 4000.0, flat, PAYLOAD, width)
+        )
+        dots = [float(one.get("cy")) for one in page.iter(f"{SVG}circle")]
+        assert len(dots) == 3 and dots[0] == dots[2] < dots[1]
+        roofs = [d for one in page.iter(f"{SVG}path") if one.get("stroke") == plot.LIGHT for d in [one.get("d")]]
+        slant, *levels = [[float(n) for n in re.findall(r"[\d.]+", d)] for d in roofs]
+        assert slant[3] < slant[1] and [level[1] == level[3] for level in levels] == [True, True]
+        assert slant[2:] == levels[0][:2]  # the slope ends where the highest flat roof begins
+        assert levels[0][1] < levels[1][1] < min(dots)  # 3 FLOPs a byte at 4 TB/s are far below 60 TFLOP/s
+        assert any("matrix units, bfloat16: 700k" in (one.text or "") for one in page.iter(f"{SVG}text"))
 
 
 @pytest.mark.parametrize(

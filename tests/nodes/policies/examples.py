@@ -5,7 +5,16 @@ from __future__ import annotations
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest
+from nodes.roles import (
+    Attempt,
+    CoderRequest,
+    Finding,
+    Plan,
+    PlannerRequest,
+    ProfilerRequest,
+    ReviewRequest,
+    TesterRequest,
+)
 
 VISIBLE = Workload(axes={"rows": 64, "columns": 4096}, dtype="float16")
 ODD = Workload(axes={"rows": 3, "columns": 77}, dtype="bfloat16", timed=False)
@@ -62,7 +71,7 @@ ATTEMPTS = (
     Attempt(round=1, plan=PLAN.model_copy(update={"id": "p0", "title": "half the block"}), candidate=digest(OTHER),
             outcome=Outcome.PASSED, speedup=1.21, speedup_low=1.19, speedup_high=1.23, gain=1.21,
             against_incumbent="FASTER",
-            tuned={"BLOCK": 64}, reason="kept"),
+            tuned={"BLOCK": 64}, tuning="2 of 23 variants tried, the best 1.210x", reason="kept"),
     Attempt(round=2, plan=PLAN.model_copy(update={"id": "p2", "title": "packed halves"}), outcome=Outcome.INCORRECT,
             reason="error 7.1 times the tolerance at [1, 3]"),
 )  # fmt: skip
@@ -92,6 +101,19 @@ def for_planner(**changes: object) -> PlannerRequest:
 def for_coder(**changes: object) -> CoderRequest:
     facts = {"spec": SPEC, "device": GPU, "finding": FINDING, "plan": PLAN, "source": SOURCE}
     return CoderRequest(**{**facts, **changes})
+
+
+def for_review(**changes: object) -> ReviewRequest:
+    facts = {
+        "spec": SPEC,
+        "device": GPU,
+        "finding": FINDING,
+        "plan": PLAN,
+        "base": SOURCE,
+        "attempts": ATTEMPTS,
+        "round": 3,
+    }
+    return ReviewRequest(**{**facts, **changes})
 
 
 def for_repair(**changes: object) -> CoderRequest:

@@ -27,6 +27,9 @@ class Says:
     refusal: str | None = None
     tokens: tuple[int, int] | None = (100, 20)
     after_s: float = 0.0
+    cached: int = 0
+    streams: bool = True
+    """False: a request for a stream gets the whole answer as JSON."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,23 @@ class Drops:
     midway: bool = False
 
 
+@dataclass(frozen=True)
+class Drips:
+    """A byte of an answer that never ends, and a little later the next, until the other side leaves; of its headers or its body."""
+
+    body: bool
+    every_s: float = 0.02
+
+
 class ModelServer:
     def __init__(self, address: str) -> None:
         self.base_url = f"{address}/v1"
-        self.script: list[Says | Fails | Raw | Drops] = []
+        self.script: list[Says | Fails | Raw | Drops | Drips] = []
         self.requests: list[dict[str, Any]] = []
         self.lock = threading.Lock()
+        self.closing = threading.Event()
 
-    def next(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Says | Fails | Raw | Drops:
+    def next(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Says | Fails | Raw | Drops | Drips:
         with self.lock:
             self.requests.append({"path": path, "headers": headers, "body": body, "at": time.monotonic()})
             return self.script.pop(0) if self.script else Fails(500, "this request was not expected")
@@ -76,7 +88,8 @@ def completion(body: dict[str, Any], says: Says) -> dict[str, Any]:
     }  # fmt: skip
     if says.tokens:
         made["usage"] = {
-            "prompt_tokens": says.tokens[0], "completion_tokens": says.tokens[1], "total_tokens": sum(says.tokens)
+            "prompt_tokens": says.tokens[0], "completion_tokens": says.tokens[1], "total_tokens": sum(says.tokens),
+            "prompt_tokens_details": {"cached_tokens": says.cached},
         }  # fmt: skip
     return made
 
@@ -102,9 +115,63 @@ def response(body: dict[str, Any], says: Says) -> dict[str, Any]:
     if says.tokens:
         made["usage"] = {
             "input_tokens": says.tokens[0], "output_tokens": says.tokens[1], "total_tokens": sum(says.tokens),
-            "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0},
+            "input_tokens_details": {"cached_tokens": says.cached}, "output_tokens_details": {"reasoning_tokens": 0},
         }  # fmt: skip
     return made
+
+
+def chunks(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """A whole completion as the events of a stream: the text in two parts, its end, the usage."""
+    whole = made["choices"][0]
+    text, calls = whole["message"]["content"], whole["message"].get("tool_calls", [])
+    half = len(text or "") // 2
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": part} for part in ((text or "")[:half], (text or "")[half:])
+    ]
+    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
+    if whole["message"]["refusal"]:
+        deltas.append({"refusal": whole["message"]["refusal"]})
+    common = {"id": made["id"], "object": "chat.completion.chunk", "created": 0, "model": made["model"]}
+    events = [{**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events.append({**common, "choices": [{"index": 0, "delta": {}, "finish_reason": whole["finish_reason"]}]})
+    return [*events, *([{**common, "choices": [], "usage": made["usage"]}] if "usage" in made else [])]
+
+
+def events(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """A whole response as the events of a stream."""
+    found: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**made, "output": [], "status": "in_progress"}}
+    ]
+    for index, item in enumerate(made["output"]):
+        at = {"output_index": index, "item_id": item["id"]}
+        if item["type"] == "function_call":
+            found.append(
+                {"type": "response.output_item.added", "output_index": index, "item": {**item, "arguments": ""}}
+            )
+            found.append({"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]})
+        else:
+            found.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "content": []}})
+            for part in item["content"]:
+                kind, words = (
+                    ("refusal", part["refusal"]) if part["type"] == "refusal" else ("output_text", part["text"])
+                )
+                found.append(
+                    {"type": f"response.{kind}.delta", **at, "content_index": 0, "delta": words, "logprobs": []}
+                )
+                found += [{"type": "response.refusal.done", **at, "content_index": 0, "refusal": words}] * (
+                    kind == "refusal"
+                )
+        found.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    ended = "response.incomplete" if made["status"] == "incomplete" else "response.completed"
+    found.append({"type": ended, "response": made})
+    return [{**event, "sequence_number": number} for number, event in enumerate(found)]
+
+
+def as_stream(made: dict[str, Any], path: str) -> str:
+    listed = events(made) if path.endswith("/responses") else chunks(made)
+    named = [f"event: {event['type']}\n" if "type" in event else "" for event in listed]
+    ended = "" if path.endswith("/responses") else "data: [DONE]\n\n"
+    return "".join(f"{name}data: {json.dumps(event)}\n\n" for name, event in zip(named, listed, strict=True)) + ended
 
 
 @contextmanager
@@ -127,6 +194,9 @@ def model_server() -> Iterator[ModelServer]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True
                 return
+            if isinstance(step, Drips):
+                self.drip(step)
+                return
             if isinstance(step, Raw):
                 self.reply(200, step.body, {"content-type": step.content_type})
                 return
@@ -136,7 +206,23 @@ def model_server() -> Iterator[ModelServer]:
                 return
             time.sleep(step.after_s)
             made = response(body, step) if self.path.endswith("/responses") else completion(body, step)
+            if body.get("stream") and step.streams:
+                if self.path.endswith("/completions") and not body.get("stream_options", {}).get("include_usage"):
+                    made.pop("usage", None)
+                self.reply(200, as_stream(made, self.path), {"content-type": "text/event-stream"})
+                return
             self.reply(200, json.dumps(made), {"content-type": "application/json"})
+
+        def drip(self, step: Drips) -> None:
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+            self.close_connection = True
+            try:
+                self.wfile.write(head + (b"\r\n: " if step.body else b"x-slow: "))
+                while not server.closing.wait(step.every_s):
+                    self.wfile.write(b"z")
+                    self.wfile.flush()
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # what it is there for
 
         def reply(self, status: int, text: str, headers: dict[str, str]) -> None:
             data = text.encode()
@@ -157,5 +243,6 @@ def model_server() -> Iterator[ModelServer]:
         try:
             yield server
         finally:
+            server.closing.set()
             http.shutdown()
             thread.join()

@@ -92,6 +92,58 @@ def test_what_a_coder_may_not_answer(reply: str, complaint: str) -> None:
     assert complaint in str(caught.value)
 
 
+HEADER = '{"format": "file", "notes": "n"}'
+THOUGHTS = "The loop `for (...) { x[i] = {0}; }` reads {twice}.\n"
+ONE_EDIT = EDIT[EDIT.index("<<<<<<<") :]
+
+
+@pytest.mark.parametrize(
+    ("reply", "source"),
+    [
+        (THOUGHTS + FILE, "int a;\n"),
+        (f"<think>{THOUGHTS}{{\"format\": \"edit\"}}\n```\nint b;\n```</think>\n{FILE}", "int a;\n"),
+        (f"{THOUGHTS}```cuda\nint b;\n```</think>{FILE}", "int a;\n"),
+        ("Here is the file.\n```cuda\nint a;\n```\nIt reads once.", "int a;\n"),
+        (FILE.replace("```cuda", '```cuda title="kernel.cu"'), "int a;\n"),
+        (FILE.replace("```cuda", "```cpp kernel.cu"), "int a;\n"),
+        (FILE.replace("```cuda", "```cuda:kernel.cu"), "int a;\n"),
+        (FILE + "\nBuild it with\n```bash\nnvcc -O3 kernel.cu\n```\n", "int a;\n"),
+        (HEADER + "\n```text\nbefore: 2 loads\n```\n```\nint a;\n```\n", "int a;\n"),
+        (ONE_EDIT, EDITED),
+        ("I shrink the block.\n\n" + ONE_EDIT, EDITED),
+        (HEADER + "\n" + ONE_EDIT, EDITED),
+        (EDIT.replace("64 128 256\n=", "64 128 256   \n="), EDITED),
+        (EDIT.replace("<<<<<<< SEARCH\n", "<<<<<<< SEARCH\n  \n").replace("=======\n", "=======\n\n"), EDITED),
+    ],
+    ids=["prose with braces", "thinking", "thinking without its first tag", "no header", "title", "file name", "colon and name",
+         "a second fence", "an unlabelled one and text", "edits alone", "edits after prose", "edits named a file",
+         "spaces at line ends", "an empty line that has spaces"],
+)  # fmt: skip
+def test_what_models_write_is_taken(reply: str, source: str) -> None:
+    assert answers.code(reply, SOURCE)[0] == source
+
+
+def test_json_is_found_behind_prose_and_thoughts() -> None:
+    for before in (THOUGHTS, f"<think>{json.dumps({**FINDING, 'bound': 'compute'})}</think>", 'Like {"a": 1}, but: '):
+        assert answers.finding(before + json.dumps(FINDING) + "\nThat is {all}.", for_profiler()).bound == "memory"
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ("\n".join(f"#define {name} 1  // tune: 1 2" for name in "ABCD"), "4 integers are left open (A, B, C, D)"),
+        ("#define A 3  // tune: 1 2 4", "A is 3, which is none of its choices (1, 2, 4)"),
+        ("#define A 1  // tune: 1, 2, 4", "leaves nothing open: the form is"),
+        ("constexpr int A = 1;  // tune: 1 2 4", "leaves nothing open: the form is"),
+    ],
+)  # fmt: skip
+def test_what_no_search_could_take_is_refused(lines: str, complaint: str) -> None:
+    with pytest.raises(Unfit) as caught:
+        answers.code(FILE.replace("int a;", lines), SOURCE)
+    assert complaint in str(caught.value)
+    assert answers.code(FILE.replace("int a;", lines + "\nint a;"), lines)[0].endswith("int a;\n"), "the base's own"
+
+
 def test_edits_apply_in_order_also_inside_a_fence() -> None:
     second = (
         "<<<<<<< SEARCH\n#define BLOCK 64  // tune: 32 64\n=======\n#define BLOCK 32  // tune: 32 64\n>>>>>>> REPLACE\n"

@@ -31,9 +31,10 @@ from tests.nodes.policies.examples import (
     for_planner,
     for_profiler,
     for_repair,
+    for_review,
     for_tester,
 )
-from tests.nodes.policies.server import Drops, Fails, ModelServer, Raw, Says, model_server
+from tests.nodes.policies.server import Drips, Drops, Fails, ModelServer, Raw, Says, model_server
 
 KEY = "sk-test-0123456789abcdef"
 FAST = Retries(attempts=3, first_s=0.01, ceiling_s=0.05, total_s=5.0, timeout_s=5.0)
@@ -161,7 +162,12 @@ def test_cut_off_and_refused_answers(server: ModelServer, tmp_path: Path, interf
     server.script = [Says('{"bound": "mem', finish="length"), says(FINDING), Says(refusal="I will not.")]
     chat = policy(server, tmp_path, interface=interface, say=said)
     assert chat.profiler(for_profiler()).bound == "memory"
-    assert "cut off at the limit of 20 tokens" in said.of("asked again")[0]
+    assert said.of("asked again") == [
+        "profiler: the answer was cut off at the limit of 20 tokens; now with 2 times the limit"
+    ]
+    first, second = (request["body"] for request in server.requests[:2])
+    limit = "max_output_tokens" if interface == "responses" else "max_completion_tokens"
+    assert second == {**first, limit: 2 * first[limit]}, "asked the same again, not to be shorter"
     answer = chat.coder(for_coder())
     assert answer.source == "" and answer.reason == "the model refused the coder's request: I will not."
     assert len(server.requests) == 3, "a refusal is not asked again"
@@ -185,6 +191,53 @@ def test_wrong_schema_is_asked_again_with_the_error(server: ModelServer, tmp_pat
     messages = server.requests[1]["body"]["messages"]
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user"]
     assert "bound: Input should be" in messages[-1]["content"]
+
+
+def test_a_bad_answer_goes_back_whole_but_for_its_thoughts(server: ModelServer, tmp_path: Path) -> None:
+    long = EDIT.replace("SEARCH\n", "SEARCH\n// not there\n") + "\n".join(f"// line {n}" for n in range(2000))
+    server.script = [Says(f"<think>{{hm}}</think>{long}"), Says("nothing"), Says(EDIT)]
+    assert policy(server, tmp_path).coder(for_coder()).source == EDITED
+    second, third = (request["body"]["messages"] for request in server.requests[1:])
+    assert second[2] == {"role": "assistant", "content": long.strip()} and len(long) > 20_000
+    assert third[:4] == second and third[4]["content"] == "nothing", "a conversation grows at its end only"
+
+
+def test_a_repair_goes_on_in_the_conversation_in_which_the_file_was_written(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    whole = f'{{"format": "file", "notes": ""}}\n```cuda\n{EDITED.replace("BLOCK 64", "BLOCK 32")}```\n'
+    server.script = [Says(EDIT), Says(whole), Says(EDIT.replace("128  // tune: 64 128 256", "32  // tune: 32 64"))]
+    chat = policy(server, tmp_path)
+    first = chat.coder(for_coder(round=2)).source
+    second = chat.coder(for_repair(source=first, round=2)).source
+    repaired = policy(server, tmp_path)  # after a kill
+    repaired.coder(for_repair(source=second, round=2, repair=2))
+    asked = [request["body"]["messages"] for request in server.requests]
+    assert [len(messages) for messages in asked] == [2, 4, 6]
+    assert asked[1][:2] == asked[0] and asked[1][2]["content"] == EDIT.strip() and asked[2][:4] == asked[1]
+    last = [messages[-1]["content"] for messages in asked]
+    assert (
+        "COMPILE_ERROR" in last[1] and 'identifier "y4" is undefined' in last[1] and "the given source" not in last[1]
+    )
+    assert EDITED.strip() in last[1], "edits were its answer: it has not seen the file that they make"
+    assert second.strip() not in last[2] and "as you left it." in last[2], "the file is its last answer"
+    other = policy(server, tmp_path / "other")  # somebody else's file
+    server.script = [Says(EDIT)]
+    other.coder(for_repair(source=SOURCE, round=2))
+    assert len(server.requests[-1]["body"]["messages"]) == 2
+
+
+def test_what_agents_doubt_of_the_spec_is_kept(server: ModelServer, tmp_path: Path) -> None:
+    doubt = "Half of the columns are padding."
+    server.script = [
+        says({**FINDING, "spec_doubt": doubt}), says({**PLANS, "spec_doubt": doubt}),
+        Says(EDIT.replace('"notes"', f'"spec_doubt": "{doubt}", "notes"')),
+    ]  # fmt: skip
+    chat = policy(server, tmp_path)
+    assert chat.profiler(for_profiler()).spec_doubt == doubt
+    assert {plan.spec_doubt for plan in chat.planner(for_planner())} == {doubt}
+    assert chat.coder(for_coder()).spec_doubt == doubt
+    assert all("`spec_doubt`" in request["body"]["messages"][0]["content"] for request in server.requests)
 
 
 def test_asking_again_is_bounded_and_each_role_ends_sensibly(server: ModelServer, tmp_path: Path) -> None:
@@ -236,7 +289,7 @@ def test_plans_for_rules_name_rewrites(server: ModelServer, tmp_path: Path) -> N
     server.script = [says(PLANS), says({"plans": [named], "nothing_left": ""})]
     (plan,) = policy(server, tmp_path, rewrites=rewrites).planner(for_planner())
     assert plan.steps == ("restrict", "vectorise")
-    assert "- vectorise: 16-byte loads" in server.requests[0]["body"]["messages"][0]["content"]
+    assert "- vectorise: 16-byte loads" in server.requests[0]["body"]["messages"][1]["content"]
 
 
 def test_tester_only_adds_what_the_spec_allows(server: ModelServer, tmp_path: Path) -> None:
@@ -298,7 +351,8 @@ def test_passing_faults_are_waited_out(server: ModelServer, tmp_path: Path, faul
     server.script = [fault, fault, says(FINDING)]
     chat = policy(server, tmp_path, say=said)
     assert chat.profiler(for_profiler()).bound == "memory"
-    assert len(said.of("waiting")) == 2
+    streamed = isinstance(fault, Raw)  # the first of these is taken for a server that does not stream
+    assert len(said.of("waiting")) == 2 - streamed and len(said.of("server")) == streamed
     assert chat.usage()["profiler"].calls == 1
 
 
@@ -321,6 +375,78 @@ def test_a_page_from_a_server_that_has_answered_is_waited_out(server: ModelServe
     chat.planner(for_planner())
     assert chat.profiler(for_profiler()).bound == "memory"
     assert len(said.of("waiting")) == 2
+
+
+@pytest.mark.parametrize("body", [False, True], ids=["headers", "body"])
+def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for_for_ever(
+    server: ModelServer, tmp_path: Path, body: bool
+) -> None:
+    """It is never idle: only a bound on the whole answer ends it."""
+    server.script = [Drips(body)]
+    retries = FAST.model_copy(update={"attempts": 1, "timeout_s": 60.0, "answer_s": 0.5})
+    with pytest.raises(PolicyPaused, match=r"did not finish its answer within 0\.5 s; tried once: resume"):
+        policy(server, tmp_path, retries=retries).coder(for_coder())
+    server.script = [Says(EDIT)]
+    assert policy(server, tmp_path).coder(for_coder()).source == EDITED
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_page_with_an_error_names_the_address_too(server: ModelServer, tmp_path: Path, status: int) -> None:
+    server.script = [Fails(status, headers={"content-type": "text/html"})]
+    with pytest.raises(PolicyPaused, match="check OPENAI_BASE_URL, now http"):
+        policy(server, tmp_path).coder(for_coder())
+    assert len(server.requests) == 1
+
+
+# What a server does not know of a request ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interface", ["chat", "responses"])
+@pytest.mark.parametrize(
+    "first", [Says(EDIT, streams=False), Fails(400, "this relay does not stream")], ids=["a whole answer", "a refusal"]
+)
+def test_a_server_that_does_not_stream_is_asked_without(
+    server: ModelServer, tmp_path: Path, interface: str, first: object
+) -> None:
+    said = Said()
+    server.script = [first, Says(EDIT), says(FINDING)]
+    chat = policy(server, tmp_path, interface=interface, say=said)
+    assert chat.coder(for_coder()).source == EDITED and chat.profiler(for_profiler()).bound == "memory"
+    assert [bool(request["body"].get("stream")) for request in server.requests] == [True, False, False]
+    (sentence,) = said.of("server")
+    assert sentence.endswith("does not stream: it is waited for without a sign of life")
+
+
+def test_a_server_that_knows_no_usage_of_streams(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Fails(422, "extra_forbidden: stream_options"), Says(EDIT)]
+    chat = policy(server, tmp_path, say=said)
+    assert chat.coder(for_coder()).source == EDITED and chat.usage()["coder"].tokens_in > 1000
+    second = server.requests[1]["body"]
+    assert second["stream"] and "stream_options" not in second and said.of("usage")
+
+
+@pytest.mark.parametrize("interface", ["chat", "responses"])
+def test_effort_is_asked_for_by_role(server: ModelServer, tmp_path: Path, interface: str) -> None:
+    server.script = [
+        Says(EDIT), says(FINDING), Fails(400, "Unsupported parameter: 'reasoning.effort'"), Says(EDIT),
+    ]  # fmt: skip
+    chat = policy(server, tmp_path, interface=interface, effort={"coder": "high"})
+    chat.coder(for_coder())
+    chat.profiler(for_profiler())
+    assert chat.coder(for_coder(plan=PLAN.model_copy(update={"title": "another"}))).source == EDITED
+    bodies = [request["body"] for request in server.requests]
+    effort = [body.get("reasoning_effort") or body.get("reasoning", {}).get("effort") for body in bodies]
+    assert effort == ["high", None, "high", None]
+
+
+def test_a_raised_limit_that_the_model_does_not_have_is_lowered_to_what_the_server_names(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    too_large = "max_completion_tokens is too large: 32000. This model supports at most 20000 completion tokens"
+    server.script = [Says("", finish="length"), Fails(400, too_large), Says(EDIT)]
+    assert policy(server, tmp_path).coder(for_coder()).source == EDITED
+    assert [request["body"]["max_completion_tokens"] for request in server.requests] == [16_000, 32_000, 20_000]
 
 
 def test_retry_after_is_honoured(server: ModelServer, tmp_path: Path) -> None:
@@ -621,3 +747,42 @@ def test_constructing_does_not_import_langchain() -> None:
 
     code = "import sys, nodes.policies.chat, nodes.policies.replay; sys.exit('openai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+# The reviewer, and several coders -----------------------------------------------------------------------------------
+
+
+def test_a_reviewer_of_another_model_agrees_or_says_why_not(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        says({"agrees": False, "reason": "The tail of odd rows is dropped."}), says({"agrees": True, "reason": ""}),
+    ]  # fmt: skip
+    chat = policy(server, tmp_path, models={"reviewer": "another-model"})
+    assert chat.reviewer(for_review()).reason == "The tail of odd rows is dropped."
+    assert chat.reviewer(for_review(source=OTHER)).agrees
+    assert {request["body"]["model"] for request in server.requests} == {"another-model"}
+    assert OTHER.strip() in server.requests[1]["body"]["messages"][1]["content"]
+    assert chat.usage()["reviewer"].calls == 2
+
+
+def test_an_objection_without_a_reason_is_asked_again_and_no_answer_lets_it_go_on(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    said = Said()
+    server.script = [says({"agrees": False, "reason": " "})] * 3
+    assert policy(server, tmp_path, models={"reviewer": "m"}, say=said).reviewer(for_review()).agrees
+    assert len(server.requests) == 3 and "goes on unreviewed" in said.of("no answer")[0]
+
+
+def test_on_a_plateau_another_model_takes_the_coders_place(server: ModelServer, tmp_path: Path) -> None:
+    said = Said()
+    server.script = [Says(EDIT)] * 4
+    chat = policy(server, tmp_path, models={"coder": "first, second"}, say=said)
+    for round_, stale in enumerate((0, 1, 2, 4), start=1):
+        assert chat.coder(for_coder(round=round_, stale_rounds=stale)).source == EDITED
+    assert [request["body"]["model"] for request in server.requests] == ["first", "second"]
+    assert said.of("coder") == [
+        "2 rounds without gain: second writes in round 3",
+        "4 rounds without gain: first writes in round 4",
+    ]
+    kept = Transcript(tmp_path / "transcript.jsonl").exchanges()
+    assert [exchange.model for exchange in kept] == ["first", "second"]

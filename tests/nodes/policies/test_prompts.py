@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
+from itertools import pairwise
+from pathlib import Path
 
 import jinja2
 import pytest
 
+from harness.backends import cuda
 from harness.bands import Measure
-from harness.records import DeviceFacts
+from harness.records import DeviceFacts, Interval, Roof
 from harness.store import digest
 from harness.tunables import tunables
 from kernels import catalog
@@ -20,7 +23,9 @@ from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.policies.trim import LIMIT_CHARS, trimmed
 from nodes.roles import Attempt, Version
 from tests.nodes.policies.examples import (
+    ATTEMPTS,
     CPU,
+    FINDING,
     GPU,
     HIDDEN,
     OTHER,
@@ -31,11 +36,15 @@ from tests.nodes.policies.examples import (
     for_planner,
     for_profiler,
     for_repair,
+    for_review,
     for_tester,
+    timing,
 )
 
-# Characters of a whole prompt about a source of 300 characters: what the words themselves take. 8,000 are 2,500 tokens.
-LIMITS = {"tester": 4000, "profiler": 8000, "planner": 8000, "coder": 8500, "single": 10_500}
+# Characters of a whole prompt about a source of 300 characters: what the words themselves take, the family's pages included.
+LIMITS = {
+    "tester": 12_000, "profiler": 12_500, "planner": 14_000, "coder": 12_500, "reviewer": 12_500, "single": 14_000,
+}  # fmt: skip
 
 
 class Stop(Exception):
@@ -75,6 +84,8 @@ CASES = {
     "planner for rules": ("planner", for_planner, {"rewrites": {"vectorise": "16 bytes"}}),
     "coder": ("coder", for_coder, {}),
     "coder's repair": ("coder", for_repair, {}),
+    "reviewer of a plan": ("reviewer", for_review, {}),
+    "reviewer of a candidate": ("reviewer", lambda **more: for_review(source=OTHER, **more), {}),
     "single's tests": ("tester", for_tester, {"agents": "single"}),
     "single's round": ("planner", for_planner, {"agents": "single"}),
     "single's repair": ("coder", for_repair, {"agents": "single"}),
@@ -99,7 +110,9 @@ def test_every_prompt_renders_and_is_short(case: str, device: DeviceFacts) -> No
 
 def test_every_file_of_the_folder_is_used() -> None:
     included = {name for file in PROMPTS.glob("*.md") for name in re.findall(r'include "([\w.]+)"', file.read_text())}
-    asked_for = {f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "single")}
+    asked_for = {
+        f"{name}.md" for name in ("tester", "drafter", "profiler", "planner", "coder", "reviewer", "single", "repair")
+    }
     assert included | asked_for == {file.name for file in PROMPTS.iterdir()}
 
 
@@ -113,7 +126,7 @@ def test_planner_reads_the_finding_the_attempts_and_their_effects() -> None:
     _, user = prompt("planner", for_planner())
     for words in (
         "Bound: latency. Two bytes a load.", "cold_light_percent = 41", "1.210x the baseline [1.190, 1.230]",
-        "BLOCK=64 was the", "packed halves: INCORRECT", "error 7.1 times the tolerance", "+#define BLOCK 64",
+        "It has BLOCK=64 by a search: 2 of 23 variants tried, the best 1.210x.", "packed halves: INCORRECT", "error 7.1 times the tolerance", "+#define BLOCK 64",
         digest(OTHER)[:12], "exactly 2 plans",
     ):  # fmt: skip
         assert words in user
@@ -127,7 +140,7 @@ def test_planner_reads_where_the_time_goes_workload_by_workload() -> None:
 def test_planner_reads_the_last_attempts_only() -> None:
     many = tuple(Attempt(round=n, plan=PLAN, outcome="NO_CANDIDATE", reason="x" * 5000) for n in range(1, 101))
     _, user = prompt("planner", for_planner(attempts=many))
-    assert "(88 earlier attempts are left out.)" in user and "round 100" in user and len(user) < 12_000
+    assert "(84 earlier attempts are left out.)" in user and "round 100" in user and len(user) < 16_000
 
 
 def test_profiler_reads_times_light_and_probes() -> None:
@@ -163,6 +176,118 @@ def test_tunables_are_explained_in_the_form_that_the_harness_reads() -> None:
     line = next(line.strip().strip("`") for line in system.splitlines() if "// tune:" in line)
     (tunable,) = tunables(line)
     assert tunable.value in tunable.choices
+
+
+def test_the_contract_names_the_flag_that_the_build_takes() -> None:
+    """With sm_90 for sm_90a a model is steered away from wgmma."""
+    for role, request, options in CASES.values():
+        system, _ = prompt(role, request(device=GPU), **options)
+        assert cuda.architecture_flag(GPU.architecture) in system and "-arch=sm_90" not in system
+        assert (
+            "compute_80" in prompt(role, request(device=GPU.model_copy(update={"architecture": "sm_80"})), **options)[0]
+        )
+
+
+def test_a_problems_contract_names_it_too() -> None:
+    system, _ = prompt("coder", for_coder(spec=SPEC.model_copy(update={"problem": True})))
+    assert "class ModelNew" in system and cuda.architecture_flag(GPU.architecture) in system
+
+
+@pytest.mark.skipif(bool(cuda.why_unavailable()), reason="nvcc is not here")
+def test_the_headers_of_the_contract_compile(tmp_path: Path) -> None:
+    system, _ = prompt("coder", for_coder())
+    named = re.findall(r"<[\w/.]+>", system[system.index("Headers:") : system.index("No torch")])
+    assert {"<cuda_fp8.h>", "<mma.h>", "<cuda/barrier>", "<cuda/ptx>", "<cooperative_groups.h>"} <= set(named)
+    source = tmp_path / "all.cu"
+    source.write_text("".join(f"#include {name}\n" for name in named) + 'extern "C" void f(cudaStream_t) {}\n')
+    command = ["nvcc", "-std=c++17", cuda.architecture_flag("sm_90"), "-E", "-o", str(tmp_path / "all.ii"), str(source)]
+    compiled = subprocess.run(command, text=True, capture_output=True, timeout=200)
+    assert compiled.returncode == 0, compiled.stderr
+
+
+def test_the_contract_says_how_programmatic_launch_is_judged() -> None:
+    system, _ = prompt("coder", for_coder())
+    for words in (
+        "int enable_pdl = 0",
+        "off at first",
+        "launched plainly: that decides",
+        "cudaGridDependencySynchronize()",
+    ):
+        assert words in system
+    assert "enable_pdl" not in prompt("coder", for_coder(device=CPU))[0]
+
+
+def test_the_contract_does_not_promise_a_search_of_all_combinations() -> None:
+    system, _ = prompt("coder", for_coder())
+    assert "every combination is" not in " ".join(system.split()) and "says how many" in system
+
+
+def test_a_prompt_begins_alike_for_every_role_and_ends_with_the_source() -> None:
+    asked = [prompt(role, request(), **options) for role, request, options in CASES.values() if not options]
+    assert len({system for system, _ in asked}) == 1
+    for _, user in asked:
+        assert user.startswith("You are the ") and user.rstrip().endswith(">")
+        last = max((SOURCE.strip(), OTHER.strip()), key=user.rfind)
+        assert user.rindex(last) > len(user) - len(last) - 60
+
+
+def test_what_was_tried_only_grows_at_its_end() -> None:
+    many = tuple(
+        Attempt(round=n, plan=PLAN, outcome="NO_CANDIDATE", reason=f"reason {n}") for n in range(1, 24)
+    )  # fmt: skip
+    texts = [prompt("planner", for_planner(attempts=many[:n], round=n + 1))[1] for n in range(1, 24)]
+    histories = [text[: text.index("## The finding")].rstrip() for text in texts]
+    assert all(later.startswith(earlier) for earlier, later in pairwise(histories))
+    assert histories[0].startswith("You are the planner") and "round 23" in histories[-1]
+
+
+def test_planner_and_coder_read_gains_of_every_timing_evidence_and_the_rule() -> None:
+    gains = (Interval(median=1.12, low=1.05, high=1.2), Interval(median=0.97, low=0.9, high=1.03))
+    spilled = {
+        "compiler": {"most spills": "48"},
+        "ncu": {"unavailable": "not here"},
+        "sass": {"local memory accesses": "12"},
+    }
+    tried = ATTEMPTS[0].model_copy(update={"gains": gains, "evidence": spilled})
+    finding = FINDING.model_copy(update={"probes": {"sass": {"global loads of 16 bytes": "4"}}})
+    asked = {"attempts": (tried,), "finding": finding}
+    for role, request in (
+        ("planner", for_planner(**asked)),
+        ("coder", for_coder(timings=for_planner().timings, **asked)),
+    ):
+        system, user = prompt(role, request)
+        for words in (
+            "1 = float16 rows=64 columns=4096, cold;\n2 = float16 rows=64 columns=4096, hot",
+            "Gains: 1: 1.120 [1.050, 1.200]; 2: 0.970 [0.900, 1.030].", "compiler: most spills 48",
+            "sass: local memory accesses 12", "sass: global loads of 16 bytes 4", "from the last contest that it took part in",
+        ):  # fmt: skip
+            assert words in user
+        assert "not here" not in user
+        assert "99 % interval" in system and "above 1.01; SLOWER: below 0.99" in system
+        assert "checked with large too" in system, "the inputs' distributions"
+    assert "above 1.03; SLOWER: below 0.97" in prompt("planner", for_planner(device=CPU))[0]
+
+
+def test_the_device_is_described_and_its_measured_roofs_stand_outside_of_the_prefix() -> None:
+    more = {"compute": (Roof(kind="vector", dtype="float32", gflops=60_000), Roof(kind="matrix", dtype="bfloat16", gflops=7e5)),
+            "shared_bytes": 233472, "shared_block_bytes": 232448, "registers": 65536, "threads": 2048, "clock_mhz": 1980,
+            "l2_bytes": 52428800}  # fmt: skip
+    system, user = prompt("profiler", for_profiler(device=GPU.model_copy(update=more)))
+    assert "A multiprocessor has 228 KiB of shared memory, 227 KiB of it for one block at most, 65536 32-bit" in system
+    assert "clocks of at most 1980 MHz" in system and "60000" not in system and "4200" not in system
+    assert "a large copy 4200 GB/s (read plus write); multiply-adds on vector units in GFLOP/s: float32 60000" in user
+    cpu = {"l1_bytes": 49152, "l2_bytes": 2 << 20, "vector_bytes": 64, "instructions": ("fma", "avx512_bf16")}
+    system, _ = prompt("coder", for_coder(device=CPU.model_copy(update=cpu)))
+    assert (
+        "A core has 48 KiB L1 for data, 2048 KiB L2, vector registers of 64 bytes.\nInstructions: fma, avx512_bf16."
+        in system
+    )
+
+
+def test_the_roofline_has_both_roofs() -> None:
+    computes = timing(4.0).model_copy(update={"flops": 2_000_000, "moved_bytes": 1000, "compute_us": 3.2})
+    _, user = prompt("planner", for_planner(timings=(computes, timing(3.2, "hot"))))
+    assert "| cold | 4.00 | 3.20 | 80 % | 1.000 [0.975, 1.025] | SAME | 0.2 | 500.0 | 2000.00 | compute" in user
 
 
 def test_data_cannot_close_its_own_marks() -> None:

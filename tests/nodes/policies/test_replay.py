@@ -128,7 +128,21 @@ def test_a_finding_that_nobody_asked_for_then_is_the_measured_figures(tmp_path: 
     assert "differs in its round" in _mismatch(lambda: replay.profiler(for_profiler(round=3, source=OTHER)))
 
 
+def test_edits_that_do_not_fit_after_another_tuning_give_the_file_that_they_made(recorded: Path, offline: None) -> None:
+    said: list[str] = []
+    replay = ReplayPolicy(recorded, say=lambda kind, text: said.append(text))
+    plan = replay.planner(for_planner())[0]
+    tuned = SOURCE.replace("BLOCK 128", "BLOCK 256")
+    answer = replay.coder(for_coder(plan=plan, source=tuned, round=3))
+    assert (answer.source, answer.reason) == (EDITED, "64 threads")
+    assert said[-1].endswith("its edits do not fit the source here; the file that they made is taken")
+
+
 def test_an_edit_of_another_source_does_not_fit(recorded: Path, offline: None) -> None:
+    lines = [json.loads(line) for line in recorded.read_text().splitlines()]
+    for line in lines:
+        del line["reply"]["made"]  # as recordings were before files were kept
+    recorded.write_text("".join(json.dumps(line) + "\n" for line in lines))
     replay = ReplayPolicy(recorded)
     plan = replay.planner(for_planner())[0]
     sentence = _mismatch(lambda: replay.coder(for_coder(plan=plan, source="int x;\n", round=3)))

@@ -1,0 +1,57 @@
+"""What a round showed beside its verdicts: what each draft was compiled to, and how fast the incumbent was in its contests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness import comparison
+from harness.evaluate import Evaluator
+from harness.records import Interval, Timing
+from kernels.spec import Device
+from nodes.state import Draft, Incumbent, Settings
+
+MOST_READINGS, MOST_CHARS = 24, 80
+"""Of one probe: an attempt stays in every checkpoint of its run."""
+
+
+def evidence(draft: Draft, evaluator: Evaluator) -> dict[str, dict[str, str]]:
+    """Readings of every probe that has some, whatever became of the draft; counters only of one that was timed.
+
+    A spill, or loads that stayed narrow, is why a right candidate is no faster; the next plan should know.
+    """
+    if draft.build is None or not draft.build.ok:
+        return {}
+    found = evaluator.probes(draft.build, calls=draft.verdict is not None and bool(draft.verdict.timings))
+    return {
+        name: {key[:MOST_CHARS]: value[:MOST_CHARS] for key, value in list(readings.items())[:MOST_READINGS]}
+        for name, readings in found.items()
+        if "unavailable" not in readings
+    }
+
+
+def seen_again(drafts: Sequence[Draft], incumbent: Incumbent, settings: Settings) -> tuple[Timing, ...]:
+    """The incumbent's timings in the last contest of these drafts; () where it was in none."""
+    contests = [draft.verdict.timings for draft in drafts if draft.verdict is not None and draft.verdict.timings]
+    if not contests:
+        return ()
+    if incumbent.candidate == settings.source:
+        even = Interval(median=1, low=1, high=1)
+        return tuple(_as_seen(timing, timing.baseline_us, even, settings.device) for timing in contests[-1])
+    return tuple(
+        _as_seen(timing, timing.incumbent_us, timing.incumbent_speedup, settings.device)
+        for timing in contests[-1]
+        if timing.incumbent_us is not None and timing.incumbent_speedup is not None
+    )
+
+
+def _as_seen(timing: Timing, time_us: float, speedup: Interval, on: Device) -> Timing:
+    return timing.model_copy(
+        update={
+            "time_us": time_us,
+            "speedup": speedup,
+            "comparison": comparison.compare(speedup, comparison.MARGIN[on]),
+            "against_incumbent": None,
+            "incumbent_us": None,
+            "incumbent_speedup": None,
+        }
+    )

@@ -1,0 +1,30 @@
+"""How much of a run's prompts stood at the beginning of an earlier one in the same words: what a server can keep, and a user
+need not pay for in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodes.policies.transcript import Exchange
+
+
+def shared(one: str, other: str) -> int:
+    """Characters at the beginning of both."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
+def cacheable(exchanges: Sequence[Exchange]) -> tuple[int, int]:
+    """(characters that began an earlier request to the same model, characters) of all requests whose words are known."""
+    before: dict[str, list[str]] = {}
+    kept = total = 0
+    for exchange in exchanges:
+        said = "".join(f"{message.role}: {message.content}\n" for message in exchange.question.messages)
+        known = before.setdefault(exchange.model, [])
+        kept += max((shared(said, earlier) for earlier in known), default=0)
+        total += len(said)
+        known.append(said)
+    return kept, total

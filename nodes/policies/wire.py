@@ -1,0 +1,103 @@
+"""One request on the wire: streamed, with an idle limit and a bound in all.
+
+A model may think for minutes before its first word, and a server that is dead says nothing either: streamed, the first sends
+something now and then. A bound on the time between two bytes alone is none, since a server that sends a byte a minute keeps
+it for ever; so the whole exchange, headers too, runs in an event loop of its own and is cancelled where it takes too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessage
+    from langchain_openai import ChatOpenAI
+
+
+class Expired(Exception):
+    """The answer was not whole within the bound."""
+
+
+class NotStreamed(Exception):
+    """The server took a request for a stream and answered with something else."""
+
+
+class Page(Exception):
+    """The server sent a page or text where an answer should be."""
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    import certifi
+
+    return ssl.create_default_context(cafile=certifi.where())  # 30 ms to make
+
+
+@functools.cache
+def _model() -> type[ChatOpenAI]:
+    """The client, which drops a refusal from a stream, with it."""
+    from langchain_openai import ChatOpenAI
+
+    class Model(ChatOpenAI):
+        def _convert_chunk_to_generation_chunk(self, chunk: dict, *rest: Any) -> Any:
+            made = super()._convert_chunk_to_generation_chunk(chunk, *rest)
+            delta = next((choice.get("delta") for choice in chunk.get("choices") or ()), None)
+            if made is not None and delta and delta.get("refusal"):
+                made.message.additional_kwargs["refusal"] = delta["refusal"]
+            return made
+
+    return Model
+
+
+class Request:
+    """One request of a client of its own, since connections do not outlive the event loop that they were opened in."""
+
+    def __init__(self, *, timeout_s: float, total_s: float) -> None:
+        import openai
+
+        self.total_s = total_s
+        self.timeout = openai.Timeout(timeout_s, connect=min(10.0, timeout_s))
+        self._kind = ""
+        self._http = openai.DefaultAsyncHttpxClient(
+            timeout=self.timeout, verify=_certificates(), event_hooks={"response": [self._look]}
+        )
+
+    async def _look(self, response: Any) -> None:
+        self._kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def got_page(self) -> bool:
+        """Whether the last response was a page, whatever its status."""
+        return self._kind == "text/html"
+
+    def client(self, **settings: Any) -> ChatOpenAI:
+        return _model()(
+            http_async_client=self._http,
+            timeout=self.timeout,
+            max_retries=0,
+            # Of silence between words that the server fills with signs of life; `total_s` bounds it.
+            stream_chunk_timeout=None,
+            **settings,
+        )
+
+    def answer(self, asked: Any, conversation: list[Any], *, streams: bool) -> AIMessage:
+        """What the client, bound to a form or not, is answered. Raises what openai raises, and the errors of this file."""
+        return asyncio.run(self._answer(asked, conversation, streams))
+
+    async def _answer(self, asked: Any, conversation: list[Any], streams: bool) -> AIMessage:
+        try:
+            async with self._http, asyncio.timeout(self.total_s):
+                return await asked.ainvoke(conversation)
+        except TimeoutError:
+            raise Expired from None
+        except AttributeError:  # the client gives text as it is
+            raise Page from None
+        except (ValueError, KeyError, TypeError, IndexError):
+            if self.got_page:
+                raise Page from None
+            if streams and self._kind != "text/event-stream":
+                raise NotStreamed from None
+            raise

@@ -1,0 +1,86 @@
+"""Agent, where one is asked for: must agree before a plan is coded and before a candidate is built.
+
+What it objects to goes back to the planner or the coder with its reason; after so many times the plan is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+
+from langgraph.runtime import Runtime
+
+from nodes.context import Context
+from nodes.roles import Review, ReviewRequest
+from nodes.state import Draft, State
+from nodes.stops import budget_stop
+
+REVISIONS = 2
+"""Plans in the place of one that was objected to. A candidate's objections count as its repairs."""
+
+
+def review_plans(state: State, runtime: Runtime[Context]) -> dict:
+    if not state["settings"].review:
+        return {}
+
+    def reviewed(draft: Draft) -> Draft:
+        if draft.refused or draft.agreed == draft.plan.id:
+            return draft
+        review = _asked(draft, state, runtime.context)
+        if review.agrees:
+            return draft.model_copy(update={"agreed": draft.plan.id})
+        objected = draft.model_copy(update={"objection": _words(review)})
+        return refused(objected) if draft.revisions >= REVISIONS or budget_stop(state) else objected
+
+    return {"drafts": _side_by_side(reviewed, state)}
+
+
+def review_candidates(state: State, runtime: Runtime[Context]) -> dict:
+    settings = state["settings"]
+    if not settings.review:
+        return {}
+
+    def reviewed(draft: Draft) -> Draft:
+        if draft.refused or draft.build is not None or not draft.candidate or draft.agreed == draft.candidate:
+            return draft
+        review = _asked(draft, state, runtime.context)
+        if review.agrees:
+            return draft.model_copy(update={"agreed": draft.candidate})
+        objected = draft.model_copy(update={"objection": _words(review)})
+        return refused(objected) if draft.repairs >= settings.repairs or budget_stop(state) else objected
+
+    return {"drafts": _side_by_side(reviewed, state)}
+
+
+def refused(draft: Draft) -> Draft:
+    """Given up for what the reviewer has against it."""
+    return draft.model_copy(update={"refused": f"the reviewer does not agree: {draft.objection}", "objection": ""})
+
+
+def _words(review: Review) -> str:
+    return " ".join(review.reason.split()) or "no reason was given"
+
+
+def _side_by_side(reviewed: Callable[[Draft], Draft], state: State) -> list[Draft]:
+    contexts = [copy_context() for _ in state["drafts"]]
+    with ThreadPoolExecutor(max_workers=state["settings"].width) as pool:
+        return list(pool.map(lambda own, draft: own.run(reviewed, draft), contexts, state["drafts"]))
+
+
+def _asked(draft: Draft, state: State, context: Context) -> Review:
+    review = context.policies["reviewer"].reviewer(
+        ReviewRequest(
+            spec=context.visible_spec(state),
+            device=context.evaluator.facts,
+            finding=state["finding"],
+            plan=draft.plan,
+            base=context.store.get(draft.plan.base),
+            source=context.store.get(draft.candidate) if draft.candidate else "",
+            attempts=tuple(state.get("attempts", ())),
+            round=state["round"],
+        )
+    )
+    if not review.agrees:
+        context.say("reviewer", f"{draft.plan.title}: {_words(review)}")
+    return review

@@ -1,0 +1,55 @@
+"""A definition with its workloads is judged as a problem is: its reference runs in the box, its stored inputs go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness import problems
+from harness.evaluate import Evaluator
+from harness.records import Outcome
+from harness.store import Store
+from kernels.catalog import KernelError
+from tests.kernels.definitions import REFERENCE, flashinfer, sol
+
+NEW = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, X, ids, table, eps):
+        rows = table[ids.long()].float() + X.float()
+        return (rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + eps)).to(X.dtype), rows.sum(-1)
+"""
+
+
+@pytest.mark.parametrize("made", [flashinfer, sol])
+def test_a_right_module_passes_and_a_wrong_one_does_not(made: Callable, tmp_path: Path):
+    path = made(tmp_path)
+    with Evaluator(problems.load(str(path), "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+        store = evaluator.store
+        verdict = evaluator.verify(evaluator.build(store.put(NEW)))
+        assert verdict.passed, verdict.reason
+        assert "the reference is the problem's Model in fp64" in verdict.notes[0]
+        assert evaluator.verify(evaluator.build(store.put(NEW)), held_out=True).passed
+        for change, outcome in (("ids.long()", Outcome.INCORRECT), ("rows.sum(-1)", Outcome.WRONG_DTYPE)):
+            wrong = NEW.replace(change, {"ids.long()": "ids.long().flip(0)"}.get(change, f"{change}.double()"))
+            assert evaluator.verify(evaluator.build(store.put(wrong))).outcome == outcome
+
+
+def test_a_reference_of_theirs_never_runs_in_this_process(tmp_path: Path):
+    mark = tmp_path / "mark"
+    body = f"import os\nimport pathlib\nos.environ['SEEN'] = 'yes'\npathlib.Path({str(mark)!r}).write_text('here')\n"
+    path = flashinfer(tmp_path / "set", change=lambda definition, _w: definition.update(reference=body + REFERENCE))
+    with pytest.raises(KernelError, match="cannot be imported"), closing(problems.load(str(path), "cpu")):
+        pass
+    assert not mark.exists()
+
+
+def test_a_file_that_is_no_definition_says_what_is_one(tmp_path: Path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(KernelError, match="it must be a definition of flashinfer-bench"):
+        problems.load(str(tmp_path / "x.json"), "cpu")

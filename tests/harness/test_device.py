@@ -1,0 +1,54 @@
+"""What is read of a device before anything is measured: the same in every process, for verdicts are kept by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import device
+
+CPUINFO = """\
+processor\t: 0
+model name\t: A Processor CPU @ 2.60GHz
+cpu MHz\t\t: {mhz}
+flags\t\t: fpu sse4_2 avx avx2 fma f16c avx512f avx512_bf16 amx_tile
+"""
+
+
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mhz: str = "1200.000") -> None:
+    (tmp_path / "cpuinfo").write_text(CPUINFO.format(mhz=mhz))
+    for index, (level, kind, size) in enumerate(
+        [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "105M")]
+    ):
+        folder = tmp_path / "cpu0" / "cache" / f"index{index}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in (("level", str(level)), ("type", kind), ("size", size)):
+            (folder / name).write_text(text + "\n")
+    monkeypatch.setattr(device, "CPU_FOLDER", tmp_path / "cpu0")
+    monkeypatch.setattr(device, "CPUINFO", tmp_path / "cpuinfo")
+
+
+def test_a_cpu_is_known_by_its_caches_vectors_and_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch)
+    found = device.facts("cpu")
+    assert (found.l1_bytes, found.l2_bytes, found.last_level_cache_bytes) == (48 << 10, 2 << 20, 105 << 20)
+    assert (found.architecture, found.vector_bytes, found.clock_mhz) == ("avx512f", 64, 2600)
+    assert found.instructions == ("fma", "f16c", "avx2", "avx512f", "avx512_bf16", "amx_tile")
+    (tmp_path / "cpu0" / "cpufreq").mkdir()
+    (tmp_path / "cpu0" / "cpufreq" / "cpuinfo_max_freq").write_text("3500000\n")
+    assert device.facts("cpu").clock_mhz == 3500
+
+
+def test_the_clock_of_the_moment_is_no_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, monkeypatch)
+    before = device.facts("cpu")
+    machine(tmp_path, monkeypatch, mhz="3391.512")
+    assert device.facts("cpu") == before
+
+
+def test_a_machine_that_tells_nothing_still_has_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "CPU_FOLDER", tmp_path / "cpu0")
+    monkeypatch.setattr(device, "CPUINFO", tmp_path / "cpuinfo")
+    found = device.facts("cpu")
+    assert found.last_level_cache_bytes == 32 << 20 and found.l1_bytes is found.clock_mhz is found.vector_bytes is None
