@@ -31,8 +31,8 @@ from graph.reading import checkpoint_of, config_of, disk_is_full, finished, no_c
 from graph.result import result
 from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
-from harness.engines import EngineError
 from harness import problems
+from harness.engines import EngineError
 from harness.report.result import Result, Status
 from harness.store import Store, digest
 from nodes.approve import Answer
