@@ -24,8 +24,10 @@ STARTING_S = 4.0
 USER_ERRORS = {
     "graph.runs.RunError",
     "graph.draw.DrawError",
+    "harness.cluster.ClusterError",
     "harness.device.DeviceError",
     "harness.dropin.ExportError",
+    "harness.engines.EngineError",
     "harness.evaluate.MissingTool",
     "kernels.catalog.KernelError",
     "nodes.spans.SpansMissing",
@@ -124,7 +126,7 @@ COMMANDS = {
     name: partial(parser_of, name)
     for name in (
         "campaign", "resume", "runs", "show", "compare", "history", "fork", "graph", "evaluate", "export", "kernels", "mcp", "memory",
-        "model",
+        "model", "scheduler", "worker",
     )
 } | {"epoch": epoch_parser, "infer": infer_parser}  # fmt: skip
 

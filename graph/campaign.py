@@ -5,7 +5,9 @@
     runs/<campaign>/entries/<problem>.json   written once the problem ended, in a result or in a named reason
 
 Killed at any moment and started again it repeats nothing that was finished: an entry is not looked at twice, a run goes on
-from its last checkpoint. Problems run one after another, so no compiler is at work while a time is taken.
+from its last checkpoint. On this machine problems run one after another, so no compiler is at work while a time is taken; on
+a cluster as many at once as it has devices. Where it has devices of several kinds every problem is worked on for each of
+them, and each kind has a report of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +36,7 @@ from graph.session import Ask, Door, Ending, Front, new_record
 from harness import problems
 from harness.alone import standalone
 from harness.device import DeviceError
+from harness.engines import EngineError
 from harness.evaluate import Evaluator, MissingTool
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
 from harness.records import Outcome
@@ -72,6 +78,8 @@ class Entry(Frozen):
     stop_reason: str = ""
     outcome: str = ""
     seconds: float = 0.0
+    kind: str = ""
+    """Of the device, where the campaign is about several."""
     kernelbench: str = ""
     """What KernelBench's own protocol says, where it was asked."""
     disagreement: str = ""
@@ -96,6 +104,10 @@ class Plan:
     ask: Ask
     protocol: Callable[[Path, str, Store], KernelBenchResult] | None = None
     """Asks KernelBench's own protocol about a candidate (problem's path, its text, the run's store)."""
+    kind: str = ""
+    """Of the device, where the campaign is about several."""
+    at_once: Callable[[], int] = lambda: 1
+    """How many problems may be worked on side by side, now."""
 
 
 class Campaign:
@@ -103,6 +115,7 @@ class Campaign:
 
     def __init__(self, runs_dir: Path, name: str) -> None:
         self.folder = runs_dir / valid_id(name)
+        self.writing = threading.Lock()
 
     @property
     def record(self) -> CampaignRecord:
@@ -137,8 +150,8 @@ class Campaign:
         except ValidationError as error:
             raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
 
-    def entries(self) -> list[Entry]:
-        found = (self.entry(entry_id(Path(path))) for path in self.record.problems)
+    def entries(self, kinds: Sequence[str] = ("",)) -> list[Entry]:
+        found = (self.entry(entry_id(Path(path), kind)) for path in self.record.problems for kind in kinds)
         return [entry for entry in found if entry is not None]
 
     @contextmanager
@@ -154,22 +167,55 @@ class Campaign:
         finally:
             os.close(handle)
 
-    def work(self, plan: Plan, watcher: Watcher) -> bool:
-        """Go through the problems that have no entry yet; False where the person stopped it."""
-        record = self.record
-        for path in map(Path, record.problems):
-            name = entry_id(path)
-            if self.entry(name) is not None:
-                continue
-            began = time.monotonic()
-            ended = self._one(path, name, plan, watcher.front(name))
-            if ended is None:
-                return False
-            entry = ended.model_copy(update={"seconds": ended.seconds or time.monotonic() - began})
+    def work(self, plans: Sequence[Plan], watcher: Watcher, stop: threading.Event | None = None) -> bool:
+        """Go through the problems that have no entry yet, for each plan; False where the person stopped it.
+
+        `stop` is set by SIGINT or SIGTERM where several are worked on at once, and ends their sessions (graph.session.Door).
+        Raises EngineError where the place at which they are judged is lost.
+        """
+        every = [(Path(path), plan) for path in self.record.problems for plan in plans]
+        left = [(path, plan) for path, plan in every if self.entry(entry_id(path, plan.kind)) is None]
+        if stop is None:
+            whole = all(self._ended(path, plan, watcher) for path, plan in left)
+        else:
+            with _stopped_by_signals(stop):
+                whole = self._side_by_side(left, watcher, stop)
+        if whole:
+            self.report(plans)
+        return whole
+
+    def _side_by_side(self, left: list[tuple[Path, Plan]], watcher: Watcher, stop: threading.Event) -> bool:
+        at_work: dict[Future[bool], Plan] = {}
+        whole, limit = True, max(1, len(left))
+        with ThreadPoolExecutor(max_workers=limit, thread_name_prefix="problem") as pool:
+            try:
+                while (left or at_work) and whole and not stop.is_set():
+                    for task in list(left):
+                        path, plan = task
+                        if sum(one is plan for one in at_work.values()) < plan.at_once():
+                            at_work[pool.submit(self._ended, path, plan, watcher)] = plan
+                            left.remove(task)
+                    done, _running = wait(at_work, timeout=0.5, return_when=FIRST_COMPLETED)
+                    for one in done:
+                        del at_work[one]
+                        whole = one.result() and whole
+            finally:
+                if left or at_work:
+                    stop.set()
+        return whole and not stop.is_set() and all(one.result() for one in at_work)
+
+    def _ended(self, path: Path, plan: Plan, watcher: Watcher) -> bool:
+        """Work on one problem until it has an entry; False where the person interrupted it."""
+        name, began = entry_id(path, plan.kind), time.monotonic()
+        ended = self._one(path, name, plan, watcher.front(name))
+        if ended is None:
+            return False
+        seconds = ended.seconds or time.monotonic() - began
+        entry = ended.model_copy(update={"seconds": seconds, "kind": plan.kind})
+        with self.writing:
             write_atomically(self.folder / "entries" / f"{name}.json", entry.model_dump_json(indent=1))
             watcher.ended(entry)
-            self.report()
-        self.report()
+            self.report([plan])
         return True
 
     def _one(self, path: Path, name: str, plan: Plan, front: Front) -> Entry | None:
@@ -184,6 +230,8 @@ class Campaign:
                     choice.settings, kernel=choice.kernel.spec.name, summary=choice.kernel.spec.summary, folder=path
                 )
                 ending = plan.door(runs).start(record, choice.source, front, plan.ask, choice.draft)
+        except EngineError:  # nothing about this problem: it goes on once the engine is there again
+            raise
         except KernelError as error:
             return self._lost(path, name, "unfit", str(error))
         except (RunError, DeviceError, MissingTool) as error:
@@ -238,9 +286,13 @@ class Campaign:
             solved=_solved(path, result, len(attempts)),
         )
 
-    def report(self) -> None:
-        """report.html and summary.json, of what has ended so far."""
-        record, entries = self.record, self.entries()
+    def report(self, plans: Sequence[Plan]) -> None:
+        """report.html and summary.json, of what has ended so far; with the kind's name where there are several."""
+        for plan in plans:
+            self._report(plan.kind)
+
+    def _report(self, kind: str) -> None:
+        record, entries = self.record, self.entries((kind,))
         lines = [
             Line(
                 id=entry.id, state=entry.state, outcome=entry.outcome, reason=entry.reason,
@@ -251,18 +303,43 @@ class Campaign:
             for entry in entries
         ]  # fmt: skip
         page = Page(
-            name=record.name, suite=record.suite, device=record.device, words=record.words, commit=record.commit,
+            name=record.name, suite=record.suite, device=kind or record.device, words=record.words, commit=record.commit,
             started=record.created, total=len(record.problems), lines=tuple(lines),
         )  # fmt: skip
-        write_atomically(self.folder / "summary.json", campaign_page.summary(page).model_dump_json(indent=1) + "\n")
-        write_atomically(self.folder / "report.html", campaign_page.render(page))
+        suffix = f"-{slug(kind)}" if kind else ""
+        write_atomically(
+            self.folder / f"summary{suffix}.json", campaign_page.summary(page).model_dump_json(indent=1) + "\n"
+        )
+        write_atomically(self.folder / f"report{suffix}.html", campaign_page.render(page))
 
 
-def entry_id(path: Path) -> str:
-    """A name for a problem's run: `l1-003-Softmax`."""
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets `stop`, the second ends the process at once."""
+
+    def on_signal(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:60]
+
+
+def entry_id(path: Path, kind: str = "") -> str:
+    """A name for a problem's run: `l1-003-Softmax`, and `l1-003-Softmax-NVIDIA-H200` where there are several kinds."""
     title = importers.title(path)
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", title.name).strip("-._")[:60] or "problem"
-    return f"l{title.level}-{title.number:03d}-{plain}"
+    name = f"l{title.level}-{title.number:03d}-{slug(title.name) or 'problem'}"
+    return f"{name}-{slug(kind)}" if kind else name
 
 
 def asked_for(name: str, suite: str, device: str, words: Sequence[str], problems: Sequence[Path]) -> CampaignRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TextIO
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graph.campaign import Entry
-from graph.live import NODES
+from graph.live import MOST_WORKERS, NODES, worker_lines
 from harness.report.campaign_page import EAGER
 from harness.report.fast_p import correct_rate, fast_p, geometric_mean
 from harness.report.inert import one_line
@@ -26,18 +26,18 @@ LAST = 8
 class Quiet:
     """A run's own front inside a campaign: its node and last word go to the campaign's table."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, board: Board, name: str) -> None:
+        self.board, self.name = board, name
 
     def node_started(self, node: str) -> None:
-        self.board.doing = NODES.get(node, node)
+        self.board.doing[self.name] = NODES.get(node, node)
 
     def node_finished(self, node: str) -> None:
         pass
 
     def say(self, kind: str, text: str) -> None:
         if kind == "harness":
-            self.board.doing = text
+            self.board.doing[self.name] = text
 
     def state(self, state: State) -> None:
         pass
@@ -52,8 +52,12 @@ class Board:
     def __init__(self, total: int, entries: list[Entry], out: TextIO, *, live: bool) -> None:
         self.total, self.entries = total, list(entries)
         self.before = len(entries)
-        self.began = self.problem_began = time.monotonic()
-        self.running = self.doing = ""
+        self.began = time.monotonic()
+        self.running: dict[str, float] = {}
+        """Problem -> when it began."""
+        self.doing: dict[str, str] = {}
+        self.workers: Callable[[], list[tuple[str, str]]] = list
+        """(worker, what it is doing) of an engine with several."""
         self.console = Console(file=out, highlight=False)
         self.live = live and self.console.is_terminal
 
@@ -68,16 +72,17 @@ class Board:
     # What graph.campaign asks of a watcher.
 
     def front(self, name: str) -> Quiet:
-        self.running, self.doing, self.problem_began = name, "importing", time.monotonic()
+        self.running[name], self.doing[name] = time.monotonic(), "importing"
         if not self.live:
-            self.console.print(f"{len(self.entries) + 1}/{self.total} {name}", markup=False)
-        return Quiet(self)
+            self.console.print(f"{len(self.entries) + len(self.running)}/{self.total} {name}", markup=False)
+        return Quiet(self, name)
 
     def ended(self, entry: Entry) -> None:
         self.entries.append(entry)
-        self.running = ""
+        others = len(self.running) > 1
+        self.running.pop(entry.id, None)
         if not self.live:
-            self.console.print(f"    {said(entry)}", markup=False)
+            self.console.print(f"    {f'{entry.id}: ' if others else ''}{said(entry)}", markup=False)
             self.console.print(f"    {self.so_far()}", markup=False, style="dim")
 
     def so_far(self) -> str:
@@ -106,12 +111,17 @@ class Board:
                 str(level), str(len(problems)), percent(correct_rate(problems)), percent(fast_p(problems, 1.0, EAGER)),
                 percent(fast_p(problems, 2.0, EAGER)), times(mean) if mean else "–",
             )  # fmt: skip
-        now = Text()
-        if self.running:
-            spent = duration(time.monotonic() - self.problem_began)
-            now = Text.assemble((one_line(self.running, 60), "bold"), f"  {spent}  ", (one_line(self.doing, 80), "dim"))
+        now = [
+            Text.assemble(
+                (one_line(name, 60), "bold"),
+                f"  {duration(time.monotonic() - began)}  ",
+                (one_line(self.doing.get(name, ""), 80), "dim"),
+                no_wrap=True,
+            )
+            for name, began in list(self.running.items())[:MOST_WORKERS]
+        ]
         last = [Text(f"{entry.id}  {said(entry)}", style="dim", no_wrap=True) for entry in self.entries[-LAST:]]
-        return Group(levels, Text(self.so_far()), now, *last)
+        return Group(levels, Text(self.so_far()), *now, *worker_lines(self.workers()), *last)
 
 
 def said(entry: Entry) -> str:

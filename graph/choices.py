@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from graph.runs import RunError, new_id, valid_id
-from harness import backends, device, problems
+from harness import backends, device, engines, problems
+from harness.engines import Engine, EngineChoice
 from harness.fitting import require_timed
 from harness.store import digest
 from kernels import catalog
@@ -20,6 +23,8 @@ from kernels.catalog import Kernel
 from nodes.roles import ROLES, Role
 from nodes.state import Settings
 
+Missing = Callable[[ModuleType], str]
+"""Of a backend: why its sources cannot be built, or ""."""
 TUNE_S = {"cuda": 8.0, "cpu": 4.0}
 """A search builds variants at one to two seconds each with nvcc and a third of that with g++."""
 
@@ -37,21 +42,29 @@ class Choice:
     """Of a problem: the first candidate's text where the person gave one."""
 
 
-def choose(asked: argparse.Namespace) -> Choice:
-    """Raises KernelError, DeviceError or RunError."""
-    on, why_device = device.choose(asked.device)
-    kernel = problems.load(asked.kernel, on)
+def engine_asked(asked: argparse.Namespace) -> EngineChoice:
+    """Raises EngineError."""
+    return engines.choice(asked.engine, model=asked.device_model, tls=asked.tls, insecure=asked.insecure)
+
+
+def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
+    """For that engine, or this machine. Raises KernelError, DeviceError, EngineError or RunError."""
+    place = engine_asked(asked) if engine is not None else EngineChoice()
+    engine = engine or engines.opened(place, asked.device)
+    on, why_device = engine.device, engine.why
+    memory_bytes = engine.memory_bytes or device.memory_bytes(on)
+    kernel = problems.load(asked.kernel, on, memory_bytes=memory_bytes)
     kernel.close()  # what it is like is known now; its processes are the run's to start
     if asked.source is not None and kernel.spec.problem:
         raise RunError(
             "a problem's baseline is its own Model: --source does not apply; --draft FILE gives a first candidate"
         )
-    draft = _draft(asked, kernel, on)
-    baseline, source = baseline_source(kernel, on, name=asked.baseline, file=asked.source)
+    draft = _draft(asked, kernel, engine)
+    baseline, source = baseline_source(kernel, on, name=asked.baseline, file=asked.source, missing=engine.missing)
     for dtype in asked.dtype:
         if dtype not in kernel.spec.dtypes:
             raise RunError(f"{kernel.spec.name} has no dtype {dtype} (it has {', '.join(kernel.spec.dtypes)})")
-    require_timed(kernel.spec, on, tuple(asked.dtype) or kernel.spec.dtypes, device.memory_bytes(on))
+    require_timed(kernel.spec, on, tuple(asked.dtype) or kernel.spec.dtypes, memory_bytes)
     policy, why_policy = policies(asked)
     known = asked.kernel in catalog.names()
     settings = Settings(
@@ -96,6 +109,7 @@ def choose(asked: argparse.Namespace) -> Choice:
         draft=digest(draft) if draft else "",
         own_kernels=asked.own_kernels,
         compare=compared(asked.compare, kernel, on),
+        engine=place,
     )
     return Choice(kernel, settings, source, draft)
 
@@ -110,29 +124,35 @@ def compared(asked: list[str], kernel: Kernel, on: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mode for mode in chosen if mode != "none"))
 
 
-def _draft(asked: argparse.Namespace, kernel: Kernel, on: str) -> str:
+def _draft(asked: argparse.Namespace, kernel: Kernel, engine: Engine) -> str:
     """The text of a problem's first candidate where the person gave one, else ""."""
     if asked.draft is None:
         return ""
     if not kernel.spec.problem:
         raise RunError(f"{kernel.spec.name} is no PyTorch module: --draft does not apply; --source gives a baseline")
-    return read_source(asked.draft, on)
+    return read_source(asked.draft, engine.device, engine.missing)
 
 
-def baseline_source(kernel: Kernel, on: str, *, name: str | None, file: str | None) -> tuple[str, str]:
+def _missing_here(backend: ModuleType) -> str:
+    return backend.why_unavailable()
+
+
+def baseline_source(
+    kernel: Kernel, on: str, *, name: str | None, file: str | None, missing: Missing = _missing_here
+) -> tuple[str, str]:
     """(name, text) of what 1.0x is: the user's file, or a baseline of the kernel's folder."""
     if file is not None and name is not None:
         raise RunError("--source is the baseline, so give it or --baseline, not both")
     if file is not None:
-        return file, read_source(file, on)
+        return file, read_source(file, on, missing)
     chosen, path = kernel.baseline(on, name)  # type: ignore[arg-type]
     if isinstance(kernel, problems.Problem):
         return chosen, kernel.text
-    return chosen, read_source(str(path), on)
+    return chosen, read_source(str(path), on, missing)
 
 
-def read_source(name: str, on: str) -> str:
-    """The text of a source for that device, once its compiler is known to be here."""
+def read_source(name: str, on: str, missing: Missing = _missing_here) -> str:
+    """The text of a source for that device, once its compiler is known to be where it is built."""
     path = Path(name)
     if path.suffix in catalog.DEVICES_OF_SUFFIX and on not in catalog.DEVICES_OF_SUFFIX[path.suffix]:
         raise RunError(f"{name} is not a source for device {on}: {_wanted(on)}")
@@ -148,9 +168,8 @@ def read_source(name: str, on: str) -> str:
         backend = backends.for_source(text, on)
     except ValueError:
         raise RunError(f"{name} is not a source for device {on}: {_wanted(on)}") from None
-    missing = backend.why_unavailable()
-    if missing:
-        raise RunError(f"{name} cannot be compiled: {missing}")
+    if said := missing(backend):
+        raise RunError(f"{name} cannot be compiled: {said}")
     return text
 
 

@@ -51,6 +51,7 @@ NODES = {
 }
 LAST_ATTEMPTS = 6
 LAST_WORDS = 3
+MOST_WORKERS = 12
 PROGRESS = "harness"
 """The kind of `say` that comes many times a second; the last one is enough."""
 PROGRESS_EVERY_S = 2.0
@@ -85,6 +86,8 @@ class Display:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.broken = ""
+        self.workers: Callable[[], list[tuple[str, str]]] = list
+        """(worker, what it is doing) of an engine with several."""
 
     def node_started(self, node: str) -> None: ...
     def node_finished(self, node: str, update: dict[str, Any] | None = None) -> None: ...
@@ -145,6 +148,18 @@ def attempt_line(attempt: Attempt) -> Text:
     if attempt.reason and not attempt.accepted:
         text.append(f"  {one_line(attempt.reason, 120)}", style="dim")
     return text
+
+
+def worker_lines(workers: list[tuple[str, str]]) -> list[Text]:
+    """One line each, the busy ones first; of a large cluster the first few and how many more."""
+    shown = sorted(workers, key=lambda worker: (worker[1] == "idle", worker[0]))
+    lines = [Text(f"  {one_line(name, 40)}  {one_line(doing, 160)}") for name, doing in shown[:MOST_WORKERS]]
+    if len(shown) > MOST_WORKERS:
+        idle = sum(doing == "idle" for _name, doing in shown)
+        lines.append(Text(f"  and {len(shown) - MOST_WORKERS} more; {idle} of {len(shown)} workers idle"))
+    for line in lines:
+        line.style, line.no_wrap, line.overflow = "dim", True, "ellipsis"
+    return lines
 
 
 def speedup_of(incumbent: Incumbent) -> Interval | None:
@@ -376,6 +391,7 @@ class LiveDisplay(Display):
         if "incumbent" in self.now:
             parts.append(self._incumbent(self.now["incumbent"]))
         parts.append(self._activity(clock))
+        parts += worker_lines(self.workers())
         attempts = self.now.get("attempts", [])[-LAST_ATTEMPTS:]
         for attempt in attempts:
             line = attempt_line(attempt)

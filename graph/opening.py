@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from graph.runs import Run, RunError, RunRecord
 from graph.session import kernel_digest
-from harness import load, problems
-from harness.evaluate import Evaluator
+from harness import engines, load, problems
+from harness.engines import Engine, EngineChoice
 from harness.store import Store
 from kernels import catalog
 from nodes.context import Context
@@ -21,8 +21,13 @@ Say = Callable[[str, str], None]
 
 
 @contextmanager
-def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterator[Context]:
-    """Raises RunError where the kernel is another one now, and whatever its parts raise where they cannot be had."""
+def open_context(
+    run: Run, record: RunRecord, state: State, say: Say, engine: Engine | None = None
+) -> Iterator[Context]:
+    """Raises RunError where the kernel is another one now, and whatever its parts raise where they cannot be had.
+
+    `engine`: one that is open already and stays so; else the run's own is opened.
+    """
     settings = record.settings
     folder = problems.read(Path(settings.kernel))[0] if is_problem(settings) else catalog.load(settings.kernel).folder
     if kernel_digest(folder) != record.kernel_digest:
@@ -30,20 +35,37 @@ def open_context(run: Run, record: RunRecord, state: State, say: Say) -> Iterato
             f"the spec or the reference of {folder} has changed since run {run.id} began, so its verdicts do "
             "not hold any more; start a new run"
         )
-    with opened(settings, run.store, run.folder / "transcript.jsonl", state, say) as context:
+    with (
+        _engine(settings, say, engine) as at_work,
+        opened(settings, run.store, run.folder / "transcript.jsonl", state, say, at_work) as context,
+    ):
         yield context
 
 
 @contextmanager
-def opened(settings: Settings, store: Store, transcript: Path, state: State, say: Say) -> Iterator[Context]:
-    """The live objects that these settings and that state call for; `transcript` keeps what models answer."""
+def _engine(settings: Settings, say: Say, engine: Engine | None) -> Iterator[Engine]:
+    if engine is not None:
+        yield engine
+        return
+    with closing(engines.opened(settings.engine, settings.device, lambda text: say("cluster", text))) as made:
+        yield made
+
+
+@contextmanager
+def opened(
+    settings: Settings, store: Store, transcript: Path, state: State, say: Say, engine: Engine | None = None
+) -> Iterator[Context]:
+    """The live objects that these settings and that state call for; `transcript` keeps what models answer.
+
+    `engine`: where candidates are judged, or this machine.
+    """
+    engine = engine or engines.opened(EngineChoice(), settings.device)
     policies, usage_before = answering(settings, transcript, state, say)
     with (
-        load.announced() as others,
-        closing(problems.load(settings.kernel, settings.device)) as kernel,
-        Evaluator(
+        load.announced() if engine.here else nullcontext(()) as others,
+        closing(problems.load(settings.kernel, settings.device, memory_bytes=engine.memory_bytes)) as kernel,
+        engine.evaluator(
             kernel,
-            settings.device,
             store,
             dtypes=settings.dtypes,
             sandbox_mode=settings.sandbox,

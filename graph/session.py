@@ -32,6 +32,7 @@ from graph.result import result
 from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
 from harness import problems
+from harness.engines import EngineError
 from harness.report.result import Result, Status
 from harness.store import Store, digest
 from nodes.approve import Answer
@@ -89,6 +90,8 @@ class Door:
     open_context: OpenContext
     checkpointer: str = ""
     """PostgreSQL's address with its password; "" is SQLite."""
+    stop: threading.Event | None = None
+    """Set, it ends a session as a first Ctrl-C does: for runs side by side, in threads that get no signal."""
 
     def start(self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "") -> Ending:
         """Begin a run; `draft` is a problem's first candidate. Raises RunError where its name is taken."""
@@ -99,7 +102,7 @@ class Door:
             if draft:
                 run.store.put(draft)
             run.begin(record, source)
-            return Session(run, record, front, ask, self.open_context, memory).work(saver)
+            return Session(run, record, front, ask, self.open_context, memory, self.stop).work(saver)
 
     def resume(
         self, run_id: str, front: Front, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
@@ -114,7 +117,7 @@ class Door:
         with run.lock(), self.saver(run, record) as saver, self.memory(record) as memory:
             if changes:
                 record = _changed(saver, run, record, changes(record.settings))
-            return Session(run, record, front, ask, self.open_context, memory).work(saver, answer)
+            return Session(run, record, front, ask, self.open_context, memory, self.stop).work(saver, answer)
 
     def checkpoint_id(self, run_id: str, wanted: str) -> str:
         """The whole id of the checkpoint that a fork may begin at. Raises RunError where there is none."""
@@ -141,7 +144,7 @@ class Door:
             origin.store.link_to(run.store.folder)
             saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
             run.begin(new, source)  # last: from here on it is a run, and a resume would begin one without a checkpoint
-            return Session(run, new, front, ask, self.open_context, memory).work(saver)
+            return Session(run, new, front, ask, self.open_context, memory, self.stop).work(saver)
 
     @contextmanager
     def memory(self, record: RunRecord) -> Iterator[Memory | None]:
@@ -212,8 +215,16 @@ class Session:
     """One process at work on one run; the caller holds the run's lock."""
 
     def __init__(
-        self, run: Run, record: RunRecord, front: Front, ask: Ask, open_context: OpenContext, memory: Memory | None
+        self,
+        run: Run,
+        record: RunRecord,
+        front: Front,
+        ask: Ask,
+        open_context: OpenContext,
+        memory: Memory | None,
+        stop: threading.Event | None = None,
     ) -> None:
+        self.stop = stop
         self.run, self.record, self.front, self.ask = run, record, front, ask
         self.open_context, self.memory = open_context, memory
         self.control = RunControl()
@@ -267,7 +278,7 @@ class Session:
                     f"the disk that holds {self.run.folder} is full; free some space and go on with "
                     f"`{self.run.command('resume')}` (what was finished is kept)"
                 ) from error
-            if isinstance(error, RunError):
+            if isinstance(error, (RunError, EngineError)):
                 self._note("interrupted", str(error))
             else:
                 self._note("failed", f"{type(error).__name__}: {error}"[:500])
@@ -411,6 +422,8 @@ def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
         thread.start()
         while thread.is_alive():
             thread.join(0.1)
+            if session.stop is not None and session.stop.is_set():
+                asked = max(asked, 1)
             if asked and deadline is None:
                 deadline = time.monotonic() + (0 if session.asking else GRACE_S)
                 session.control.request_drain()

@@ -91,14 +91,16 @@ def build(
 
 
 def accounted(node: Node) -> Node:
-    """`node`, adding its wall time and what its policies spent to `state["spent"]`."""
+    """`node`, adding its wall time, less what it waited for a device that others used, and what its policies spent to `state["spent"]`."""
 
     @functools.wraps(node)
     def run(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
-        began = time.monotonic()
+        began, waited_s = time.monotonic(), runtime.context.evaluator.waited_s
         with span(node.__name__, astrolabe__round=state.get("round", 0)):
             update = node(state, runtime)
-        spent = state.get("spent", Spent()).after(node.__name__, time.monotonic() - began, runtime.context.usage())
+        waited_s = runtime.context.evaluator.waited_s - waited_s
+        seconds = max(0.0, time.monotonic() - began - waited_s)
+        spent = state.get("spent", Spent()).after(node.__name__, seconds, runtime.context.usage())
         return {**update, "spent": spent}
 
     return run

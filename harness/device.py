@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.records import DeviceFacts
+from kernels.spec import Device
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +59,7 @@ def why_no_cuda() -> str:
     return ""
 
 
-def choose(wanted: str) -> tuple[str, str]:
+def choose(wanted: str) -> tuple[Device, str]:
     """`auto`, `cuda` or `cpu` -> (device, why). Raises DeviceError where the wanted one cannot be used."""
     if wanted == "cpu":
         return "cpu", "asked for"
@@ -163,9 +164,10 @@ def clocks() -> dict[str, str]:
     """Clocks, temperature and throttle reasons of the GPU as nvidia-smi gives them; empty where it is not there."""
     if shutil.which("nvidia-smi") is None:
         return {}
+    which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
     names = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active"
     done = subprocess.run(
-        ["nvidia-smi", "-i", "0", f"--query-gpu={names}", "--format=csv,noheader"], capture_output=True, text=True
+        ["nvidia-smi", "-i", which, f"--query-gpu={names}", "--format=csv,noheader"], capture_output=True, text=True
     )
     values = done.stdout.strip().split(", ")
     return dict(zip(names.split(","), values, strict=True)) if len(values) == 5 else {}

@@ -70,7 +70,7 @@ from harness.records import (
 from harness.search import search
 from harness.store import Store, digest
 from harness.timing import PAIR, Contest, Result, Side, SideFailure
-from harness.tunables import bake, tunables
+from harness.tunables import Tunable, bake, tunables
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload, expression
 
@@ -120,6 +120,23 @@ class MissingTool(Exception):
     """A compiler or device that the evaluation needs is not here; the message says what to install."""
 
 
+def compiled(candidate: str, text: str, module: ModuleType, folder: Path, facts: DeviceFacts, **entry: str) -> Build:
+    """That source built into `folder` by its backend for that device, or why it could not be."""
+    source, artefact = folder / f"candidate{module.SUFFIX}", folder / getattr(module, "ARTEFACT", "candidate.so")
+    source.write_text(text)
+    start = time.perf_counter()
+    done = module.compile(source, artefact, facts, COMPILE_S, **entry)
+    return Build(
+        candidate=candidate,
+        backend=module.__name__.rpartition(".")[2],
+        ok=done.ok,
+        artefact=str(artefact) if done.ok else "",
+        log=done.log[-20_000:],
+        seconds=time.perf_counter() - start,
+        resources=done.resources,
+    )
+
+
 class Evaluator:
     """Judges sources for one kernel on one device. Order of the calls, for a source of which `store.put` gave the hash:
 
@@ -133,7 +150,16 @@ class Evaluator:
     `extend` adds workloads and values to check, before them. A source that fails is a verdict; what is raised is a fault of
     ours, of the spec (KernelError) or of the machine (MissingTool). Not safe for several threads at once, `build` excepted.
     Use as a context manager: closing ends the workers.
+
+    What is asked is in the public methods, with its key in the store; the work is in the methods that they call where
+    nothing is kept (`_compiled`, `_verified`, `_measured`, ...), and an engine that works elsewhere answers those
+    (harness/engines).
     """
+
+    width = 1
+    """Sources that can be judged side by side."""
+    waited_s = 0.0
+    """Seconds so far in which a question only waited for a device that others used."""
 
     def __init__(
         self,
@@ -146,7 +172,10 @@ class Evaluator:
         own_kernels: str = "some",
         exact_to: str = "",
         say: Callable[[str], None] = lambda _text: None,
+        facts: DeviceFacts | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
+        """`facts`, `memory_bytes`: of the device, where it is another machine's; without, this one is looked at."""
         self.kernel, self.device, self.store, self.say = kernel, on, store, say
         self.exact_to = exact_to
         """Hash of the source whose outputs a candidate must have in every bit, or ""."""
@@ -157,8 +186,8 @@ class Evaluator:
         self.dtypes = dtypes or self.spec.dtypes
         self.extra_workloads: tuple[Workload, ...] = ()
         self.extra_values: dict[str, tuple[str, ...]] = {}
-        self.facts: DeviceFacts = device.facts(on)
-        self.device_bytes = device.memory_bytes(on)
+        self.facts: DeviceFacts = facts or device.facts(on)
+        self.device_bytes = memory_bytes or device.memory_bytes(on)
         self.sandbox_mode = sandbox_mode
         self.own_kernels = own_kernels
         """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
@@ -207,12 +236,17 @@ class Evaluator:
         for workload in added:
             if reason := too_large(self.spec, workload, self.device_bytes):
                 raise ValueError(reason)
+        if added:
+            self._admit(added, values)
+        self.extra_workloads, self.extra_values = added, dict(values)
+
+    def _admit(self, added: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
+        """Raises ValueError for a size that the operation does not have, such as an odd number of pairs."""
         try:
             for workload in added:
                 self._cases.get(workload, distributions(self.spec, values)[0], values)
-        except KernelError as error:  # a size that the operation does not have, such as an odd number of pairs
+        except KernelError as error:
             raise ValueError(str(error)) from None
-        self.extra_workloads, self.extra_values = added, dict(values)
 
     def _key(self, *parts: str) -> str:
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
@@ -228,42 +262,42 @@ class Evaluator:
         text = self.store.get(candidate)
         problem = isinstance(self.kernel, Problem) and backends.is_python(text)
         module = backends.for_source(text, self.device, problem=problem)
-        if missing := module.why_unavailable():
+        if missing := self.toolchain(module)[0]:
             raise MissingTool(missing)
         return module
+
+    def toolchain(self, module: ModuleType) -> tuple[str, str]:
+        """(why sources of that backend cannot be built, or "", compiler and flags that build them)."""
+        missing = module.why_unavailable()
+        return missing, "" if missing else module.identity(self.facts)
 
     def build(self, candidate: str) -> Build:
         """Compile the source of that hash. Safe to call from several threads. Raises MissingTool without a compiler."""
         module = self.backend(candidate)
-        self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = module.identity(self.facts)
-        # A toolchain that binds the entry itself must know its name; the others build the same for every kernel.
-        entry = {"entry": self.spec.entry_name} if is_python_side(module) else {}
-        key = digest(candidate, module.__name__, module.identity(self.facts), *entry.values())
+        _missing, identity = self.toolchain(module)
+        self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = identity
+        key = self.build_key(candidate, module)
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             kept = self.store.kept("build", key, Build)
             if kept is not None and (not kept.ok or Path(kept.artefact).exists()):
                 return kept
-            folder = self.store.build_folder(key)
-            source, artefact = (
-                folder / f"candidate{module.SUFFIX}",
-                folder / getattr(module, "ARTEFACT", "candidate.so"),
-            )
-            source.write_text(self.store.get(candidate))
-            start = time.perf_counter()
-            done = module.compile(source, artefact, self.facts, COMPILE_S, **entry)
-            build = Build(
-                candidate=candidate,
-                backend=module.__name__.rpartition(".")[2],
-                ok=done.ok,
-                artefact=str(artefact) if done.ok else "",
-                log=done.log[-20_000:],
-                seconds=time.perf_counter() - start,
-                resources=done.resources,
-            )
+            build = self._compiled(candidate, module, key)
             self.store.keep("build", key, build)
             return build
+
+    def build_key(self, candidate: str, module: ModuleType) -> str:
+        """Of the build of that source by that backend, in the store."""
+        return digest(candidate, module.__name__, self.toolchain(module)[1], *self._entry(module).values())
+
+    def _entry(self, module: ModuleType) -> dict[str, str]:
+        """A toolchain that binds the entry itself must know its name; the others build the same for every kernel."""
+        return {"entry": self.spec.entry_name} if is_python_side(module) else {}
+
+    def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
+        text, folder = self.store.get(candidate), self.store.build_folder(key)
+        return compiled(candidate, text, module, folder, self.facts, **self._entry(module))
 
     # --- workers -------------------------------------------------------------------------------------------------
 
@@ -331,6 +365,13 @@ class Evaluator:
         key = self._key("verify", build.candidate, build.backend, str(held_out), *([only.label] if only else []))
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
+        verdict = self._verified(build, workloads, held_out=held_out, only=only)
+        self.store.keep("verdict", key, verdict)
+        return verdict
+
+    def _verified(
+        self, build: Build, workloads: tuple[Workload, ...], *, held_out: bool, only: Workload | None
+    ) -> Verdict:
         start = time.perf_counter()
         checks: list[Check] = []
         warnings: tuple[str, ...] = ()
@@ -363,7 +404,7 @@ class Evaluator:
         except WorkerFailure as fault:
             outcome, reason = fault.outcome, fault.reason
             self.pool.drop(build.candidate)
-        verdict = Verdict(
+        return Verdict(
             candidate=build.candidate,
             kernel=self.spec.name,
             device=self.facts.name,
@@ -376,8 +417,6 @@ class Evaluator:
             build=build,
             seconds=time.perf_counter() - start,
         )
-        self.store.keep("verdict", key, verdict)
-        return verdict
 
     def _stress(self, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
         """Every call of a chain in which each producer lets the kernel begin at once and stores 20 us later: one that was
@@ -499,8 +538,9 @@ class Evaluator:
         incumbent: str | None = None,
         held_out: bool = False,
         contests: int = 1,
+        again: bool = False,
     ) -> Verdict:
-        """The PASSED verdict with timings against the baseline (and the incumbent), interleaved.
+        """The PASSED verdict with timings against the baseline (and the incumbent), interleaved; `again` times it anew.
 
         `contests`: how many of each workload in each cache state, every one in fresh processes, that count as one.
 
@@ -511,17 +551,25 @@ class Evaluator:
         if not verdict.passed or verdict.build is None:
             raise ValueError(f"only a PASSED candidate is timed; this one is {verdict.outcome}")
         if incumbent == verdict.candidate != baseline:  # a plan has led to the incumbent again
-            alone = self.measure(verdict, baseline=baseline, held_out=held_out, contests=contests)
+            alone = self.measure(verdict, baseline=baseline, held_out=held_out, contests=contests, again=again)
             same = Suite(speedup=Interval(median=1, low=1, high=1), comparison=Comparison.SAME)
             return alone.model_copy(update={"suite_incumbent": same}) if alone.passed else alone
         names = [baseline, incumbent or "", str(held_out), *([str(contests)] if contests > 1 else [])]
+        names += ["again"] if again else []
         key = self._key("measure", verdict.candidate, verdict.build.backend, *names)
         if (kept := self.store.kept("verdict", key, Verdict)) is not None:
             return kept
-        start, others = time.perf_counter(), load.Watch()
         rivals = {"baseline": baseline}
         if incumbent and incumbent != baseline:
             rivals["incumbent"] = incumbent
+        measured = self._measured(verdict, rivals, held_out=held_out, contests=contests, again=again)
+        self.store.keep("verdict", key, measured)
+        return measured
+
+    def _measured(
+        self, verdict: Verdict, rivals: dict[str, str], *, held_out: bool, contests: int, again: bool
+    ) -> Verdict:
+        start, others, baseline = time.perf_counter(), load.Watch(), rivals["baseline"]
         itself = verdict.candidate == baseline
         timings: list[Timing] = []
         ratios: dict[str, list[list[float]]] = {"baseline": [], "incumbent": []}
@@ -552,9 +600,7 @@ class Evaluator:
             if fault.side != ("baseline" if itself else "candidate"):
                 raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
             self.pool.drop(verdict.candidate)
-            failed = verdict.model_copy(update={"outcome": fault.outcome, "reason": fault.reason})
-            self.store.keep("verdict", key, failed)
-            return failed
+            return verdict.model_copy(update={"outcome": fault.outcome, "reason": fault.reason})
         measured = verdict.model_copy(
             update={
                 "timings": tuple(sorted(timings, key=lambda t: (order.index(t.workload), CACHES.index(t.cache)))),
@@ -565,14 +611,15 @@ class Evaluator:
                 "seconds": verdict.seconds + time.perf_counter() - start,
             }
         )
-        measured = Verdict.model_validate(measured.model_dump())
-        self.store.keep("verdict", key, measured)
-        return measured
+        return Verdict.model_validate(measured.model_dump())
 
     def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = ()) -> quick.Quick:
-        """A short, unofficial contest (harness/quick.py) at those cases, or at a spread of the visible suite."""
+        """A short, unofficial contest (harness/quick.py) at those cases, or at two of the visible suite."""
+        return self._contended(build, rivals, tuple(cases) or tuple(quick.spread(self)))
+
+    def _contended(self, build: Build, rivals: dict[str, str], cases: tuple[quick.Case, ...]) -> quick.Quick:
         self.pool.pinned = set(rivals.values())
-        return quick.contest(self, build, rivals, cases or quick.spread(self))
+        return quick.contest(self, build, rivals, cases)
 
     def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """The measured verdict with the times of the visible suite in other company (`ELSEWHERE`), for the report.
@@ -583,22 +630,25 @@ class Evaluator:
             return verdict
         key = self._key("elsewhere", verdict.candidate, baseline)
         if (kept := self.store.kept("elsewhere", key, Elsewhere)) is None:
-            timings: list[Timing] = []
-            suites: dict[Company, Suite] = {}
-            for on in ELSEWHERE:
-                ratios: dict[str, list[list[float]]] = {"baseline": [], "incumbent": []}
-                for workload in self.suite():
-                    if workload.timed and "hot" in self.caches(workload):
-                        self.say(f"timing {workload.label}, hot, {on}")
-                        rivals = {"baseline": baseline}
-                        timings.append(self._time_fairly(verdict, rivals, workload, ("hot", on), False, ratios)[0])
-                if ratios["baseline"]:
-                    interval = comparison.geometric_mean(ratios["baseline"])
-                    said = comparison.compare(interval, comparison.MARGIN[self.device])
-                    suites[on] = Suite(speedup=interval, comparison=said)
-            kept = Elsewhere(timings=tuple(timings), suites=suites)
+            kept = self._in_other_company(verdict, baseline)
             self.store.keep("elsewhere", key, kept)
         return verdict.model_copy(update={"elsewhere": kept.timings, "suites_elsewhere": kept.suites})
+
+    def _in_other_company(self, verdict: Verdict, baseline: str) -> Elsewhere:
+        timings: list[Timing] = []
+        suites: dict[Company, Suite] = {}
+        for on in ELSEWHERE:
+            ratios: dict[str, list[list[float]]] = {"baseline": [], "incumbent": []}
+            for workload in self.suite():
+                if workload.timed and "hot" in self.caches(workload):
+                    self.say(f"timing {workload.label}, hot, {on}")
+                    rivals = {"baseline": baseline}
+                    timings.append(self._time_fairly(verdict, rivals, workload, ("hot", on), False, ratios)[0])
+            if ratios["baseline"]:
+                interval = comparison.geometric_mean(ratios["baseline"])
+                said = comparison.compare(interval, comparison.MARGIN[self.device])
+                suites[on] = Suite(speedup=interval, comparison=said)
+        return Elsewhere(timings=tuple(timings), suites=suites)
 
     def draw_again(self, verdict: Verdict, *, baseline: str, count: int = DRAWS) -> Verdict:
         """The PASSED verdict after `count` more independent draws over both suites, beside the baseline on the same inputs.
@@ -609,7 +659,7 @@ class Evaluator:
             return verdict
         key = self._key("draws", verdict.candidate, baseline, str(count))
         if (kept := self.store.kept("draws", key, Drawn)) is None:
-            kept = self._draws(verdict.build, self.build(baseline), count)
+            kept = self._drawn(verdict.build, baseline, count)
             self.store.keep("draws", key, kept)
         if kept.failure:
             return Verdict.model_validate(
@@ -618,6 +668,9 @@ class Evaluator:
                 | {"suite": None, "suite_incumbent": None, "suites_elsewhere": {}}
             )
         return verdict.model_copy(update={"draws": kept.draws, "launch": kept.launch})
+
+    def _drawn(self, build: Build, baseline: str, count: int) -> Drawn:
+        return self._draws(build, self.build(baseline), count)
 
     def _draws(self, build: Build, baseline: Build, count: int) -> Drawn:
         everything = sorted((*self.suite(), *self.suite(held_out=True)), key=self.moved)
@@ -861,24 +914,30 @@ class Evaluator:
     def measured_facts(self) -> DeviceFacts:
         """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/roofs.py)."""
         if self._measured_facts is None:
-            self._measured_facts = roofs.measured(self)
+            self._measured_facts = self._with_roofs()
         return self._measured_facts
+
+    def _with_roofs(self) -> DeviceFacts:
+        return roofs.measured(self)
 
     def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
         """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same.
 
         Without `calls` only what is read without running it.
         """
-        timed = [workload for workload in self.suite() if workload.timed]
-        ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
         found: dict[str, dict[str, str]] = {}
         for name in probes.names(calls=calls):
             key = self._key("probe", name, build.candidate, build.backend)
             kept = self.store.kept("probe", key, Readings)
-            found[name] = dict(kept.values) if kept else probes.read(name, build, self.facts, self.spec, ends)
+            found[name] = dict(kept.values) if kept else self._readings(name, build)
             if kept is None and "unavailable" not in found[name]:
                 self.store.keep("probe", key, Readings(values=found[name]))
         return found
+
+    def _readings(self, name: str, build: Build) -> dict[str, str]:
+        timed = [workload for workload in self.suite() if workload.timed]
+        ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
+        return probes.read(name, build, self.facts, self.spec, ends)
 
     def sanitize(self, verdict: Verdict) -> Verdict:
         """The PASSED verdict once compute-sanitizer has watched the candidate: INCORRECT where it finds an error.
@@ -890,13 +949,15 @@ class Evaluator:
         key = self._key("sanitizer", verdict.candidate, verdict.build.backend)
         kept = self.store.kept("sanitizer", key, Sanitized)
         if kept is None:
-            self.pool.drop(verdict.candidate)
-            found = sanitizer.watch(self.spec, verdict.build, self._sanitized(), self.device, self.say)
-            kept = Sanitized(reports=found)
-            if all(report.errors is not None for report in found):
+            kept = self._watched(verdict.build)
+            if all(report.errors is not None for report in kept.reports):
                 self.store.keep("sanitizer", key, kept)
         self.measured["compute-sanitizer"] = sanitizer.describe(kept.reports)
         return sanitizer.judge(verdict, kept.reports)
+
+    def _watched(self, build: Build) -> Sanitized:
+        self.pool.drop(build.candidate)
+        return Sanitized(reports=sanitizer.watch(self.spec, build, self._sanitized(), self.device, self.say))
 
     def _sanitized(self) -> list[Workload]:
         """What compute-sanitizer sees: the small workloads of both suites, and of each dtype at least one."""
@@ -915,16 +976,20 @@ class Evaluator:
         key = self._key("tune", candidate)
         if (kept := self.store.kept("tuned", key, Tuned)) is not None:
             return kept
+        tuned = self._searched(candidate, source, open_, seconds)
+        self.store.put(bake(source, tuned.values))
+        self.store.keep("tuned", key, tuned)
+        return tuned
+
+    def _searched(self, candidate: str, source: str, open_: list[Tunable], seconds: float) -> Tuned:
         found = search(self, source, open_, seconds)
-        tuned = Tuned(
-            candidate=self.store.put(bake(source, found.values)),
+        return Tuned(
+            candidate=digest(bake(source, found.values)),
             values=found.values,
             split=found.split,
             tried=found.tried,
             reason=found.reason,
         )
-        self.store.keep("tuned", key, tuned)
-        return tuned
 
     # --- the end -------------------------------------------------------------------------------------------------
 

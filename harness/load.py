@@ -27,14 +27,14 @@ def others_at_work(seconds: float = 0.2) -> float:
 
 
 class Watch:
-    """From its making on: what share of the machine's CPU time went to processes that are not ours."""
+    """From its making on: what share of the CPU time of the cores that we may use went to processes that are not ours."""
 
     def __init__(self) -> None:
         self.began, self.busy, self.own = time.monotonic(), _busy_s(), _own_s()
 
     def share(self) -> float:
         """0 to 1; a process of ours that ended unseen counts as another's, for the little that it did since."""
-        passed = (time.monotonic() - self.began) * (os.cpu_count() or 1)
+        passed = (time.monotonic() - self.began) * len(os.sched_getaffinity(0))
         others = (_busy_s() - self.busy) - (_own_s() - self.own)
         return min(max(others / passed, 0.0), 1.0) if passed else 0.0
 
@@ -47,13 +47,17 @@ class Watch:
 
 
 def _busy_s() -> float:
-    """CPU seconds that the whole machine has worked, stolen ones included."""
+    """CPU seconds that the cores which this process may use have worked, stolen ones included."""
     try:
-        first = Path("/proc/stat").read_text().partition("\n")[0].split()
+        lines = Path("/proc/stat").read_text().splitlines()
     except OSError:
         return 0.0
-    user, nice, system, _idle, _waiting, *more = (int(field) for field in first[1:])
-    return (user + nice + system + sum(more[:3])) / TICKS_PER_S  # what follows, guests, is in user already
+    ours, ticks = {f"cpu{core}" for core in os.sched_getaffinity(0)}, 0
+    for name, *fields in (line.split() for line in lines if line.startswith("cpu")):
+        if name in ours:
+            user, nice, system, _idle, _waiting, *more = (int(field) for field in fields)
+            ticks += user + nice + system + sum(more[:3])  # what follows, guests, is in user already
+    return ticks / TICKS_PER_S
 
 
 def _own_s() -> float:

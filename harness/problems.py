@@ -8,6 +8,7 @@ tolerance). The parent keeps the values, and compares.
 from __future__ import annotations
 
 import secrets
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -329,11 +330,13 @@ class Box:
 
 _described: dict[str, Description] = {}
 """By text: what a problem is like does not change while this process lives."""
+_describing = threading.Lock()
+"""A campaign opens problems side by side, and all of them ask one zygote."""
 
 
-def load(name: str, on: Device) -> Kernel:
-    """A kernel by name or folder, or a problem by its file. Raises KernelError."""
-    return open_problem(Path(name), on) if importers.is_problem(name) else catalog.load(name)
+def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:
+    """A kernel by name or folder, or a problem by its file, for a device of so much memory. Raises KernelError."""
+    return open_problem(Path(name), on, memory_bytes=memory_bytes) if importers.is_problem(name) else catalog.load(name)
 
 
 def read(path: Path) -> tuple[Path, Import]:
@@ -347,18 +350,31 @@ def read(path: Path) -> tuple[Path, Import]:
     return path, importer.read(path)
 
 
-def open_problem(path: Path, on: Device) -> Problem:
-    """Describe a problem in the box and make its spec. The caller closes it. Raises KernelError."""
+def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> Problem:
+    """Describe a problem in the box and make its spec. The caller closes it. Raises KernelError.
+
+    `memory_bytes`: of the device, where it is another machine's.
+    """
     path, source = read(path)
     box = Box(on)
     try:
-        if (description := _described.get(source.module)) is None:
-            description = _described[source.module] = source.described(box.describe(source.module, path))
+        with _describing:
+            if (description := _described.get(source.module)) is None:
+                description = _described[source.module] = source.described(box.describe(source.module, path))
         token = digest(source.module)[:16]
-        spec = source.spec(description, token, most_bytes=devices.memory_bytes(on) // JUDGING_FACTOR)
+        most_bytes = (memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
+        spec = source.spec(description, token, most_bytes=most_bytes)
     except BaseException:
         box.close()
         raise
+    return reopened(path, source, description, spec, on, box)
+
+
+def reopened(
+    path: Path, source: Import, description: Description, spec: Spec, on: Device, box: Box | None = None
+) -> Problem:
+    """A problem that was described before. The caller closes it."""
+    box, token = box or Box(on), digest(source.module)[:16]
     problem = Problem(
         spec=spec, folder=path, source=source, description=description, device=on, seed=secrets.randbits(31), token=token,
         box=box,

@@ -57,6 +57,7 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
         repair=draft.repairs + 1 if draft.candidate else 0,
         round=state["round"],
         memory=recalled(state.get("memory", ""), context.store),
+        incumbent_source=context.store.get(state["incumbent"].candidate),
         timings=state["incumbent"].timings,
         attempts=tuple(state.get("attempts", ())),
         stale_rounds=state["stale_rounds"],

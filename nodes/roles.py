@@ -253,6 +253,7 @@ class CoderRequest(Frozen):
     round: int = 0
     """0 where the asker did not say."""
     memory: tuple[Lesson, ...] = ()
+    incumbent_source: str = ""
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()

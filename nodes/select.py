@@ -18,7 +18,7 @@ def select(state: State, runtime: Runtime[Context]) -> dict:
     update: dict = {
         "attempts": [
             attempt_of(draft, round_, winner, state["incumbent"]).model_copy(
-                update={"evidence": evidence(draft, runtime.context.evaluator)}
+                update={"evidence": evidence(draft, state["settings"], runtime.context.evaluator)}
             )
             for draft in drafts
         ],

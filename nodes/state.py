@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
+from harness.engines import EngineChoice
 from harness.records import Build, DeviceFacts, Timing, Verdict
 from kernels import importers
 from kernels.spec import Device, Frozen
@@ -98,6 +99,8 @@ class Settings(Frozen):
     """Hash of the first candidate that the person gave for a problem; the drafter is not asked then."""
     own_kernels: Literal["all", "some"] = "some"
     """Of a problem's candidates: whether libraries may do a part of the work."""
+    engine: EngineChoice = EngineChoice()
+    """Where candidates are built, checked and timed."""
     compare: tuple[str, ...] = ()
     """Modes of torch.compile that a problem's winner is timed against, beside eager (harness/problems.py)."""
     command: str = ""

@@ -13,6 +13,7 @@ from harness.evaluate import Tuned
 from nodes.context import Context
 from nodes.rewrites.dispatch import dispatched, values
 from nodes.rewrites.source import Unsupported
+from nodes.side_by_side import each
 from nodes.state import Draft, State
 
 
@@ -27,7 +28,7 @@ def tune(state: State, runtime: Runtime[Context]) -> dict:
             seconds = max(0.0, min(seconds, settings.seconds - spent))
         return _tune(draft, seconds, runtime.context)
 
-    return {"drafts": [tuned(draft) for draft in state["drafts"]]}
+    return {"drafts": each(tuned, state["drafts"], runtime.context.evaluator.width)}
 
 
 def _tune(draft: Draft, seconds: float, context: Context) -> Draft:

@@ -1,4 +1,4 @@
-"""Gate: correctness of every built draft on the visible suite, one after another."""
+"""Gate: correctness of every built draft on the visible suite."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
+from nodes.side_by_side import each
 from nodes.state import Draft, State
 
 
@@ -18,4 +19,4 @@ def verify(state: State, runtime: Runtime[Context]) -> dict:
         verdict = runtime.context.evaluator.verify(draft.build)
         return draft.model_copy(update={"verdict": verdict, "seconds": draft.seconds + time.monotonic() - began})
 
-    return {"drafts": [verified(draft) for draft in state["drafts"]]}
+    return {"drafts": each(verified, state["drafts"], runtime.context.evaluator.width)}

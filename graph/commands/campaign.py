@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from graph.commands.opened import door
-from graph.commands.options import EXIT_INTERRUPTED, Parser, budget, number, of_problems, protocol
+from graph.commands.opened import door, engine
+from graph.commands.options import EXIT_INTERRUPTED, Parser, budget, number, of_problems, on_engine, protocol
+
+if TYPE_CHECKING:
+    from graph.campaign import Plan
+    from harness.engines import Engine
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--levels", metavar="1,2,3", default="", help="only these")
     made.add_argument("--name", metavar="NAME", help="name the campaign")
     made.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    on_engine(made)
     made.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where it is kept (runs)")
     made.add_argument("--no-live", action="store_true", help="plain lines instead of the live table")
     made.add_argument("--json", action="store_true", help="summary.json on standard output, nothing else there")
@@ -59,44 +66,80 @@ def run_options(asked: argparse.Namespace) -> list[str]:
 
 
 def go(asked: argparse.Namespace) -> int:
+    from graph.runs import RunError
+
+    if asked.protocol and asked.engine != "process":
+        raise RunError("--protocol kernelbench times on this machine, beside our own times: leave --engine away")
+    with engine(asked, every=True) as at_work:
+        return _campaign(asked, at_work)
+
+
+def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     from graph import campaign as campaigns
     from graph.campaign_live import Board, summary
-    from graph.choices import choose
-    from graph.commands import run
-    from graph.runs import RunError
-    from harness import device
-    from kernels import suites
 
-    on, _why = device.choose(asked.device)
-    try:
-        levels = tuple(int(level) for level in asked.levels.split(",") if level)
-    except ValueError:
-        raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
-    problems = suites.problems(asked.suite, levels)
+    problems, on = _problems(asked), at_work.device
     words = [*run_options(asked), "--device", on]
-    theirs = campaigns.by_kernelbench(on) if asked.protocol else None
     name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
     found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems))
-
-    def chosen(path: Path, run_id: str):
-        each = ["--kernel", str(path), *words, "--run-id", run_id]
-        settings = run.parser().parse_args(each)
-        settings.words = each
-        return choose(settings)
-
+    stop = None if at_work.here else threading.Event()
+    kinds = at_work.kinds()
+    plans = [_plan(asked, words, one, kind if len(kinds) > 1 else "", stop) for kind, one in kinds.items()]
     out = sys.stderr if asked.json else sys.stdout
     with found.lock():
-        board = Board(len(problems), found.entries(), out, live=not asked.no_live)
+        entries = found.entries([plan.kind for plan in plans])
+        board = Board(len(problems) * len(plans), entries, out, live=not asked.no_live)
+        board.workers = at_work.lines
         with board.shown():
-            whole = found.work(
-                campaigns.Plan(chosen, lambda runs: door(asked, runs), lambda _question, _store: None, theirs), board
-            )
+            whole = found.work(plans, board, stop)
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)
         sys.stderr.flush()
         os._exit(EXIT_INTERRUPTED)  # a node may still be at work in its thread; under sync durability it loses nothing
-    if asked.json:
-        print((found.folder / "summary.json").read_text(), end="")
-    print(f"{summary(found.entries())}\n{board.so_far()}\n{found.folder / 'report.html'}", file=out)
+    for plan in plans:
+        suffix = f"-{campaigns.slug(plan.kind)}" if plan.kind else ""
+        if asked.json:
+            print((found.folder / f"summary{suffix}.json").read_text(), end="")
+        print(f"{summary(found.entries([plan.kind]))}\n{found.folder / f'report{suffix}.html'}", file=out)
+    if len(plans) == 1:
+        print(board.so_far(), file=out)
     return 0
+
+
+def _problems(asked: argparse.Namespace) -> list[Path]:
+    from graph.runs import RunError
+    from kernels import suites
+
+    try:
+        levels = tuple(int(level) for level in asked.levels.split(",") if level)
+    except ValueError:
+        raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
+    return suites.problems(asked.suite, levels)
+
+
+def _plan(
+    asked: argparse.Namespace, words: list[str], at_work: Engine, kind: str, stop: threading.Event | None
+) -> Plan:
+    """What the campaign does with a problem on that kind of device."""
+    from graph import campaign as campaigns
+    from graph.choices import choose
+    from graph.commands import run
+
+    place = ["--engine", asked.engine, "--device-model", kind or asked.device_model, "--tls", asked.tls]
+    place += ["--insecure"] if asked.insecure else []
+
+    def chosen(path: Path, run_id: str):
+        each = ["--kernel", str(path), *words, *(place if not at_work.here else []), "--run-id", run_id]
+        settings = run.parser().parse_args(each)
+        settings.words = each
+        return choose(settings, at_work)
+
+    return campaigns.Plan(
+        choose=chosen,
+        door=lambda runs: door(asked, runs, at_work, stop),
+        ask=lambda _question, _store: None,
+        protocol=campaigns.by_kernelbench(at_work.device) if asked.protocol else None,
+        kind=kind,
+        at_once=at_work.width,
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from graph.commands.options import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_SAME, EXI
 if TYPE_CHECKING:
     from graph.runs import Run
     from graph.session import Door, Ending
+    from harness.engines import Engine
 
 
 @contextmanager
@@ -32,13 +35,17 @@ def told(asked: argparse.Namespace, run: Run) -> Iterator[None]:
         raise
 
 
-def front(asked: argparse.Namespace, why: tuple[str, ...]):
+def front(asked: argparse.Namespace, why: tuple[str, ...], engine: Engine | None = None):
     from graph import live
 
     asked.starting.cancel()
     if asked.no_live:
-        return live.PlainDisplay(sys.stderr if asked.json else sys.stdout, why)
-    return live.display(json=asked.json, why=why)
+        shown = live.PlainDisplay(sys.stderr if asked.json else sys.stdout, why)
+    else:
+        shown = live.display(json=asked.json, why=why)
+    if engine is not None:
+        shown.workers, engine.say = engine.lines, lambda text: shown.say("cluster", text)
+    return shown
 
 
 def asker():
@@ -47,11 +54,30 @@ def asker():
     return on_terminal
 
 
-def door(asked: argparse.Namespace, runs_dir: Path | None = None) -> Door:
+def door(
+    asked: argparse.Namespace,
+    runs_dir: Path | None = None,
+    engine: Engine | None = None,
+    stop: threading.Event | None = None,
+) -> Door:
+    """`engine`: one that is open already; without, each run opens its own. `stop` ends sessions, as Ctrl-C does."""
     from graph.opening import open_context
     from graph.session import Door
 
-    return Door(runs_dir or asked.runs_dir, open_context, getattr(asked, "checkpointer", ""))
+    opening = partial(open_context, engine=engine) if engine is not None else open_context
+    return Door(runs_dir or asked.runs_dir, opening, getattr(asked, "checkpointer", ""), stop)
+
+
+@contextmanager
+def engine(asked: argparse.Namespace, *, every: bool = False) -> Iterator[Engine]:
+    """The engine that was asked for, with the device; `every` kind of device may be used (Engine.kinds)."""
+    from graph.choices import engine_asked
+    from harness import engines
+
+    with closing(
+        engines.opened(engine_asked(asked), asked.device, lambda text: print(text, file=sys.stderr), every)
+    ) as made:
+        yield made
 
 
 def found(asked: argparse.Namespace) -> Run:

@@ -67,6 +67,17 @@ def on_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     )
 
 
+def on_engine(parser: argparse._ActionsContainer, *, given: str | None = "process") -> None:
+    parser.add_argument(
+        "--engine", metavar="NAME", default=given,
+        help="where candidates are built, checked and timed: process (here), dask (a worker for each GPU of this machine), "
+        "dask:N, dask:ADDRESS of a scheduler (docs/cluster.md)",
+    )  # fmt: skip
+    parser.add_argument("--device-model", metavar="NAME", default="", help="of a cluster's kinds of devices this one")
+    parser.add_argument("--tls", metavar="DIR", default="", help="certificate and key of the cluster at ADDRESS")
+    parser.add_argument("--insecure", action="store_true", help="no TLS although ADDRESS is beyond this machine")
+
+
 def of_problems(parser: argparse._ActionsContainer, *, rule: str | None = "some") -> None:
     parser.add_argument(
         "--own-kernels", choices=("some", "all"), default=rule,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from graph.commands.opened import asker, close, door, front, told
-from graph.commands.options import ROLES, Parser, budget, common, limits, on_end
+from graph.commands.options import ROLES, Parser, budget, common, limits, on_end, on_engine
 
 
 def parser() -> argparse.ArgumentParser:
@@ -16,6 +16,7 @@ def parser() -> argparse.ArgumentParser:
     budget(changes)
     changes.add_argument("--policy", choices=("rules", "chat", "replay"), help="who answers for all roles from here on")
     changes.add_argument("--model", metavar="NAME", help="language model for all roles from here on")
+    on_engine(changes, given=None)
     common(made)
     on_end(made)
     made.set_defaults(go=go)
@@ -24,11 +25,14 @@ def parser() -> argparse.ArgumentParser:
 
 def go(asked: argparse.Namespace) -> int:
     from graph.asking import from_option
+    from graph.choices import engine_asked
     from graph.runs import Run
 
     begun = Run.find(asked.runs_dir, asked.run)
     answer = from_option(asked.answer) if asked.answer is not None else None
     changes = limits(asked)
+    if asked.engine is not None:
+        changes["engine"] = engine_asked(asked)
     if asked.policy:
         changes["policy"] = dict.fromkeys(ROLES, asked.policy)
     if asked.model:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from graph.commands.opened import asker, close, door, front, told
-from graph.commands.options import ROLES, Parser, budget, common, number, of_problems, on_device, on_end
+from graph.commands.opened import asker, close, door, engine, front, told
+from graph.commands.options import ROLES, Parser, budget, common, number, of_problems, on_device, on_end, on_engine
+
+if TYPE_CHECKING:
+    from graph.session import Ending
+    from harness.engines import Engine
 
 EPILOG = """\
 commands (python run.py COMMAND --help):
@@ -18,6 +23,7 @@ commands (python run.py COMMAND --help):
   graph [RUN]           draw the graph, and the path that a run took
   campaign              every problem of a suite, one run each, one report
   evaluate FILE         the verdict on one file, without any agent
+  scheduler, worker     lend machines to `--engine dask` (docs/cluster.md)
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
@@ -43,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     on_device(made)
+    on_engine(made)
     made.add_argument("--source", metavar="FILE", help="start from your own file for that kernel's spec")
     made.add_argument("--draft", metavar="FILE", help="of a PyTorch module: your own first candidate (ModelNew)")
     of_problems(made)
@@ -134,13 +141,20 @@ def parser() -> argparse.ArgumentParser:
 
 def go(asked: argparse.Namespace) -> int:
     from graph import checkpoints
+
+    if asked.checkpointer:
+        checkpoints.check_url(asked.checkpointer)
+    with engine(asked) as at_work:
+        ending = _run(asked, at_work)
+    return close(ending, asked)
+
+
+def _run(asked: argparse.Namespace, at_work: Engine) -> Ending:
     from graph.choices import choose
     from graph.runs import Run
     from graph.session import new_record
 
-    if asked.checkpointer:
-        checkpoints.check_url(asked.checkpointer)
-    choice = choose(asked)
+    choice = choose(asked, at_work)
     record = new_record(
         choice.settings,
         kernel=choice.kernel.spec.name,
@@ -150,6 +164,5 @@ def go(asked: argparse.Namespace) -> int:
     )
     made = Run(asked.runs_dir, record.run_id)
     made.reserve()
-    with told(asked, made), front(asked, choice.settings.why) as shown:
-        ending = door(asked).start(record, choice.source, shown, asker(), choice.draft)
-    return close(ending, asked)
+    with told(asked, made), front(asked, choice.settings.why, at_work) as shown:
+        return door(asked, engine=at_work).start(record, choice.source, shown, asker(), choice.draft)

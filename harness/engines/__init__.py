@@ -1,1 +1,110 @@
-"""Places where a job runs, one a file: `process` is this machine."""
+"""Places where jobs run, one a file; the file's name is what `--engine` takes.
+
+    process        this machine, in this process and those that it starts
+    dask           a cluster: one of its own on this machine, or `dask:ADDRESS`, a scheduler that runs already
+
+Each file has `opened(choice, wanted, say) -> Engine`. An engine makes Evaluators; whichever made it, an Evaluator has the same
+methods, verdicts, keys in the store and exceptions (tests/harness/test_engines.py holds them to it).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from kernels.spec import Device, Frozen
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from harness.evaluate import Evaluator
+    from harness.store import Store
+    from kernels.catalog import Kernel
+
+Say = Callable[[str], None]
+
+
+class EngineError(Exception):
+    """The engine cannot be had, or is lost; what was finished is kept. One sentence says what to do."""
+
+
+class EngineChoice(Frozen):
+    """What the user asked for."""
+
+    name: Literal["process", "dask"] = "process"
+    address: str = ""
+    """Of a scheduler that runs already; "" is a cluster of its own on this machine."""
+    model: str = ""
+    """A part of the name of the kind of device to take, where a cluster has several."""
+    tls: str = ""
+    """Folder with a certificate and a key."""
+    insecure: bool = False
+    workers: int | None = None
+    """Of a cluster of its own: devices, all GPUs or two shares of the cores without."""
+
+
+def choice(text: str, *, model: str = "", tls: str = "", insecure: bool = False) -> EngineChoice:
+    """`process`, `dask`, `dask:4` (so many workers) or `dask:ADDRESS`. Raises EngineError."""
+    name, _, rest = text.partition(":")
+    if name not in ("process", "dask") or (name == "process" and rest):
+        raise EngineError(f"there is no engine {text!r}: process, dask, dask:WORKERS or dask:ADDRESS of a scheduler")
+    if name == "process" and (model or tls or insecure):
+        raise EngineError("--device-model, --tls and --insecure are for --engine dask")
+    more: dict[str, Any] = {"workers": int(rest)} if rest.isdigit() and int(rest) else {"address": rest}
+    return EngineChoice(name=name, model=model, tls=tls, insecure=insecure, **more)
+
+
+class Engine(Protocol):
+    """Opened once for all that it is asked; safe for several threads. Close it."""
+
+    device: Device
+    why: str
+    """Why this device, for the user."""
+    memory_bytes: int | None
+    """Of a device elsewhere; None is this machine's."""
+    here: bool
+    """Whether what it times runs on this machine beside the caller."""
+
+    say: Say
+    """What a person should know of it goes there."""
+
+    def kinds(self) -> dict[str, Engine]:
+        """Every kind of device that was asked for, by its name, as an engine that need not be closed; one where one was."""
+        ...
+
+    def missing(self, backend: ModuleType) -> str:
+        """Why sources of that backend cannot be built, or ""."""
+        ...
+
+    def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
+        """`settings` as harness.evaluate.Evaluator takes them."""
+        ...
+
+    def width(self) -> int:
+        """Questions that it can answer side by side."""
+        ...
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(worker, what it is doing) for the display; none where there is one place only."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def opened(choice: EngineChoice, wanted: str, say: Say = lambda _text: None, every: bool = False) -> Engine:
+    """The engine with a device of the kind that is wanted (`auto`, `cuda`, `cpu`). Raises DeviceError or EngineError.
+
+    Devices of several models are an EngineError, unless `every` one is asked for.
+    """
+    try:
+        module = importlib.import_module(f"{__name__}.{choice.name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("dask", "distributed"):
+            raise
+        raise EngineError(
+            f"--engine {choice.name} needs what is not installed: {sys.executable} -m pip install -e '.[cluster]' "
+            "-c constraints.txt"
+        ) from None
+    return module.opened(choice, wanted, say, every)

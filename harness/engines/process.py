@@ -1,4 +1,4 @@
-"""One candidate, one process: the parent's end of harness/worker.py."""
+"""One candidate, one process: the parent's end of harness/worker.py; and the engine that is this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import libraries, sandbox
-from harness.device import Arena, cuda_library
+from harness.device import Arena, choose, cuda_library
+from harness.engines import Engine, EngineChoice, Say
 from harness.records import Outcome
 from harness.worker import receive, send
+from kernels.spec import Device
+
+if TYPE_CHECKING:
+    from harness.evaluate import Evaluator
+    from harness.store import Store
+    from kernels.catalog import Kernel
 
 ANSWER_BYTES = 1 << 20  # an answer is a few numbers; a longer one is an attack on our memory
 START_S = 30.0
@@ -329,3 +337,39 @@ def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float |
     start = time.perf_counter()
     answer = worker.request(message, timeout_s=timeout_s)
     return answer, time.perf_counter() - start
+
+
+class ThisMachine:
+    """The engine `process` (harness/engines/__init__.py): Evaluators that work where they are."""
+
+    memory_bytes: int | None = None
+    here = True
+    say: Say = staticmethod(lambda _text: None)
+
+    def __init__(self, device: Device, why: str) -> None:
+        self.device, self.why = device, why
+
+    def kinds(self) -> dict[str, Engine]:
+        return {self.device: self}
+
+    def missing(self, backend: ModuleType) -> str:
+        return backend.why_unavailable()
+
+    def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
+        from harness.evaluate import Evaluator  # which imports this module
+
+        return Evaluator(kernel, self.device, store, **settings)
+
+    def width(self) -> int:
+        return 1
+
+    def lines(self) -> list[tuple[str, str]]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def opened(_choice: EngineChoice, wanted: str, _say: Say, _every: bool) -> ThisMachine:
+    """Raises DeviceError where the device that is wanted cannot be used."""
+    return ThisMachine(*choose(wanted))

@@ -292,7 +292,7 @@ class ModelPolicy(ABC):
             )
         return self._render(
             "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
+            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
         )  # fmt: skip
 
     def _written_in(self, request: CoderRequest) -> Exchange | None:
@@ -316,7 +316,7 @@ class ModelPolicy(ABC):
         coded = request.request
         prompt = self._render(
             "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
-            failure=coded.failure, outcome=coded.outcome, repair=coded.repair, timings=coded.timings,
+            stage="code", incumbent_source=coded.incumbent_source, failure=coded.failure, outcome=coded.outcome, repair=coded.repair, timings=coded.timings,
             memory=_fitting(coded), **_history(coded.attempts), **turns.limits(request),
         )  # fmt: skip
         before, new = turns.said(prompt, request.turns)
@@ -615,8 +615,7 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
     return {
         "finding": request.finding,
         "timings": request.timings,
-        "incumbent": request.incumbent,
-        "source": request.source,
+        "incumbent_source": request.source,
         "others": others[:MOST_OTHERS],
         "round": request.round,
         **_history(request.attempts),

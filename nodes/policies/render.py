@@ -199,6 +199,7 @@ def _environment() -> Environment:
         data=data,
         trimmed=trimmed,
         short=lambda name: name[:SHORT],
+        named=lambda source: digest(source)[:SHORT],
         percent=lambda share: f"{100 * share:.0f} %",
         explained=explained,
         timing_table=timing_table,

@@ -435,7 +435,8 @@ class _Search:
         """(what an earlier run learned, the logarithm of the gain over what it started from, what that counts)."""
         here = (self.request.spec.name, self.request.device.architecture)
         for lesson in self.request.memory:
-            failed = lesson.outcome not in (Outcome.PASSED, "REFUSED")  # a person's no says nothing of its speed
+            # A person's no, or that a step does not apply to another source, says nothing of what it is worth here.
+            failed = lesson.outcome not in (Outcome.PASSED, "REFUSED", "NO_CANDIDATE")
             if failed or lesson.over_base:
                 gain = FAILURE_GAIN if failed else lesson.over_base or 1.0
                 yield lesson, math.log(gain), 1.0 if (lesson.kernel, lesson.architecture) == here else MEMORY_TRUST

@@ -105,6 +105,8 @@ class PaperEvaluator:
     """Deterministic; caches by content in the store, as the real one does."""
 
     facts = FACTS
+    width = 1
+    waited_s = 0.0
     notices: tuple[str, ...] = ("no landlock here",)
     layers: tuple[str, ...] = ("rlimits",)
     measured: ClassVar[dict[str, str]] = {"timing": "not at all: this is a double"}
@@ -174,8 +176,10 @@ class PaperEvaluator:
         incumbent: str | None = None,
         held_out: bool = False,
         contests: int = 1,
+        again: bool = False,
     ) -> Verdict:
         what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}{'-again' if contests > 1 else ''}"
+        what += "-once-more" if again else ""
         measured = self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
         unclear = self._read(verdict.candidate).get("unclear")
         if unclear is None or held_out or (contests > 1 and unclear != "always"):

@@ -17,7 +17,7 @@ from graph.runs import RunError
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROBLEMS = ("1_Fast.py", "2_Unfit.py", "3_Slow.py", "4_Wrong.py")
 WORK = """
-import os, signal, sys
+import os, signal, sys, threading
 from pathlib import Path
 from graph import campaign as campaigns
 from graph.choices import Choice
@@ -27,7 +27,7 @@ from kernels.spec import Spec
 from harness.store import digest
 from tests.graph.doubles import *
 
-folder, death = Path(sys.argv[1]), sys.argv[2]
+folder, death, at_once, kinds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4].split(",")
 SCRIPTS = {
     "1_Fast": {0: ["speed 1.5"], 1: ["speed 2.0"]},
     "3_Slow": {0: ["speed 0.5"], 1: ["speed 0.7"]},
@@ -62,12 +62,18 @@ def opened(run, record, state, say):
     name = Path(record.settings.kernel).stem
     return paper_context(Mortal(name, SCRIPTS[name]))(run, record, state, say)
 
+at_work, most = set(), 0
+
 class Watcher:
     def front(self, name):
+        global most
         die(f"before {name}")
+        at_work.add(name)
+        most = max(most, len(at_work))
         return Silent()
 
     def ended(self, entry):
+        at_work.discard(entry.id)
         die(f"after {entry.id}")
 
 whole = campaigns.write_atomically
@@ -81,15 +87,22 @@ paths = [folder / "level1" / name for name in ("1_Fast.py", "2_Unfit.py", "3_Slo
 found = campaigns.Campaign(folder / "runs", "c")
 found.begin(campaigns.asked_for("c", str(folder), "cpu", ["--rounds", "1"], paths))
 with found.lock():
-    assert found.work(campaigns.Plan(choose, lambda runs: Door(runs, opened), nobody), Watcher())
+    if at_once == 1:
+        assert found.work([campaigns.Plan(choose, lambda runs: Door(runs, opened), nobody)], Watcher())
+    else:
+        stop = threading.Event()
+        doors = lambda runs: Door(runs, opened, "", stop)
+        plans = [campaigns.Plan(choose, doors, nobody, kind=kind, at_once=lambda: at_once) for kind in kinds]
+        assert found.work(plans, Watcher(), stop)
+print(most)
 """
 
 
-def work(folder: Path, death: str = "") -> subprocess.CompletedProcess[str]:
+def work(folder: Path, death: str = "", *, at_once: int = 1, kinds: str = "") -> subprocess.CompletedProcess[str]:
     (folder / "level1").mkdir(parents=True, exist_ok=True)
     for name in PROBLEMS:
         (folder / "level1" / name).write_text(f"# {name}\nclass Model: ...\ndef get_inputs(): ...\n")
-    command = [sys.executable, "-c", WORK, str(folder), death]
+    command = [sys.executable, "-c", WORK, str(folder), death, str(at_once), kinds]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
@@ -190,7 +203,7 @@ def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):
 
     found = Campaign(tmp_path, "c")
     found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "level1" / "1_A.py", tmp_path / "level1" / "2_B.py"]))
-    assert found.work(campaigns.Plan(choose, lambda runs: None, lambda *_: None), Quiet())
+    assert found.work([campaigns.Plan(choose, lambda runs: None, lambda *_: None)], Quiet())
     assert [(entry.state, "ZeroDivisionError: a defect" in entry.reason) for entry in found.entries()] == [
         ("failed", True)
     ] * 2
@@ -199,3 +212,25 @@ def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):
 def test_names_of_runs_are_those_of_files():
     assert entry_id(Path("/s/level2/7_Conv ReLU (x).py")) == "l2-007-Conv-ReLU-x"
     assert entry_id(Path("/s/mine.py")) == "l0-000-mine"
+
+
+def test_side_by_side_it_ends_as_one_after_another(unbroken: dict, tmp_path: Path):
+    assert work(tmp_path, "coding 3_Slow", at_once=3).returncode == -signal.SIGKILL
+    done = work(tmp_path, at_once=3)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = said(tmp_path)  # what the other two were at in that moment is evaluated once more
+    assert (found["lines"], found["tables"]) == (unbroken["lines"], unbroken["tables"])
+
+
+def test_each_kind_of_device_has_a_report_of_its_own(unbroken: dict, tmp_path: Path):
+    done = work(tmp_path, at_once=2, kinds="One GPU,Another")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 1, "nothing was done side by side"
+    assert not (tmp_path / "runs" / "c" / "report.html").exists()
+    for slug, kind in (("One-GPU", "One GPU"), ("Another", "Another")):
+        summary = json.loads((tmp_path / "runs" / "c" / f"summary-{slug}.json").read_text())
+        assert summary["page"]["device"] == kind and summary["page"]["total"] == 4
+        assert [line["id"] for line in summary["page"]["lines"]] == [
+            f"{line['id']}-{slug}" for line in unbroken["lines"]
+        ]
+        assert summary["tables"] == unbroken["tables"]

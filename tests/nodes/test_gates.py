@@ -16,7 +16,8 @@ from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, 
 from harness.store import Store
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
-from nodes.roles import Attempt, Plan, Usage
+from nodes.measure import measure
+from nodes.roles import ROLES, Attempt, Plan, Usage
 from nodes.select import select
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
@@ -188,8 +189,45 @@ def test_a_rejected_candidate_leaves_its_evidence() -> None:
         draft("a", verdict(1.0, "SAME"), build=build),
         draft("b", None, build=build.model_copy(update={"ok": False})),
     ]
-    one, other = chosen(tried, width=2)["attempts"]
+    one, other = chosen(tried, width=2, policy=dict.fromkeys(ROLES, "chat"))["attempts"]
+    assert not any(attempt.evidence for attempt in chosen(tried, width=2)["attempts"]), "nobody reads it"
     assert one.evidence == {"compiler": {"most spills": "16"}} and other.evidence == {} and not one.accepted
+
+
+# --- measure -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("width", "again", "kept"),
+    [
+        (1, {}, {"a": 1.5, "b": 1.4}),
+        (2, {"a": 1.45}, {"a": 1.45, "b": 1.4}),
+        (2, {"a": 1.2, "b": 1.38}, {"a": 1.2, "b": 1.38}),
+        (2, {"a": 1.0, "b": 1.3}, {"a": 1.0, "b": 1.3}),
+    ],
+    ids=["one device", "confirmed", "the second best then", "no gain at all the second time"],
+)
+def test_the_best_of_several_devices_is_timed_once_more(
+    width: int, again: dict[str, float], kept: dict[str, float]
+) -> None:
+    """On one device its times were taken in turn already."""
+    first, calls = {"a": 1.5, "b": 1.4}, []
+
+    def timed(found: Verdict, *, baseline: str, incumbent: str | None, again: bool) -> Verdict:
+        calls.append((found.candidate[0], again))
+        speedup = more[found.candidate[0]] if again else first[found.candidate[0]]
+        return verdict(speedup, "FASTER" if speedup > 1 else "SAME").model_copy(update={"candidate": found.candidate})
+
+    more = again
+    bare = {"timings": (), "suite": None, "suite_incumbent": None}
+    drafts = [draft(name, verdict(1.0).model_copy(update=bare | {"candidate": name * 64})) for name in first]
+    state = State(
+        settings=settings(), drafts=drafts, incumbent=Incumbent(candidate="s" * 64, verdict=verdict(1.0, "SAME"))
+    )
+    context = SimpleNamespace(evaluator=SimpleNamespace(measure=timed, width=width))
+    found = measure(state, SimpleNamespace(context=context))["drafts"]  # type: ignore[arg-type]
+    assert {one.plan.id: one.verdict.suite.speedup.median for one in found} == kept
+    assert {name for name, once_more in calls if once_more} == set(again)
 
 
 # --- tune ----------------------------------------------------------------------------------------------------------
@@ -202,7 +240,7 @@ def test_the_search_gets_no_more_seconds_than_the_run_has_left(tmp_path: Path) -
         asked.append(seconds)
         return Tuned(candidate=candidate, values={"BLOCK": 64})
 
-    context = SimpleNamespace(evaluator=SimpleNamespace(tune=search))
+    context = SimpleNamespace(evaluator=SimpleNamespace(tune=search, width=1))
     state = State(
         settings=settings(seconds=10.0, tune_seconds=8.0), spent=Spent(seconds=7.0), drafts=[draft("a", verdict(1.5))]
     )
@@ -246,7 +284,7 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
 
     evaluator = SimpleNamespace(
         store=store, spec=spec, device="cpu", say=lambda text: None, build=lambda candidate: candidate, verify=judged,
-        tune=lambda candidate, seconds: picked,
+        tune=lambda candidate, seconds: picked, width=1,
     )  # fmt: skip
     state = State(settings=settings(), spent=Spent(), drafts=[begun])
     (ended,) = tune(state, SimpleNamespace(context=SimpleNamespace(evaluator=evaluator)))["drafts"]  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""How much faster a cluster is, and whether it says the same: the same candidates judged by one process and by N devices.
+
+    python -m benchmarks.cluster judge --engine process --out one.json      # then dask:1, dask:2, dask:4
+    python -m benchmarks.cluster compare one.json dask-1.json dask-2.json dask-4.json
+    python -m benchmarks.cluster width --engine dask:4 --kernel fused_add_rmsnorm
+
+`judge`: candidates of the catalog's kernels that are as fast as the baseline, slower by a known share, or another baseline,
+each with an Evaluator and a store of its own, as a campaign's runs have them. `compare`: wall time, share of linear, the
+engine's overhead a question, and how often FASTER, SLOWER or SAME agree with the first file. `width`: a round of four plans
+on as many devices against a round of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.comparison import CLOCK_GHZ, FUNCTIONS, LOSE_TIME
+from harness import engines
+from harness.engines import Engine
+from harness.store import Store
+from kernels import catalog
+from kernels.catalog import Kernel
+from kernels.spec import Device
+
+KERNELS = ("silu_and_mul", "fused_add_rmsnorm", "merge_attn_states_lse")
+SLOWER_US = (0.0, 0.0, 0.3, 1.0, 3.0)
+"""A call, on a GPU; thirty times that on a CPU."""
+SURE = ("FASTER", "SLOWER", "SAME")
+
+
+def candidates(kernel: Kernel, on: Device, count: int) -> Iterator[tuple[str, str]]:
+    """(name, text): twins of the baseline, some of which wait, and the kernel's other baselines first."""
+    name, path = kernel.baseline(on)
+    text = path.read_text()
+    others = [(other, path.read_text()) for other, path in kernel.baselines(on).items() if other != name]
+    yield from others
+    for number in range(count - len(others)):
+        slow_us = SLOWER_US[number % len(SLOWER_US)] * (30 if on == "cpu" else 1)
+        more = text
+        if slow_us:
+            wait = LOSE_TIME[on].format(cycles=int(slow_us * CLOCK_GHZ * 1e3), nanoseconds=int(slow_us * 1e3))
+            more = wait + re.sub(FUNCTIONS[on], r"\1 lose_time();", text)
+        yield f"twin {number}, {slow_us:g} us slower", f"{more}\n// twin {number}\n"
+
+
+class Overhead:
+    """Of every job: seconds between question and answer that nobody worked on it. Only for a cluster."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.seconds: list[float] = []
+        self.lock = threading.Lock()
+        cluster = getattr(engine, "cluster", None)
+        if cluster is None:
+            return
+        ask = cluster.ask
+
+        def timed(job, contents, say, began):
+            start = time.monotonic()
+            answer = ask(job, contents, say, began)
+            with self.lock:
+                self.seconds.append(time.monotonic() - start - answer.seconds)
+            return answer
+
+        cluster.ask = timed
+
+
+def judge(asked: argparse.Namespace) -> None:
+    with closing(engines.opened(engines.choice(asked.engine), asked.device, print)) as engine:
+        on, overhead = engine.device, Overhead(engine)
+        dtype = "float16" if on == "cuda" else "float32"
+        kernels = [catalog.load(name) for name in asked.kernel or KERNELS]
+        each = -(-asked.candidates // len(kernels))
+        # Kernels in turn, so that neighbours in time are not of one kind.
+        rows = zip(*(list(candidates(kernel, on, each)) for kernel in kernels), strict=True)
+        todo = [(kernel, *one) for row in rows for kernel, one in zip(kernels, row, strict=True)][: asked.candidates]
+
+        def one(item: tuple[Kernel, str, str]) -> dict:
+            kernel, name, text = item
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory() as folder:
+                store = Store(Path(folder))
+                with engine.evaluator(kernel, store, dtypes=(dtype,)) as evaluator:
+                    baseline = store.put(kernel.baseline(on)[1].read_text())
+                    verdict = evaluator.verify(evaluator.build(store.put(text)))
+                    if verdict.passed:
+                        verdict = evaluator.measure(verdict, baseline=baseline)
+            said = str(verdict.suite.comparison) if verdict.suite else str(verdict.outcome)
+            gain = verdict.suite.speedup.median if verdict.suite else None
+            return {
+                "item": f"{kernel.spec.name}: {name}", "said": said, "speedup": gain,
+                "seconds": time.monotonic() - began,
+            }  # fmt: skip
+
+        began = time.monotonic()
+        with ThreadPoolExecutor(engine.width()) as pool:
+            found = list(pool.map(one, todo))
+        record = {
+            "engine": asked.engine, "device": getattr(engine, "why", ""), "width": engine.width(),
+            "wall_s": time.monotonic() - began, "overhead_s": overhead.seconds, "items": found,
+        }  # fmt: skip
+    asked.out.write_text(json.dumps(record, indent=1))
+    print(f"{len(found)} candidates in {record['wall_s']:.1f} s on {record['width']}: {asked.out}")
+
+
+def compare(asked: argparse.Namespace) -> None:
+    first, *others = [json.loads(path.read_text()) for path in asked.files]
+    print(f"{first['engine']}: {len(first['items'])} candidates in {first['wall_s']:.1f} s")
+    said = {one["item"]: one["said"] for one in first["items"]}
+    for other in others:
+        pairs = [(said[one["item"]], one["said"]) for one in other["items"]]
+        sure = [(a, b) for a, b in pairs if a in SURE and b in SURE]
+        linear = first["wall_s"] / other["wall_s"] / other["width"]
+        overhead = sorted(other["overhead_s"]) or [0.0]
+        print(
+            f"{other['engine']}: {other['wall_s']:.1f} s on {other['width']}, {linear:.3f} of linear; verdicts agree "
+            f"{sum(a == b for a, b in pairs)} of {len(pairs)}, where both are sure {sum(a == b for a, b in sure)} of "
+            f"{len(sure)}; overhead a question: median {statistics.median(overhead) * 1e3:.1f} ms, largest "
+            f"{overhead[-1] * 1e3:.1f} ms"
+        )
+        for one in other["items"]:
+            if said[one["item"]] != one["said"]:
+                print(f"    {one['item']}: {said[one['item']]} and {one['said']} ({one['speedup']})")
+
+
+def width(asked: argparse.Namespace) -> None:
+    seconds = {}
+    for plans in (1, asked.width):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [
+                sys.executable, "run.py", "--kernel", asked.kernel[0] if asked.kernel else KERNELS[1], "--device", asked.device,
+                "--engine", asked.engine, "--width", str(plans), "--rounds", str(asked.rounds), "--patience",
+                str(asked.rounds), "--policy", "rules", "--runs-dir", folder, "--run-id", "w", "--no-live", "--json",
+            ]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode not in (0, 3):
+                raise SystemExit(done.stderr[-2000:])
+            result = json.loads(done.stdout)
+        seconds[plans] = sum(node["seconds"] for node in result["spent"]["nodes"].values()) if (
+            isinstance(result["spent"].get("nodes"), dict)
+        ) else result["spent"]["seconds"]  # fmt: skip
+        print(f"--width {plans}: {seconds[plans]:.1f} s, {len(result['attempts'])} attempts")
+    print(f"--width {asked.width} takes {seconds[asked.width] / seconds[1]:.2f} times as long as --width 1")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("judge")
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--candidates", type=int, default=42)
+    two = commands.add_parser("compare")
+    two.add_argument("files", type=Path, nargs="+")
+    three = commands.add_parser("width")
+    three.add_argument("--width", type=int, default=4)
+    three.add_argument("--rounds", type=int, default=2)
+    for made, go in ((one, judge), (two, compare), (three, width)):
+        made.set_defaults(go=go)
+        if made is not two:
+            made.add_argument("--engine", default="process" if made is one else "dask")
+            made.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+            made.add_argument("--kernel", action="append", default=[])
+    asked = parser.parse_args()
+    asked.go(asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Dask's scheduler with what Astrolabe's jobs need of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import dask.config
+from distributed import Scheduler
+from distributed.security import Security
+
+FAILURES = 1
+"""A job whose worker dies is tried once more, elsewhere; then it is taken to be the reason (harness/engines/dask.py)."""
+SILENT_S = 60
+"""A worker that has not been heard of for so long is taken to be gone."""
+
+
+def configure() -> None:
+    """Before anything of Dask's is made. What the user has set (DASK_..., dask.yaml) stays."""
+    given = dask.config.collect()
+    usual = {
+        "distributed.scheduler.allowed-failures": FAILURES,
+        "distributed.scheduler.worker-ttl": f"{SILENT_S} s",
+        "distributed.worker.memory.target": False,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.pause": False,
+        "distributed.worker.memory.terminate": False,
+        "distributed.comm.timeouts.connect": "10 s",
+        "distributed.comm.timeouts.tcp": "30 s",
+        "distributed.admin.large-graph-warning-threshold": "1 GB",
+    }
+    dask.config.set({name: value for name, value in usual.items() if dask.config.get(name, None, config=given) is None})
+
+
+def serve(host: str, port: int, security: Security | None, dashboard: str, said: Callable[[str], None]) -> None:
+    """Runs until SIGTERM or SIGINT; `said` is told the address once it listens."""
+    configure()
+
+    async def run() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        scheme = "tls" if security else "tcp"
+        how = {"security": security} if security else {}
+        async with Scheduler(
+            host=f"{scheme}://{host}", port=port, dashboard=bool(dashboard), dashboard_address=dashboard or None, **how
+        ) as scheduler:
+            said(scheduler.address)
+            await stop.wait()
+
+    asyncio.run(run())

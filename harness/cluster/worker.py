@@ -1,0 +1,303 @@
+"""One process a place: a Dask worker that answers jobs, the timed ones one at a time and with the device for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from distributed import Worker, get_worker
+from distributed.security import Security
+from distributed.utils import sync
+from distributed.utils_comm import gather_from_workers
+
+from harness import device as devices
+from harness.cluster import Model, Status, build_resource, code, fitness
+from harness.cluster.fitness import NotFit
+from harness.cluster.places import Place
+from harness.cluster.scheduler import configure
+from harness.device import DeviceError
+from harness.jobs import TIMED, Answer, Bench, Job, words
+from harness.store import digest, write_atomically
+from kernels.spec import Frozen
+
+SAY_EVERY_S = 0.5
+SHELF_BYTES = 1 << 30
+"""Of contents kept; beyond, they are fetched again."""
+STALLED = 70
+"""Exit code of a worker whose job said nothing for too long."""
+
+
+class Orders(Frozen):
+    """What the supervisor tells a worker."""
+
+    address: str
+    place: Place
+    folder: str
+    tls: str = ""
+    contest_s: float = fitness.EVERY_S
+    """0: no contest of a binary with itself."""
+    stall_s: float = 1200.0
+    """A job that says nothing for so long hangs: its worker ends. The longest step, a compile or a reference, may take 300 s."""
+    parked_s: float = 600.0
+    """A place that is set aside is looked at again after so long."""
+    room_bytes: int = fitness.ROOM_BYTES
+
+
+class Elsewhere(Exception):
+    """This worker cannot do the job; another one may. (place, reason)"""
+
+
+class Lacking(Exception):
+    """Contents that no worker holds any more; (hash, ...)."""
+
+
+class Cancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Here:
+    """The state of this process: its bench, what it is doing, whether it is fit."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders, self.place = orders, orders.place
+        self.bench = Bench(Path(orders.folder))
+        self.shelf = Shelf(Path(orders.folder) / "contents")
+        self.unfit = ""
+        self.contest_at = -float("inf")
+        self.doing, self.job, self.since, self.heard = "", "", time.monotonic(), time.monotonic()
+        self.running = 0
+        self.model: Model | None = None
+        self.worker: Worker | None = None
+        self.lock = threading.Lock()
+
+    def look(self) -> None:
+        """Whether this place is fit, said in `unfit`. The device's facts are known afterwards where it is there."""
+        orders = self.orders
+        contest = orders.contest_s > 0 and time.monotonic() - self.contest_at >= orders.contest_s
+        try:
+            if self.place.kind == "device":
+                on = self.place.device
+                if on == "cuda" and (missing := devices.why_no_cuda()):
+                    raise NotFit(f"GPU {self.place.gpu} cannot be used: {missing}")
+                self.model = Model(facts=devices.facts(on), memory_bytes=devices.memory_bytes(on))
+            with self.exclusive() if contest else _nothing():
+                fitness.look(
+                    self.place, Path(orders.folder), contest=contest, say=lambda _text: self._note(),
+                    least=orders.room_bytes,
+                )  # fmt: skip
+            if contest:
+                self.contest_at = time.monotonic()
+        except (NotFit, DeviceError) as error:
+            self.unfit = str(error)
+        except OSError as error:
+            if error.errno not in fitness.FULL:
+                raise
+            self.unfit = f"its disk is full ({error})"
+
+    def _note(self) -> None:
+        self.heard = time.monotonic()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """The device for this process alone, also where another supervisor or user lends it too."""
+        name = f"{self.place.device} {self.place.gpu or self.place.cores}"
+        path = Path(os.environ.get("ASTROLABE_LOCKS", "/tmp")) / f"astrolabe-device-{digest(name)[:16]}"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    self._note()
+                    time.sleep(0.05)
+            yield
+        finally:
+            os.close(handle)
+
+    def status(self, _worker: Worker | None = None) -> dict:
+        return Status(
+            place=self.place.name, kind=self.place.kind, state="set aside" if self.unfit else "ready",
+            reason=self.unfit, facts=self.model.facts if self.model else None,
+            memory_bytes=self.model.memory_bytes if self.model else 0, doing=self.doing, job=self.job,
+            seconds=time.monotonic() - self.since, pid=os.getpid(), code=code(), slots=self.place.slots,
+        ).model_dump(mode="json")  # fmt: skip
+
+    def resources(self) -> dict[str, float]:
+        if self.unfit:
+            return {}
+        if self.place.kind == "builder":
+            return {build_resource(): self.place.slots}
+        assert self.model is not None
+        return {self.model.resource: 1}
+
+    def answer(self, job: Job, contents: Callable[[], dict[str, bytes]], say: Callable[[str], None]) -> Answer:
+        """Raises Elsewhere where it is this place that failed, and what `contents` and `say` raise."""
+        if self.unfit:
+            raise Elsewhere(self.place.name, self.unfit)
+        with self.lock:
+            self.running += 1
+            self.since = self.heard = time.monotonic()
+            self.job, self.doing = job.name, _what(job)
+        try:
+            if self.place.kind == "builder":
+                return self.bench.answer(job, contents(), say)
+            with self.exclusive():
+                if job.op in TIMED:
+                    self.look()
+                    if self.unfit:
+                        raise Elsewhere(self.place.name, self.unfit)
+                    self.job, self.doing = job.name, _what(job)
+                return self.bench.answer(job, contents(), say)
+        except (OSError, DeviceError, MemoryError) as error:
+            self.unfit = f"its disk is full ({words(error)})" if _full(error) else words(error)
+            raise Elsewhere(self.place.name, self.unfit) from None
+        except (Elsewhere, Cancelled):
+            raise
+        except RuntimeError as error:  # torch's own, of a device that this process can use no more
+            self.unfit = words(error)
+            raise Elsewhere(self.place.name, self.unfit) from None
+        finally:
+            with self.lock:
+                self.running -= 1
+                self.since = time.monotonic()
+                if not self.running:
+                    self.job = self.doing = ""
+            if self.unfit:
+                self.leave()
+
+    def leave(self) -> None:
+        """End this worker, whose other jobs go elsewhere; the supervisor starts it again, and it is looked at anew."""
+        worker = self.worker
+        if worker is not None:
+            worker.loop.call_later(0.5, lambda: asyncio.ensure_future(worker.close(reason=self.unfit)))
+
+    def watch(self) -> None:
+        """Ends the process where a job is silent for too long: what hangs in a driver cannot be interrupted."""
+        while True:
+            time.sleep(min(1.0, self.orders.stall_s / 4))
+            if self.running and time.monotonic() - self.heard > self.orders.stall_s:
+                os._exit(STALLED)
+
+
+def _what(job: Job) -> str:
+    kernel = job.parcel.name if job.parcel else job.backend
+    return f"{job.op} {kernel} {job.candidate[:9]}".strip()
+
+
+def _full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in fitness.FULL
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+_here: Here | None = None
+
+
+def answer(text: str, topic: str) -> Answer:
+    """The function that the scheduler is given: a Job as JSON. What it says goes to `topic` as events.
+
+    Its contents are no dependencies of it: Dask would give it to a busy worker that holds one rather than to an idle one.
+    """
+    here = _here
+    if here is None:
+        raise RuntimeError("this worker was not started by `run.py worker`")
+    job, worker = Job.model_validate_json(text), get_worker()
+    key, last = worker.get_current_task(), 0.0
+
+    def say(words: str) -> None:
+        nonlocal last
+        here._note()
+        here.doing = f"{_what(job)}: {words}"
+        task = worker.state.tasks.get(key)
+        if task is None or task.state in ("cancelled", "released"):
+            raise Cancelled(job.name)
+        if time.monotonic() - last >= SAY_EVERY_S:
+            last = time.monotonic()
+            worker.log_event(topic, {"job": job.name, "place": here.place.name, "said": words[:300]})
+
+    worker.log_event(topic, {"job": job.name, "place": here.place.name, "began": os.getpid()})
+    return here.answer(job, lambda: here.shelf.fetch(sorted(job.hashes), worker), say)
+
+
+def content_key(name: str) -> str:
+    """By which contents of that hash are known to the scheduler."""
+    return f"content-{name}"
+
+
+class Shelf:
+    """Contents by hash that have come to this machine: each comes once, from whichever worker has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lock, self.bytes = folder, threading.Lock(), 0
+
+    def fetch(self, names: list[str], worker: Worker) -> dict[str, bytes]:
+        """Raises Lacking where one is nowhere, OSError where the disk is full."""
+        with self.lock:
+            if wanted := [name for name in names if not (self.folder / name).exists()]:
+                if self.bytes > SHELF_BYTES:
+                    shutil.rmtree(self.folder)
+                    self.bytes, wanted = 0, names
+                for name, data in sync(worker.loop, _gathered, worker, wanted).items():
+                    write_atomically(self.folder / name, data)
+                    self.bytes += len(data)
+            return {name: (self.folder / name).read_bytes() for name in names}
+
+
+async def _gathered(worker: Worker, names: list[str]) -> dict[str, bytes]:
+    who_has = await worker.scheduler.who_has(keys=[content_key(name) for name in names])
+    data, missing, failed, _gone = await gather_from_workers(
+        {key: list(holders) for key, holders in who_has.items() if holders}, rpc=worker.rpc
+    )
+    lacking = [name for name in names if content_key(name) not in data]
+    if lacking or missing or failed:
+        raise Lacking(*lacking)
+    return {name: data[content_key(name)] for name in names}
+
+
+def run(orders: Orders, security: Security | None) -> None:
+    """Serves until the scheduler or the supervisor ends it."""
+    global _here
+    configure()
+    os.sched_setaffinity(0, orders.place.cores)
+    os.environ["TMPDIR"] = tempfile.tempdir = orders.folder
+    here = _here = Here(orders)
+    here.look()
+    threading.Thread(target=here.watch, name="stall", daemon=True).start()
+
+    async def serve() -> None:
+        how = {"security": security} if security else {}
+        async with Worker(
+            orders.address,
+            nthreads=orders.place.slots,
+            name=f"{orders.place.name} {os.getpid()}",
+            resources=here.resources(),
+            memory_limit=0,
+            local_directory=orders.folder,
+            dashboard=False,
+            metrics={"astrolabe": here.status},
+            death_timeout=60,
+            **how,
+        ) as worker:
+            here.worker = worker
+            loop = asyncio.get_running_loop()
+            stop = lambda: asyncio.ensure_future(worker.close(reason="asked to end"))  # noqa: E731
+            loop.add_signal_handler(signal.SIGTERM, stop)
+            if here.unfit:
+                loop.call_later(orders.parked_s, stop)
+            await worker.finished()
+
+    asyncio.run(serve())
+    os._exit(0)  # a job's thread may be at work for somebody who is gone

@@ -1,0 +1,437 @@
+"""A cluster of Dask workers as the place where jobs run: this machine's own, or one whose scheduler runs already.
+
+The scheduler decides who works: a device offers one unit of a resource that is named after its kind, so it does one job at
+a time, and whatever builds offers units of another. A job whose worker dies goes to another one; the second death in a row
+is taken to be the job's doing. Lost connections are made again and their jobs asked anew: the same question has the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from types import ModuleType
+from typing import Any
+
+from distributed import Client, Future, KilledWorker
+from distributed.comm.core import CommClosedError
+from tornado.ioloop import IOLoop
+
+from harness.cluster import ClusterError, Model, Status, build_resource, code, security
+from harness.cluster.local import Local
+from harness.cluster.scheduler import FAILURES, configure
+from harness.cluster.worker import Cancelled, Elsewhere, Lacking, answer, content_key
+from harness.engines import Engine, EngineChoice, EngineError, Say
+from harness.evaluate import Evaluator
+from harness.jobs import Answer, Job, Text
+from harness.remote import Remote, TookDown
+from harness.store import Store, digest
+from kernels.catalog import Kernel
+
+JOIN_S = 120.0
+"""Until the first worker has joined a cluster: it imports torch and times a binary against itself."""
+LOST_S = 600.0
+"""Without the scheduler, or without a device that can do a job: then the run is given up for now, to be resumed."""
+LOOK_S = 1.0
+LOST = (CancelledError, CommClosedError, OSError, Cancelled)
+"""What a future raises whose scheduler or whose connection is gone."""
+
+
+class Loop:
+    """An event loop in a thread of its own, for one client after another: Dask's own does not survive one that failed."""
+
+    def __init__(self) -> None:
+        ready = threading.Event()
+        self.thread = threading.Thread(target=asyncio.run, args=(self._run(ready),), name="cluster-loop", daemon=True)
+        self.thread.start()
+        ready.wait()
+
+    async def _run(self, ready: threading.Event) -> None:
+        self.loop, self.stop = IOLoop.current(), asyncio.Event()
+        ready.set()
+        await self.stop.wait()
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self.thread.is_alive():
+            self.loop.add_callback(self.stop.set)
+            self.thread.join(10)
+
+
+class Cluster:
+    """The connection to a scheduler: who is there, and jobs carried out. Safe for several threads. Close it."""
+
+    def __init__(self, choice: EngineChoice, wanted: str, say: Say) -> None:
+        configure()
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what a person should know of it we say
+        self.choice, self.say, self.lost_s = choice, say, LOST_S
+        self.lock = threading.Lock()
+        self.contents: dict[str, Future] = {}
+        self.used: dict[str, int] = {}
+        self.chains: dict[str, tuple[str, str]] = {}
+        self.began: dict[str, list[str]] = {}
+        self.listening: dict[str, tuple[Callable[[str], None], Callable[[str], None]]] = {}
+        self.loop = Loop()
+        self.topic = f"astrolabe-{id(self):x}-{time.time_ns():x}"
+        self.aside: dict[str, str] = {}
+        self.said: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.seen: list[Status] = []
+        self.others = 0
+        """Workers of another version, or that are none of ours."""
+        self.closed = threading.Event()
+        self.local: Local | None = None
+        self.client: Client | None = None
+        try:
+            tls = Path(choice.tls) if choice.tls else None
+            if choice.address:
+                self.address = security.checked(choice.address, tls, insecure=choice.insecure)
+            else:
+                self.local = Local(_local_device(wanted), choice.workers)
+                self.address, tls = self.local.address, self.local.tls
+            self.security = security.of(tls)
+            self._connect(30.0)
+            for name, work in (("cluster-says", self._tell), ("cluster-look", self._look)):
+                threading.Thread(target=work, name=name, daemon=True).start()
+            self.first = self._first(wanted)
+        except ClusterError as error:
+            self.close()
+            raise EngineError(str(error)) from None
+        except BaseException:
+            self.close()
+            raise
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def _connect(self, timeout_s: float) -> None:
+        """Raises EngineError where the scheduler does not answer."""
+        how = {"security": self.security} if self.security else {}
+        try:
+            client = Client(
+                self.address, timeout=timeout_s, set_as_default=False, name="astrolabe", loop=self.loop.loop, **how
+            )  # fmt: skip
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: Tornado's, of a TLS that is cut at its start
+            raise EngineError(f"no scheduler answers at {self.address}: {error}") from None
+
+        def tries(dask_scheduler: Any) -> None:
+            dask_scheduler.allowed_failures = FAILURES
+
+        client.run_on_scheduler(tries)
+        client.subscribe_topic(self.topic, self._heard)
+        self.client = client
+
+    def _again(self, lost: Client | None) -> None:
+        """A new connection in place of the lost one, once for all threads. Raises EngineError after `lost_s`."""
+        with self.lock:
+            if self.client is not lost:
+                return
+            late = time.monotonic() + self.lost_s
+            if lost is not None:
+                with contextlib.suppress(Exception):  # it is broken: whatever closing it raises, it is gone
+                    lost.close(timeout=2)
+            self.contents.clear()
+            self.say("the connection to the cluster's scheduler is lost; trying again")
+            while True:
+                if self.local is not None and self.local.start_scheduler():
+                    self.say("the cluster's scheduler had ended and is started again")
+                try:
+                    self._connect(10.0)
+                    return
+                except EngineError as error:
+                    if time.monotonic() > late:
+                        raise EngineError(f"{error}; what was finished is kept: resume once it runs again") from None
+                    time.sleep(LOOK_S)
+
+    def _heard(self, event: tuple[float, Any]) -> None:
+        """What a worker says of a job, in the client's thread, which must not wait: others pass it on."""
+        said = event[1]
+        listening = self.listening.get(said["job"])
+        if "began" in said:
+            if listening:
+                self.began[said["job"]].append(said["place"])
+                self.said.put(partial(listening[1], said["place"]))
+        elif listening:
+            self.said.put(partial(listening[0], f"{said['said']} ({said['place']})"))
+
+    def _tell(self) -> None:
+        while (one := self.said.get()) is not None:
+            one()
+
+    # --- who is there --------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Keeps `seen`: what all workers said of themselves last. As it was while the scheduler cannot be asked."""
+        while not self.closed.wait(LOOK_S / 4 if not self.seen else LOOK_S):
+            client = self.client
+            if client is None or client.status != "running":
+                continue
+            try:
+                workers = client.scheduler_info()["workers"]
+            except (OSError, TimeoutError, RuntimeError, CancelledError):  # the connection is going; its jobs say so
+                continue
+            metrics = [worker["metrics"].get("astrolabe") or {} for worker in workers.values()]
+            found = [Status.model_validate(one) for one in metrics if one.get("code") == code()]
+            self.others = len(metrics) - len(found)
+            for status in found:
+                if status.state == "set aside" and self.aside.get(status.place) != status.reason:
+                    self.aside[status.place] = status.reason
+                    self.say(f"{status.place} is set aside: {status.reason}")
+                elif status.state == "ready":
+                    self.aside.pop(status.place, None)
+            self.seen = sorted(found, key=lambda status: status.place)
+
+    def models(self) -> dict[str, Model]:
+        """Kinds of devices that are ready, by their resource."""
+        found: dict[str, Model] = {}
+        for status in self.seen:
+            if status.state == "ready" and (model := status.model):
+                least = min(model.memory_bytes, found.get(model.resource, model).memory_bytes)
+                found[model.resource] = Model(facts=model.facts, memory_bytes=least)
+        return found
+
+    def _first(self, wanted: str) -> list[Model]:
+        """The models that jobs may go to, GPUs before CPUs and never both. Raises EngineError where none comes."""
+        late = time.monotonic() + JOIN_S
+        while True:
+            found = [m for m in self.models().values() if wanted in ("auto", m.facts.device)]
+            fitting = [m for m in found if self.choice.model.lower() in m.resource.lower()]
+            every = self.seen
+            joining = self.local is not None and sum(s.kind == "device" for s in every) < self.local.devices
+            if fitting and not joining:
+                break
+            if joining and self.local is not None:
+                self.local.check()
+            if time.monotonic() > late or (every and not joining and not fitting and self._settled(every)):
+                raise EngineError(self._nobody(wanted, every, found))
+            time.sleep(0.1)
+        kinds = sorted({m.facts.device for m in fitting}, reverse=True)  # cuda before cpu
+        fitting = [m for m in fitting if m.facts.device == kinds[0]]
+        return sorted(fitting, key=lambda model: model.resource)
+
+    @staticmethod
+    def _settled(every: list[Status]) -> bool:
+        """Whether waiting would change nothing: all that is there is set aside."""
+        return all(status.state == "set aside" for status in every if status.kind == "device")
+
+    def _nobody(self, wanted: str, every: list[Status], found: list[Model]) -> str:
+        said = [f"{status.place}: {status.reason}" for status in every if status.state == "set aside"]
+        if self.others:
+            said.append(f"{self.others} workers run another version of Astrolabe than this one")
+        if found:
+            said.append(f"there is {', '.join(sorted(model.facts.name for model in found))}")
+        what = self.choice.model or (wanted if wanted != "auto" else "any kind")
+        where = f" (its log: {self.local.folder / 'log.txt'})" if self.local else ""
+        return f"the cluster at {self.address} has no device of {what} that is ready{where}" + (
+            f": {'; '.join(said)}" if said else "; `python run.py worker ADDRESS` lends one"
+        )
+
+    def count(self, model: Model) -> int:
+        """Devices of that model that are ready."""
+        ready = [status.model for status in self.seen if status.state == "ready"]
+        return sum(one is not None and one.resource == model.resource for one in ready)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self.closed.set()
+        self.said.put(None)
+        if self.client is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                self.client.close(timeout=5)
+            self.client = None
+        if self.local is not None:
+            self.local.close()
+            self.local = None
+        self.loop.close()
+
+    # --- jobs ----------------------------------------------------------------------------------------------------
+
+    def toolchain(self, job: Job) -> tuple[str, str]:
+        key = digest(job.backend, job.facts.model_dump_json())
+        if key not in self.chains:
+            said = self.ask(job.model_copy(update={"asker": ""}), {}, lambda _text: None, lambda _place: None)
+            missing, identity = Text.model_validate_json(said.record).words
+            self.chains[key] = missing, identity
+        return self.chains[key]
+
+    def _resource(self, job: Job) -> str:
+        """Builds for a GPU go to whoever offers to build; for a CPU to a device of the kind that they are for."""
+        if job.op in ("build", "toolchain") and job.device == "cuda":
+            return build_resource()
+        return Model(facts=job.facts, memory_bytes=job.memory_bytes).resource
+
+    def ask(
+        self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
+    ) -> Answer:
+        name, tries, returned = job.name, 0, 0
+        self.listening[name] = (say, began)
+        self.began[name] = []
+        try:
+            while True:
+                client = self.client
+                try:
+                    return self._awaited(self._submit(client, job, contents, tries), job)
+                except KilledWorker:
+                    pass
+                except Lacking as names:  # the worker that held them is gone
+                    returned += 1
+                    self.release(set(names.args))
+                except Elsewhere as reason:
+                    returned += 1
+                    self.say(f"{reason.args[0]} gave a job back: {reason.args[1]}")
+                    time.sleep(LOOK_S)
+                except LOST:
+                    if not self._is_alive(client):
+                        self._again(client)
+                    time.sleep(LOOK_S)
+                    returned = len(self.began[name])  # whoever was at it may be so still
+                tries += 1
+                # Dask counts a worker's death for all that waited there, and not over a job that was given back: we count
+                # those that had begun with it and have not said how it ended.
+                at = self.began[name]
+                if (deaths := len(at) - returned) > FAILURES:
+                    where = ", ".join(dict.fromkeys(at))
+                    raise TookDown(f"its worker died {deaths} times while it was at this ({where})")
+        finally:
+            self.listening.pop(name, None)
+            self.began.pop(name, None)
+
+    @staticmethod
+    def _is_alive(client: Client | None) -> bool:
+        return client is not None and client.status == "running"
+
+    def _submit(self, client: Client | None, job: Job, contents: dict[str, bytes], tries: int) -> Future:
+        """Raises what LOST names where there is no connection."""
+        if client is None or client.status != "running":
+            raise CommClosedError("not connected")
+        self._send(client, {name: contents[name] for name in job.hashes})
+        key = f"{job.name}-{tries}" if tries else job.name
+        return client.submit(
+            answer, job.model_dump_json(), self.topic, key=key, resources={self._resource(job): 1}, pure=False, retries=0,
+        )  # fmt: skip
+
+    def _send(self, client: Client, contents: dict[str, bytes]) -> None:
+        """What the cluster does not hold yet goes to one worker; the others have it from there."""
+        with self.lock:
+            held = {name for name, future in self.contents.items() if future.status == "finished"}
+        new = {content_key(name): data for name, data in contents.items() if name not in held}
+        if new:  # twice by two threads at once does no harm: the same name is the same data
+            sent = client.scatter(new, hash=False)
+            with self.lock:
+                self.contents |= {key.removeprefix("content-"): future for key, future in sent.items()}
+
+    def _awaited(self, future: Future, job: Job) -> Answer:
+        """Raises what the job raised; EngineError where nobody has been there to do it for `lost_s`."""
+        done, late = threading.Event(), None
+        # Not `result(timeout=...)`, which a cancelled future ends in an UnboundLocalError of Dask's.
+        future.add_done_callback(lambda _future: done.set())
+        while not done.wait(LOOK_S) and future.status == "pending":
+            if future.client.status == "closed":
+                raise CommClosedError("the client was closed")
+            if self._somebody(job):
+                late = None
+            elif late is None:
+                late = time.monotonic() + self.lost_s
+                self.say("no worker of the cluster can do this now; waiting for one")
+            elif time.monotonic() > late:
+                future.cancel()
+                raise EngineError(
+                    f"no worker of the cluster at {self.address} could do a job for {self.lost_s:.0f} s; what was "
+                    "finished is kept: resume once there is one"
+                )
+        if future.status in ("cancelled", "lost"):
+            raise CancelledError(job.name)
+        return future.result()
+
+    def _somebody(self, job: Job) -> bool:
+        statuses = [status for status in self.seen if status.state == "ready"]
+        if self._resource(job) == build_resource():
+            return any(status.kind == "builder" for status in statuses)
+        return any(s.model is not None and s.model.resource == self._resource(job) for s in statuses)
+
+    def release(self, names: set[str]) -> None:
+        with self.lock:
+            for name in names:
+                self.contents.pop(name, None)
+
+
+class Devices:
+    """The engine: those of a cluster's devices that are of one model, and the errand of their Evaluators."""
+
+    here = False
+
+    def __init__(self, cluster: Cluster, model: Model) -> None:
+        self.cluster, self.model, self.device = cluster, model, model.facts.device
+        self.memory_bytes: int | None = model.memory_bytes
+        self.why = f"{cluster.count(model)} x {model.facts.name} in the cluster at {cluster.address}"
+
+    @property
+    def say(self) -> Say:
+        return self.cluster.say
+
+    @say.setter
+    def say(self, say: Say) -> None:
+        self.cluster.say = say
+
+    def kinds(self) -> dict[str, Engine]:
+        models = self.cluster.first
+        names = [model.facts.name for model in models]
+        twice = len(set(names)) < len(names)
+        return {model.resource if twice else model.facts.name: Devices(self.cluster, model) for model in models}
+
+    def missing(self, backend: ModuleType) -> str:
+        name = backend.__name__.rpartition(".")[2]
+        facts, memory_bytes = self.model.facts, self.model.memory_bytes
+        job = Job(
+            op="toolchain", asker="", device=self.device, facts=facts, memory_bytes=memory_bytes, backend=name
+        )  # fmt: skip
+        return self.toolchain(job)[0]
+
+    def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
+        model = self.model
+        return Remote(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
+
+    def width(self) -> int:
+        return max(1, self.cluster.count(self.model))
+
+    def lines(self) -> list[tuple[str, str]]:
+        return [
+            (one.place, f"set aside: {one.reason}" if one.state == "set aside" else one.doing or "idle")
+            for one in self.cluster.seen
+        ]
+
+    def ask(
+        self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
+    ) -> Answer:
+        return self.cluster.ask(job, contents, say, began)
+
+    def toolchain(self, job: Job) -> tuple[str, str]:
+        return self.cluster.toolchain(job)
+
+    def release(self, names: set[str]) -> None:
+        self.cluster.release(names)
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+def _local_device(wanted: str) -> str:
+    """`auto` as on this machine. Raises DeviceError."""
+    from harness import device
+
+    return device.choose(wanted)[0]
+
+
+def opened(choice: EngineChoice, wanted: str, say: Say, every: bool) -> Devices:
+    """Raises EngineError where there is no cluster or no fitting device, DeviceError where this machine lacks the one wanted."""
+    cluster = Cluster(choice, wanted, say)
+    if len(cluster.first) > 1 and not every:
+        names = ", ".join(model.resource for model in cluster.first)
+        cluster.close()
+        raise EngineError(f"the cluster has devices of several kinds ({names}): --device-model picks one")
+    return Devices(cluster, cluster.first[0])

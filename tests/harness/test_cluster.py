@@ -1,0 +1,294 @@
+"""What a machine lends, who may talk to whom, and what a job carries: without a cluster."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed")
+
+from harness import device, jobs
+from harness.cluster import ClusterError, Model, fitness, places, security
+from harness.cluster.places import Place
+from harness.cluster.supervisor import environment
+from harness.cluster.worker import Elsewhere, Here, Orders
+from harness.evaluate import Evaluator
+from harness.jobs import Bench, Job
+from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Verdict
+from harness.remote import Clock
+from harness.store import Store, digest
+from kernels import catalog
+from kernels.catalog import Kernel, KernelError
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_gpu_has_cores_near_it_and_builds_have_the_rest():
+    near = {"0": tuple(range(0, 16)), "1": tuple(range(16, 32))}
+    first, second, builds = places.of_gpus(None, range(32), near)
+    assert set(first.cores) <= set(near["0"]) and set(second.cores) <= set(near["1"])
+    assert (first.gpu, second.gpu, builds.kind) == ("0", "1", "builder")
+    shares = [set(first.cores), set(second.cores), set(builds.cores)]
+    assert set.union(*shares) == set(range(32)) and sum(map(len, shares)) == 32
+    assert builds.slots == len(builds.cores) >= 16
+
+
+@pytest.mark.parametrize(("cores", "gpus"), [(1, 1), (2, 4), (3, 2)])
+def test_few_cores_are_shared_rather_than_missing(cores: int, gpus: int):
+    made = places.of_gpus(None, range(cores), {str(gpu): () for gpu in range(gpus)})
+    assert len(made) == gpus + 1 and all(place.cores for place in made)
+
+
+def test_only_the_gpus_that_were_named_are_lent():
+    made = places.of_gpus(["1"], range(8), {"0": (), "1": ()})
+    assert [place.gpu for place in made if place.kind == "device"] == ["1"]
+    with pytest.raises(ClusterError, match="no NVIDIA GPU"):
+        places.of_gpus(None, range(8), {})
+
+
+def test_shares_of_a_cpu_do_not_overlap():
+    made = places.of_cores(3, range(8))
+    assert [place.cores for place in made] == [(0, 1), (2, 3), (4, 5)]
+    with pytest.raises(ClusterError, match="9 workers on 8 cores"):
+        places.of_cores(9, range(8))
+
+
+def test_lists_of_cores():
+    assert places.numbers("0-2,8\n") == (0, 1, 2, 8)
+    with pytest.raises(ValueError, match="no number"):
+        places.numbers("0-a")
+
+
+def test_a_worker_sees_its_gpu_only_and_no_key(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("ASTROLABE_CHECKPOINTER", "postgresql://me:secret@host/x")
+    made = environment(Place(name="p", kind="device", device="cuda", gpu="3", cores=(0, 1)))
+    assert made["CUDA_VISIBLE_DEVICES"] == "3" and not any("secret" in value for value in made.values())
+
+
+# --- who may talk -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "tls", "insecure", "answer"),
+    [
+        ("127.0.0.1:8786", False, False, "tcp://127.0.0.1:8786"),
+        ("tls://127.0.0.1:8786", True, False, "tls://127.0.0.1:8786"),
+        ("192.0.2.7:8786", True, False, "tls://192.0.2.7:8786"),
+        ("tcp://192.0.2.7:8786", False, True, "tcp://192.0.2.7:8786"),
+        ("192.0.2.7:8786", False, False, "beyond this machine"),
+        ("tls://127.0.0.1:8786", False, False, "wants --tls"),
+        ("tcp://127.0.0.1:8786", True, False, "has no use for"),
+        ("somewhere", False, False, "no address of a scheduler"),
+        ("http://127.0.0.1:1", False, False, "no address of a scheduler"),
+    ],
+)
+def test_beyond_this_machine_tls_is_demanded(address: str, tls: bool, insecure: bool, answer: str, tmp_path: Path):
+    folder = tmp_path if tls else None
+    if answer.startswith(("tcp://", "tls://")):
+        assert security.checked(address, folder, insecure=insecure) == answer
+    else:
+        with pytest.raises(ClusterError, match=answer):
+            security.checked(address, folder, insecure=insecure)
+
+
+def test_certificate_and_key_are_made_once_and_are_the_users_alone(tmp_path: Path):
+    folder = security.made(tmp_path / "tls")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+    security.made(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert security.of(folder).require_encryption
+    with pytest.raises(ClusterError, match="no cert.pem"):
+        security.of(tmp_path)
+
+
+# --- fitness ----------------------------------------------------------------------------------------------------------
+
+
+def against_itself(comparison: Comparison) -> Verdict:
+    median = {Comparison.FASTER: 1.04, Comparison.SLOWER: 0.96}.get(comparison, 1.0)
+    return Verdict(
+        candidate="c" * 64, kernel="k", device="d", outcome=Outcome.PASSED,
+        checks=(Check(workload="w", name="ordinary", passed=True),),
+        suite=Suite(speedup=Interval(median=median, low=median, high=median), comparison=comparison),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("comparison", list(Comparison))
+def test_a_place_where_a_binary_differs_from_itself_is_not_fit(comparison: Comparison):
+    said = fitness.judged(against_itself(comparison))
+    assert bool(said) is (comparison in (Comparison.FASTER, Comparison.SLOWER))
+    assert not said or f"came out {comparison}" in said
+
+
+def here(folder: Path, **more) -> Here:
+    place = Place(name="here", kind="device", device="cpu", cores=(min(os.sched_getaffinity(0)),))
+    return Here(Orders(address="tcp://127.0.0.1:1", place=place, folder=str(folder), **{"contest_s": 0, **more}))
+
+
+def test_a_contest_is_due_at_joining_and_whenever_it_is_too_long_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    verdicts = [against_itself(Comparison.SAME), against_itself(Comparison.FASTER)]
+
+    def contest(*_arguments) -> Verdict:
+        told.append("contest")
+        return verdicts.pop(0)
+
+    monkeypatch.setattr(fitness, "against_itself", contest)
+    made = here(tmp_path, contest_s=3600.0)
+    made.look()
+    made.look()
+    assert told == ["contest"] and not made.unfit and list(made.resources().values()) == [1]
+    made.contest_at -= 3600.0
+    made.look()
+    assert told == ["contest"] * 2 and "came out FASTER" in made.unfit and made.resources() == {}
+    assert made.status()["state"] == "set aside"
+
+
+def test_a_full_disk_sets_a_place_aside_and_its_job_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = here(tmp_path, room_bytes=1 << 62)
+    made.look()
+    assert "its disk is full" in made.unfit
+    made = here(tmp_path)
+    made.look()
+    assert not made.unfit
+
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(made.bench, "answer", full)
+    with pytest.raises(Elsewhere) as gone:
+        made.answer(job("toolchain"), dict, lambda _text: None)
+    assert "disk is full" in gone.value.args[1] and made.unfit
+    with pytest.raises(Elsewhere):  # what waited here goes elsewhere, too
+        made.answer(job("toolchain"), dict, lambda _text: None)
+
+
+def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(device, "why_no_cuda", lambda: "no NVIDIA GPU was found")
+    made = here(tmp_path)
+    made.place = made.place.model_copy(update={"device": "cuda", "gpu": "7"})
+    made.look()
+    assert made.unfit == "GPU 7 cannot be used: no NVIDIA GPU was found" and made.resources() == {}
+
+
+def test_a_device_is_one_jobs_at_a_time_also_between_supervisors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ASTROLABE_LOCKS", str(tmp_path))
+    made, entered, inside = here(tmp_path), threading.Event(), threading.Event()
+    script = (
+        "import sys; from pathlib import Path; from tests.harness.test_cluster import here\n"
+        "with here(Path(sys.argv[1])).exclusive(): print('held', flush=True); sys.stdin.read()"
+    )
+    import subprocess
+    import sys
+
+    other = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    try:
+        assert other.stdout.readline() == b"held\n"
+
+        def enter() -> None:
+            entered.set()
+            with made.exclusive():
+                inside.set()
+
+        thread = threading.Thread(target=enter, daemon=True)
+        thread.start()
+        assert entered.wait(60) and not inside.wait(0.3)
+    finally:
+        other.stdin.close()
+        other.stdout.close()
+        other.wait(60)
+    assert inside.wait(60)
+    thread.join(60)
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def job(op: str, **more) -> Job:
+    facts = device.facts("cpu")
+    return Job(op=op, asker="a", device="cpu", facts=facts, memory_bytes=1 << 34, **{"backend": "cpu", **more})
+
+
+def test_the_same_question_has_the_same_name_and_another_one_another():
+    assert job("toolchain").name == job("toolchain").name != job("toolchain", backend="cuda_").name
+
+
+def test_a_kernel_travels_without_its_wrong_candidates():
+    kernel = catalog.load("silu_and_mul")
+    parcel, contents = jobs.parcel(kernel)
+    assert {"spec.py", "reference.py", "baseline.cpp"} <= set(parcel.files)
+    assert not any(name.startswith("wrong") or name.endswith(".md") for name in parcel.files)
+    assert set(parcel.files.values()) == set(contents) and all(digest(data) == name for name, data in contents.items())
+
+
+def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jobs, "MOST_BYTES", 1 << 20)
+    spec = catalog.load("silu_and_mul").spec
+    (tmp_path / "weights.bin").write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(KernelError, match="more than 1 MiB"):
+        jobs.parcel(Kernel(spec=spec, folder=tmp_path))
+
+
+def test_no_file_is_written_outside_its_folder(tmp_path: Path):
+    build = Build(candidate="c", backend="cpu", ok=True, artefact="candidate.so")
+    with pytest.raises(ValueError, match="no path"):
+        jobs.placed(build, tmp_path / "build", {"../outside": b"x"})
+    assert not (tmp_path / "outside").exists()
+
+
+def test_contents_that_are_not_what_they_are_called_are_refused(tmp_path: Path):
+    said = Bench(tmp_path).answer(job("build", sources=("a" * 64,), candidate="a" * 64), {"a" * 64: b"x"}, print)
+    assert said.error and "another hash" in said.error[1]
+
+
+def test_a_build_travels_back_and_leaves_nothing(tmp_path: Path):
+    source = b'extern "C" void f() {}\n'
+    name = digest(source)
+    asked = job("build", sources=(name,), candidate=name)
+    said = Bench(tmp_path).answer(asked, {name: source}, lambda _text: None)
+    there = jobs.placed(Build.model_validate_json(said.record), tmp_path / "store", said.files)
+    assert there.ok and Path(there.artefact).read_bytes()[:4] == b"\x7fELF"
+    assert not [path for path in (tmp_path / "builders").rglob("*") if path.is_file()]
+
+
+def test_a_compiler_without_room_is_the_machines_failure_not_the_candidates(tmp_path: Path, monkeypatch):
+    failed = Build(candidate="c", backend="cpu", ok=False, log="cc1plus: fatal error: No space left on device")
+    monkeypatch.setattr(jobs, "compiled", lambda *_arguments, **_entry: failed)
+    name = digest(b"x")
+    with pytest.raises(OSError) as full:
+        Bench(tmp_path).answer(job("build", sources=(name,), candidate=name), {name: b"x"}, lambda _text: None)
+    assert full.value.errno == errno.ENOSPC
+
+
+def test_waiting_is_what_nobody_worked_on(monkeypatch: pytest.MonkeyPatch):
+    clock, now = Clock(), [0.0]
+    monkeypatch.setattr("harness.remote.time.monotonic", lambda: now[0])
+    for at, asking, working in (
+        (0, 1, 0), (2, 0, 1), (3, 1, 0), (7, -1, -1), (8, 0, 1), (10, -1, -1), (50, 0, 0),
+    ):  # fmt: skip
+        now[0] = float(at)
+        clock.turn(asking, working)
+    assert clock.total == 3.0  # from 0 to 2 and from 7 to 8
+
+
+def test_one_of_two_kinds_is_not_the_other(tmp_path: Path):
+    facts = device.facts("cpu")
+    one, two = (Model(facts=facts.model_copy(update={"units": units}), memory_bytes=1) for units in (1, 2))
+    assert one.resource != two.resource and one.facts.name == two.facts.name
+
+
+def test_an_evaluator_of_a_device_elsewhere_looks_at_none_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    facts = device.facts("cpu").model_copy(update={"name": "another machine's"})
+    for name in ("facts", "memory_bytes"):
+        monkeypatch.setattr(device, name, lambda _on: pytest.fail("this machine was looked at"))
+    with Evaluator(catalog.load("silu_and_mul"), "cpu", Store(tmp_path), facts=facts, memory_bytes=1 << 34) as made:
+        assert made.facts.name == "another machine's"
