@@ -288,6 +288,7 @@ def ended(state: Writing, began: float, context: Context) -> Draft:
             return refused(draft, why, began)
         context.say("coder", f"{draft.plan.title}: {why}; the best that passed its check goes to the gates")
         return written(draft, candidate, began)
+    draft = draft.model_copy(update={"spec_doubt": submitted["spec_doubt"] or draft.spec_doubt})
     if submitted["none"]:
         return refused(draft, submitted["none"], began)
     return written(draft, submitted["candidate"], began)

@@ -75,6 +75,10 @@ class SubmitArguments(Frozen):
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
     notes: str = Field(default="", max_length=2000, description="what you changed and why it should be faster")
+    spec_doubt: str = Field(
+        default="", max_length=400,
+        description="one sentence where the spec counts more work than a call must do; empty otherwise",
+    )  # fmt: skip
     none: str = Field(default="", max_length=2000, description="why no source comes of this plan; then nothing is sent")
 
 

@@ -51,6 +51,7 @@ class Found(Frozen):
     none: str = ""
     """Of submit: why no source comes of the plan."""
     notes: str = ""
+    spec_doubt: str = ""
     seconds: float = Field(default=0.0, ge=0)
 
 
@@ -227,8 +228,12 @@ class Workbench:
         return "\n".join(rows)
 
     def submit(self, asked: SubmitArguments, last: str) -> Found:
+        doubt = " ".join(asked.spec_doubt.split())
+        return self._submitted(asked, last).model_copy(update={"notes": asked.notes, "spec_doubt": doubt})
+
+    def _submitted(self, asked: SubmitArguments, last: str) -> Found:
         if asked.none.strip() and not asked.candidate.strip():
-            return Found(text="the plan ends without a source", submitted=True, none=asked.none, notes=asked.notes)
+            return Found(text="the plan ends without a source", submitted=True, none=asked.none)
         candidate = self.source(asked.candidate, last)
         if candidate in (self.baseline, self.incumbent):
             raise Refused("that is the source which is there already; say `none` where nothing comes of the plan")
@@ -240,7 +245,7 @@ class Workbench:
             text = f"submit: not taken, for it is not right\n{shown.checked(verdict)}"
             return Found(text=text, candidate=candidate, outcome=verdict.outcome)
         text = f"[{candidate[:SHORT]}] goes to the gates"
-        return Found(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True, notes=asked.notes)
+        return Found(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True)
 
 
 _TOOLS: dict[type[Arguments], tuple[str, Callable[[Workbench, Arguments, str], Found]]] = {

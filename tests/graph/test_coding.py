@@ -386,3 +386,21 @@ def test_a_recorded_conversation_is_played_back(server: ModelServer, tmp_path: P
     again = run(door(tmp_path / "again", policy, Script(PLANS)), asked())
     assert len(server.requests) == 4
     assert again.result.best == first.result.best and again.result.attempts[0].tools == first.result.attempts[0].tools
+
+
+def test_half_an_answer_is_no_call(server: ModelServer, tmp_path: Path) -> None:
+    """The client would mend the cut arguments, and half a source might even be right."""
+    cut = Says(calls=(("compile", '{"source": "speed 9'),), finish="length", tokens=(100, 500))
+    server.script = [cut, compiles("speed 1.3"), SUBMIT]
+    ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
+    assert ending.result.speedup.median == pytest.approx(1.3)
+    said = server.requests[1]["body"]["messages"][-1]
+    assert said["role"] == "user" and said["content"].startswith("That answer was cut off at the limit of 500 tokens.")
+
+
+def test_a_doubt_about_the_spec_comes_with_a_submission(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [compiles("speed 1.3"), calls(("submit", {"spec_doubt": "rows are read twice"}))]
+    run(door(tmp_path, chat(server), Script(PLANS)), asked())
+    with door(tmp_path, chat(server), Script(PLANS))._reading(Run.find(tmp_path, "run")) as graph:
+        (attempt,) = graph.get_state(config_of(Run.find(tmp_path, "run"))).values["attempts"]
+    assert attempt.spec_doubt == "rows are read twice"
