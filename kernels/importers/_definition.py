@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernels.catalog import KernelError, one_sentence
 from kernels.importers.kernelbench import MOST_BYTES, MOST_DIMENSIONS, text_of
-from kernels.spec import Dtype, expression
+from kernels.spec import AXIS_VALUES, Dtype, checked_values, expression
 
 MOST_WORKLOAD_BYTES = 64 << 20
 MOST_WORKLOADS = 10_000
@@ -41,6 +41,8 @@ class TensorForm(Read):
     shape: tuple[str, ...] | None = Field(default=None, max_length=MOST_DIMENSIONS)
     """Names of axes; None: a number of Python."""
     dtype: str
+    values: str | None = None
+    """Ours (harness/capture.py): how an input is drawn where a workload says `random`."""
 
 
 class Definition(Read):
@@ -109,6 +111,12 @@ def _check(definition: Definition) -> None:
             _identifier(role, name)
             if one.dtype not in get_args(Dtype):
                 raise ValueError(f"{role} {name} is of dtype {one.dtype[:40]!r}, which is not supported")
+            if one.values is not None and (
+                one.values.partition(":")[0] in (*AXIS_VALUES, "given") or one.shape is None
+            ):
+                raise ValueError(f"{role} {name} cannot be drawn from {one.values[:80]!r}")
+            if one.values is not None:
+                checked_values(one.values)
             for axis in one.shape or ():
                 if axis not in definition.axes:
                     raise ValueError(f"{role} {name} has the axis {axis[:80]!r}, which is not among its axes")

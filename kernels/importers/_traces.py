@@ -116,6 +116,8 @@ class Definitions:
         form = self.definition.inputs[name]
         if kinds != {"random"}:
             return "given"
+        if form.values is not None:
+            return form.values
         if form.dtype == "bool":
             return "integers:0:2"
         if form.dtype not in SIGNIFICAND_BITS:
