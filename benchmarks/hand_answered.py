@@ -302,6 +302,7 @@ def main() -> int:
     program = [sys.executable, str(ROOT / "run.py")]
     first = [
         *program, "--kernel", options.kernel, "--device", options.device, "--policy", "chat", "--model", "hand",
+        "--coder", "oneshot",
         "--rounds", str(options.rounds), "--run-id", name, *runs, *options.rest,
     ]  # fmt: skip
     try:

@@ -11,7 +11,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,7 @@ from harness import (
     of_problems,
     probes,
     properties,
+    quick,
     roofs,
     samples,
     sandbox,
@@ -613,6 +614,11 @@ class Evaluator:
             }
         )
         return Verdict.model_validate(measured.model_dump())
+
+    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = ()) -> quick.Quick:
+        """A short, unofficial contest (harness/quick.py) at those cases, or at a spread of the visible suite."""
+        self.pool.pinned = set(rivals.values())
+        return quick.contest(self, build, rivals, cases or quick.spread(self))
 
     def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """The measured verdict with the times of the visible suite in other company (`ELSEWHERE`), for the report.

@@ -83,6 +83,8 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         reason=reason,
         repairs=draft.repairs,
         seconds=draft.seconds,
+        turns=draft.turns,
+        tools=draft.tools,
         spec_doubt=draft.spec_doubt,
     )
     if verdict is None or verdict.suite is None:

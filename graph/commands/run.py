@@ -38,6 +38,7 @@ commands (python run.py COMMAND --help):
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  mcp                   compile, check, time, profile, submit for a coding agent (docs/mcp.md)
   memory                what runs learned: list, export, forget
   epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
   infer                 its accuracy from sampled and from all neighbours
@@ -104,6 +105,18 @@ def parser() -> argparse.ArgumentParser:
         help="a reviewer must agree before a plan is coded and before a candidate is built; --model-reviewer asks for it too",
     )  # fmt: skip
     agents.add_argument("--agents", choices=("four", "single"), default="four", help="single: one prompt for all roles")
+    agents.add_argument(
+        "--coder", choices=("tools", "oneshot"), default="tools",
+        help="of a model: it compiles, checks, times and profiles in turns, where its server knows tools (tools); or it "
+        "answers once with the whole source",
+    )  # fmt: skip
+    agents.add_argument(
+        "--turns", type=number(int, 1), default=16, metavar="N", help="answers of a coder with tools, for one plan (16)"
+    )
+    agents.add_argument(
+        "--tool-seconds", type=number(float, 0, above=True), metavar="S",
+        help="its tools may take so long, for one plan (cuda 240, cpu 120)",
+    )  # fmt: skip
     agents.add_argument(
         "--interface", choices=("chat", "responses"), default="chat", help="of the model's server (chat)"
     )
