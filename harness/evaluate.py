@@ -20,6 +20,7 @@ from pydantic import Field
 
 from harness import (
     backends,
+    clocks,
     company,
     comparison,
     device,
@@ -198,6 +199,7 @@ class Evaluator:
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
         self._others = 0.0
+        self._clocks: list[dict[str, str]] = []
         self._measured_facts: DeviceFacts | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._locks: dict[str, threading.Lock] = {}
@@ -724,11 +726,18 @@ class Evaluator:
         return others.said()
 
     def _look_at_clocks(self) -> list[str]:
-        """Note the GPU's clocks right after it was timed; a warning where it was throttled."""
-        if self.device != "cuda" or not (clocks := device.clocks()):
+        """Note the device's clocks and power right after it was timed; a warning where a GPU was throttled."""
+        found = device.clocks() if self.device == "cuda" else device.cpu_clocks()
+        if not found:
             return []
-        self.measured["clocks"] = ", ".join(f"{name} {value}" for name, value in clocks.items())
-        reasons = clocks["clocks_event_reasons.active"]
+        self._clocks.append(found)
+        held = f"; {clocks.held()}" if clocks.held() else ""
+        self.measured["clocks"] = (
+            f"{device.ranges(self._clocks)}, at the end of each of {len(self._clocks)} timings{held}"
+        )
+        if self.device == "cpu":
+            return []
+        reasons = found["clocks_event_reasons.active"]
         return [f"the GPU's clocks were held back while it was timed ({reasons})"] if device.throttled(reasons) else []
 
     def _compare_alone(self, verdict: Verdict, baseline: str, timed: Timing) -> None:

@@ -6,7 +6,18 @@ import argparse
 from typing import TYPE_CHECKING
 
 from graph.commands.opened import asker, close, door, engine, front, told
-from graph.commands.options import ROLES, Parser, budget, common, number, of_problems, on_device, on_end, on_engine
+from graph.commands.options import (
+    ROLES,
+    Parser,
+    budget,
+    common,
+    lock_clocks,
+    number,
+    of_problems,
+    on_device,
+    on_end,
+    on_engine,
+)
 
 if TYPE_CHECKING:
     from graph.session import Ending
@@ -135,6 +146,7 @@ def parser() -> argparse.ArgumentParser:
     )
     common(made)
     on_end(made)
+    lock_clocks(made)
     made.set_defaults(go=go)
     return made
 
@@ -153,6 +165,7 @@ def _run(asked: argparse.Namespace, at_work: Engine) -> Ending:
     from graph.choices import choose
     from graph.runs import Run
     from graph.session import new_record
+    from harness.clocks import locked
 
     choice = choose(asked, at_work)
     record = new_record(
@@ -163,6 +176,7 @@ def _run(asked: argparse.Namespace, at_work: Engine) -> Ending:
         checkpointer=asked.checkpointer,
     )
     made = Run(asked.runs_dir, record.run_id)
-    made.reserve()
-    with told(asked, made), front(asked, choice.settings.why, at_work) as shown:
-        return door(asked, engine=at_work).start(record, choice.source, shown, asker(), choice.draft)
+    with locked(asked.lock_clocks, choice.settings.device, asked.engine):  # before there is a run, where it may not be
+        made.reserve()
+        with told(asked, made), front(asked, choice.settings.why, at_work) as shown:
+            return door(asked, engine=at_work).start(record, choice.source, shown, asker(), choice.draft)

@@ -90,9 +90,9 @@ def test_what_was_asked_of_models_reaches_their_server(tmp_path: Path, monkeypat
 
 def test_a_model_beside_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    policy = {"tester": "rules", "drafter": "rules", "profiler": "rules", "planner": "chat", "coder": "rules"}
+    policy = dict.fromkeys(ROLES, "rules") | {"planner": "chat"}
     policies, _ = answering(settings(policy=policy, models={"planner": "m"}), tmp_path / "t.jsonl", State(), silent)
-    assert [policies[role].name for role in ROLES] == ["rules", "rules", "rules", "chat", "rules"]
+    assert {role: policies[role].name for role in ROLES} == policy
     assert policies["planner"].rewrites  # it plans what the rules can carry out
 
 

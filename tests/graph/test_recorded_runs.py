@@ -83,7 +83,13 @@ class PaperClock(Evaluator):
     kept: set[str]
 
     def measure(
-        self, verdict: Verdict, *, baseline: str, incumbent: str | None = None, held_out: bool = False
+        self,
+        verdict: Verdict,
+        *,
+        baseline: str,
+        incumbent: str | None = None,
+        held_out: bool = False,
+        again: bool = False,
     ) -> Verdict:
         faster = verdict.candidate[:12] in self.kept
         ratio = Interval(median=2.0, low=1.9, high=2.1) if faster else Interval(median=1.0, low=0.9, high=1.1)
