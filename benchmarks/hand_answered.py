@@ -107,7 +107,7 @@ class Prepared:
     def step(self, messages: list[dict[str, str]]) -> str:
         """Such as `coder.2.repair1`. Raises Misfit for a request that is asked again, or of no known role."""
         user, last = messages[1]["content"], messages[-1]["content"]
-        role = next((r for r in ROLES if user.startswith(f"You are the {r}. ")), "")
+        role = next((r for r in ROLES if f"\nYou are the {r}. " in f"\n{user}"), "")
         if not role:
             raise Misfit(f"a request of no role that is known here: {user[:60]!r}")
         if role == "planner":
@@ -302,6 +302,7 @@ def main() -> int:
     program = [sys.executable, str(ROOT / "run.py")]
     first = [
         *program, "--kernel", options.kernel, "--device", options.device, "--policy", "chat", "--model", "hand",
+        "--coder", "oneshot",
         "--rounds", str(options.rounds), "--run-id", name, *runs, *options.rest,
     ]  # fmt: skip
     try:

@@ -28,6 +28,9 @@ Missing = Callable[[ModuleType], str]
 TUNE_S = {"cuda": 8.0, "cpu": 4.0}
 """A search builds variants at one to two seconds each with nvcc and a third of that with g++."""
 
+TOOL_S = {"cuda": 240.0, "cpu": 120.0}
+"""A compilation takes seconds with nvcc, Nsight Compute up to half a minute."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -86,6 +89,9 @@ def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
         exact=asked.exact,
         approve=asked.approve or "none",
         agents=asked.agents,
+        coder=asked.coder,
+        turns=asked.turns,
+        tool_seconds=TOOL_S[on] if asked.tool_seconds is None else asked.tool_seconds,
         review=reviewed(asked),
         models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
         interface=asked.interface,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from harness.report.html import Exchange
 from harness.report.words import count, duration
 from nodes.policies.prefix import cacheable
-from nodes.policies.transcript import Transcript
+from nodes.policies.transcript import Reply, Transcript
 
 
 def kept_by_servers(path: Path) -> str:
@@ -27,10 +28,12 @@ def exchanges(path: Path) -> tuple[Exchange, ...]:
         Exchange(
             role=kept.question.role,
             title=", ".join(
-                f"{name} {value}" for name, value in kept.question.facts.items() if name in ("step", "round", "plan")
+                f"{name} {value}"
+                for name, value in kept.question.facts.items()
+                if name in ("step", "round", "plan", "turn")
             ),
             prompt="\n\n".join(f"[{message.role}]\n{message.content}" for message in kept.question.messages),
-            answer=kept.reply.text,
+            answer=_answer(kept.reply),
             note=", ".join(
                 [
                     kept.model,
@@ -41,4 +44,23 @@ def exchanges(path: Path) -> tuple[Exchange, ...]:
             ),
         )
         for kept in Transcript(path).exchanges()
+    )
+
+
+def _answer(reply: Reply) -> str:
+    """Its text, and the tools that it called."""
+    called = [f"[{call.name}]\n{_arguments(call.arguments)}" for call in reply.calls]
+    return "\n\n".join(filter(None, [reply.text, *called]))
+
+
+def _arguments(text: str) -> str:
+    """Line by line, where they are an object: a source is read as one."""
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(arguments, dict):
+        return text
+    return "\n".join(
+        f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in arguments.items()
     )

@@ -56,6 +56,8 @@ class GraphNode:
     name: str
     kind: str = "gate"
     """`agent` asks a policy, `gate` asks the harness, `person` waits for one, `end` is the start or an end."""
+    inside: tuple[str, ...] = ()
+    """The nodes of a subgraph, which take turns in it."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,10 @@ Taken = Mapping[tuple[str, str], int]
 
 def parts(compiled: Any) -> tuple[tuple[GraphNode, ...], tuple[GraphEdge, ...]]:
     """Nodes and edges of a compiled LangGraph graph. A node's kind is its metadata's `kind`, else told by its name."""
-    drawable = compiled.get_graph()
-    nodes = tuple(GraphNode(name, _kind(name, node.metadata)) for name, node in drawable.nodes.items())
+    drawable, inside = compiled.get_graph(), _insides(compiled)
+    nodes = tuple(
+        GraphNode(name, _kind(name, node.metadata), inside.get(name, ())) for name, node in drawable.nodes.items()
+    )
     edges = tuple(
         GraphEdge(
             edge.source, edge.target, str(edge.data or MEANING.get((edge.source, edge.target), "")), edge.conditional
@@ -83,6 +87,15 @@ def parts(compiled: Any) -> tuple[tuple[GraphNode, ...], tuple[GraphEdge, ...]]:
         for edge in drawable.edges
     )
     return nodes, edges
+
+
+def _insides(compiled: Any) -> dict[str, tuple[str, ...]]:
+    """Node -> the nodes of its subgraph."""
+    return {
+        name: tuple(one for one in subgraph.get_graph().nodes if one not in (START, END))
+        for name, node in getattr(compiled, "nodes", {}).items()
+        for subgraph in getattr(node, "subgraphs", ())
+    }
 
 
 def _kind(name: str, metadata: Mapping[str, Any] | None) -> str:
@@ -151,6 +164,7 @@ def ordered(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[Grap
 # usual sans-serifs, and a wrong guess only moves a lane.
 NODE_WIDTH = 168
 NODE_HEIGHT = 38
+INSIDE_HEIGHT = 24
 GAP = 22
 LABELLED_GAP = 34
 PORT = 19
@@ -250,7 +264,8 @@ def _place(
                 rows[side].append((side, "in", target))
             rows[side] += [(side, "out", edge.target) for edge in group if edge.source == node.name]
         box.y = y
-        box.height = max(26.0 if node.kind == "end" else NODE_HEIGHT, PORT * max(map(len, rows.values())) + 8)
+        least = 26.0 if node.kind == "end" else NODE_HEIGHT + (INSIDE_HEIGHT if node.inside else 0)
+        box.height = max(least, PORT * max(map(len, rows.values())) + 8)
         for side, ports in rows.items():
             # Those that come from or go above leave at the top, the others at the bottom: lines of a node do not cross.
             ports.sort(key=lambda port: _towards(port, side, rank, node.name))
@@ -412,14 +427,19 @@ def _node(box: _Box, left: float, counts: Counts | None) -> str:
         f'stroke-width="{2 if runs else 1.2}"/>'
     ]
     centre = left + NODE_WIDTH / 2
+    middle = box.middle - (INSIDE_HEIGHT / 2 if node.inside else 0)
+    if node.inside:
+        out.append(
+            _text(centre, middle + 32, " ⇄ ".join(one_line(one, 12) for one in node.inside), "note", "middle", 11)
+        )
     note = f"{runs}× · {duration(seconds)}" if runs and node.kind != "end" else "not run" if idle else ""
     out.append(
-        _text(centre, box.middle + (4.5 if not note else -1.5), title, "name", "middle", 13, ' font-weight="600"')
+        _text(centre, middle + (4.5 if not note else -1.5), title, "name", "middle", 13, ' font-weight="600"')
         if node.kind != "end"
         else _text(centre, box.middle + 4, title, "note", "middle", 12)
     )
     if note:
-        out.append(_text(centre, box.middle + 13, note, "note", "middle", 11))
+        out.append(_text(centre, middle + 13, note, "note", "middle", 11))
     return "".join(out) + "</g>"
 
 
@@ -489,10 +509,15 @@ def write(compiled: Any, path: Path, counts: Counts | None = None, taken: Taken 
     if suffix not in FORMATS:
         raise DrawError(f"cannot draw to {one_line(path, 120)}: the file must end in {', '.join(FORMATS)}")
     if suffix == ".mmd":
-        write_atomically(path, compiled.get_graph().draw_mermaid())
+        write_atomically(path, mermaid(compiled))
         return
     svg = draw(*parts(compiled), counts, taken)
     write_atomically(path, svg if suffix == ".svg" else png(svg))
+
+
+def mermaid(compiled: Any) -> str:
+    """Its Mermaid text, subgraphs opened."""
+    return compiled.get_graph(xray=True).draw_mermaid()
 
 
 def save(svg: str, path: Path) -> None:

@@ -143,6 +143,8 @@ def attempt_line(attempt: Attempt) -> Text:
     if attempt.speedup is not None:
         text.append(f" {times(attempt.speedup)}")
         text.append(", kept" if attempt.accepted else ", not kept", style="bold green" if attempt.accepted else "dim")
+    if attempt.turns:
+        text.append(f", in {count(attempt.turns, 'answer')}", style="dim")
     if attempt.reason and not attempt.accepted:
         text.append(f"  {one_line(attempt.reason, 120)}", style="dim")
     return text

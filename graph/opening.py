@@ -98,6 +98,11 @@ def answering(settings: Settings, kept: Path, state: State, say: Say) -> tuple[d
         try:
             transcript = Transcript(kept)
             before |= transcript.usage()  # an answer is in it before any checkpoint is, so it is the better ledger
+            if name == "client":
+                from nodes.policies.client import ClientPolicy
+
+                made[name] = ClientPolicy(transcript, say)
+                continue
             made[name] = (
                 _chat(settings, transcript, before, say) if name == "chat" else _replay(settings, transcript, say)
             )

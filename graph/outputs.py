@@ -11,6 +11,7 @@ from graph.conversation import exchanges, kept_by_servers
 from graph.runs import Run, RunError
 from harness import samples
 from harness.alone import needs_loader, standalone
+from harness.backends import is_python
 from harness.report import html, plot, roofline
 from harness.report.result import Result, WorkloadRow
 from harness.report.source import diff_text
@@ -24,14 +25,18 @@ WIDTHS = (860, 380)
 
 
 def best_file(run: Run, result: Result) -> Path:
-    return run.folder / f"best.{'py' if result.problem else SUFFIX[result.device]}"
+    """The best as it was written: of a problem a module, or the native source that a person gave as its first candidate."""
+    module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[result.device]}"
+    return module if result.problem and not native.exists() else native
 
 
 def write(run: Run, result: Result) -> None:
     """The files that a run is for, each whole or not at all. Raises OSError where the disk is full."""
     before, after = run.store.get(result.source), run.store.get(result.best)
-    best = best_file(run, result)
+    module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[result.device]}"
+    best, other = (module, native) if result.problem and is_python(after) else (native, module)
     write_atomically(best, after)
+    other.unlink(missing_ok=True)  # of an earlier best
     if result.problem and needs_loader(after):
         write_atomically(run.folder / "best_standalone.py", standalone(after))
     write_atomically(run.folder / "best.diff", diff_text(before, after, f"{result.baseline} (baseline)", best.name))

@@ -17,7 +17,8 @@ from graph.runs import Run, RunError
 
 
 def config_of(run: Run) -> RunnableConfig:
-    return {"configurable": {"thread_id": run.id}}
+    # Named, for a saver that is not told lists those of subgraphs, too.
+    return {"configurable": {"thread_id": run.id, "checkpoint_ns": ""}}
 
 
 def disk_is_full(error: BaseException | None) -> bool:

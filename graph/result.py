@@ -194,6 +194,8 @@ def _attempt(attempt: Attempt) -> AttemptRow:
         tuned=attempt.tuned,
         repairs=attempt.repairs,
         seconds=attempt.seconds,
+        turns=attempt.turns,
+        tools=attempt.tools,
     )
 
 

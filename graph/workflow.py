@@ -21,9 +21,9 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
 from graph import routes
+from graph.coding import TURNS, coder
 from nodes.approve import approve_candidates, approve_plans
 from nodes.baseline import baseline
-from nodes.coder import coder
 from nodes.compile import compile
 from nodes.contest import contest
 from nodes.context import Context
@@ -85,7 +85,9 @@ def build(
     graph.add_conditional_edges("contest", route(routes.after_contest))
 
     graph.add_edge("held_out", END)
-    return graph.compile(checkpointer=checkpointer, store=store)
+    compiled = graph.compile(checkpointer=checkpointer, store=store)
+    compiled.nodes["coder"].subgraphs = [TURNS]  # for pictures: LangGraph does not find what `accounted` wraps
+    return compiled
 
 
 def accounted(node: Node) -> Node:

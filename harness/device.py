@@ -173,6 +173,28 @@ def clocks() -> dict[str, str]:
     return dict(zip(names.split(","), values, strict=True)) if len(values) == 5 else {}
 
 
+def cpu_clocks() -> dict[str, str]:
+    """The fastest core's clock at this moment and the frequency governor; what Linux does not say here is left out."""
+    path, governor = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    rates = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", path.read_text() if path.exists() else "", re.MULTILINE)
+    found = {"clock": f"{max(map(float, rates)):.0f} MHz"} if rates else {}
+    return found | ({"governor": governor.read_text().strip()} if governor.exists() else {})
+
+
+def ranges(looks: list[dict[str, str]]) -> str:
+    """What was seen at several looks, `clocks.sm 1755 - 1980 MHz, ...`: the smallest and the largest where it is a number."""
+    said = []
+    for name in looks[-1]:
+        values = [look[name] for look in looks if name in look]
+        numbers = sorted({(float(match[0]), value) for value in values if (match := re.match(r"[\d.]+(?= )", value))})
+        if len(numbers) > 1 and len(values) == sum(bool(re.match(r"[\d.]+ ", value)) for value in values):
+            low, high = numbers[0][1], numbers[-1][1]
+            said.append(f"{name} {low.partition(' ')[0]} - {high}")
+        else:
+            said.append(f"{name} {values[-1]}")
+    return ", ".join(said)
+
+
 PAGE_BYTES = 32 << 20
 
 

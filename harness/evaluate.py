@@ -11,7 +11,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from pydantic import Field
 
 from harness import (
     backends,
+    clocks,
     company,
     comparison,
     device,
@@ -28,6 +29,7 @@ from harness import (
     of_problems,
     probes,
     properties,
+    quick,
     roofs,
     samples,
     sandbox,
@@ -197,6 +199,7 @@ class Evaluator:
         self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
         """How, in words, for the report."""
         self._others = 0.0
+        self._clocks: list[dict[str, str]] = []
         self._measured_facts: DeviceFacts | None = None
         self._cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self._locks: dict[str, threading.Lock] = {}
@@ -612,6 +615,11 @@ class Evaluator:
         )
         return Verdict.model_validate(measured.model_dump())
 
+    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = ()) -> quick.Quick:
+        """A short, unofficial contest (harness/quick.py) at those cases, or at a spread of the visible suite."""
+        self.pool.pinned = set(rivals.values())
+        return quick.contest(self, build, rivals, cases or quick.spread(self))
+
     def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """The measured verdict with the times of the visible suite in other company (`ELSEWHERE`), for the report.
 
@@ -715,11 +723,18 @@ class Evaluator:
         return others.said()
 
     def _look_at_clocks(self) -> list[str]:
-        """Note the GPU's clocks right after it was timed; a warning where it was throttled."""
-        if self.device != "cuda" or not (clocks := device.clocks()):
+        """Note the device's clocks and power right after it was timed; a warning where a GPU was throttled."""
+        found = device.clocks() if self.device == "cuda" else device.cpu_clocks()
+        if not found:
             return []
-        self.measured["clocks"] = ", ".join(f"{name} {value}" for name, value in clocks.items())
-        reasons = clocks["clocks_event_reasons.active"]
+        self._clocks.append(found)
+        held = f"; {clocks.held()}" if clocks.held() else ""
+        self.measured["clocks"] = (
+            f"{device.ranges(self._clocks)}, at the end of each of {len(self._clocks)} timings{held}"
+        )
+        if self.device == "cpu":
+            return []
+        reasons = found["clocks_event_reasons.active"]
         return [f"the GPU's clocks were held back while it was timed ({reasons})"] if device.throttled(reasons) else []
 
     def _compare_alone(self, verdict: Verdict, baseline: str, timed: Timing) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from kernels.importers import Import
 
+DEFINITION = "definition.json"
 FORMS = {
     ".py": "it must define class Model and get_inputs() at its top level, in KernelBench's form",
     ".json": "it must be a definition of flashinfer-bench (name, axes, inputs, outputs, reference) or a definition.json of "
@@ -335,7 +336,13 @@ _describing = threading.Lock()
 
 
 def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:
-    """A kernel by name or folder, or a problem by its file, for a device of so much memory. Raises KernelError."""
+    """A kernel by name or folder, or a problem by its file or the folder of its definition, for a device of so much memory.
+
+    Raises KernelError.
+    """
+    definition = Path(name).expanduser() / DEFINITION
+    if definition.is_file() and not definition.with_name("spec.py").exists():
+        return open_problem(definition, on, memory_bytes=memory_bytes)
     return open_problem(Path(name), on, memory_bytes=memory_bytes) if importers.is_problem(name) else catalog.load(name)
 
 

@@ -66,6 +66,13 @@ class Store:
             raise KeyError(f"no source {name!r} in {self.folder}")
         return path.read_text()
 
+    def named(self, prefix: str) -> list[str]:
+        """The hashes of the sources here that begin so; `prefix` is the first digits of one, at least six."""
+        if len(prefix) < 6 or not set(prefix) <= set("0123456789abcdef"):
+            return []
+        folder = self.folder / "sources"
+        return sorted(path.name for path in folder.glob(f"{prefix}*")) if folder.is_dir() else []
+
     def link_to(self, copy: Path) -> None:
         """The same store in another folder. Nothing in a store is changed in place, so hard links are as good as copies."""
         if self.folder.is_dir():

@@ -10,7 +10,7 @@ from langgraph.runtime import Runtime
 
 from nodes.context import Context
 from nodes.memory import recalled
-from nodes.roles import CoderRequest
+from nodes.roles import CoderAnswer, CoderRequest
 from nodes.state import Draft, State
 
 FAILURE_CHARACTERS = 6000
@@ -20,55 +20,70 @@ FAILURE_CHARACTERS = 6000
 def coder(state: State, runtime: Runtime[Context]) -> dict:
     repairs = state["settings"].repairs
 
-    def written(draft: Draft) -> Draft:
+    def write(draft: Draft) -> Draft:
         return _write(draft, state, runtime.context) if draft.awaits_coder(repairs) else draft
 
     # Each in a copy of this node's context, so that spans of its model calls lie below the node's.
     contexts = [copy_context() for _ in state["drafts"]]
     with ThreadPoolExecutor(max_workers=state["settings"].width) as pool:
-        return {"drafts": list(pool.map(lambda own, draft: own.run(written, draft), contexts, state["drafts"]))}
+        return {"drafts": list(pool.map(lambda own, draft: own.run(write, draft), contexts, state["drafts"]))}
 
 
 def _write(draft: Draft, state: State, context: Context) -> Draft:
     began = time.monotonic()
-    before = draft.candidate or draft.plan.base
+    announce(draft, context)
+    return answered(draft, context.policies["coder"].coder(asked(draft, state, context)), began, context)
+
+
+def announce(draft: Draft, context: Context) -> None:
+    """Say what a repair is about."""
     if draft.candidate and draft.verdict is not None:
         words = (draft.verdict.reason.strip() or "no reason").splitlines()[0]
         context.say("repair", f"{draft.plan.title}: {draft.verdict.outcome}: {words}")
-    answer = context.policies["coder"].coder(
-        CoderRequest(
-            spec=context.visible_spec(state),
-            device=state.get("device") or context.evaluator.facts,
-            finding=state["finding"],
-            plan=draft.plan,
-            source=context.store.get(before),
-            origin=context.store.get(draft.plan.base) if draft.candidate else "",
-            other=context.store.get(draft.plan.version.candidate) if draft.plan.version else "",
-            failure=failure(draft),
-            outcome=draft.verdict.outcome if draft.verdict else None,
-            repair=draft.repairs + 1 if draft.candidate else 0,
-            round=state["round"],
-            memory=recalled(state.get("memory", ""), context.store),
-            timings=state["incumbent"].timings,
-            attempts=tuple(state.get("attempts", ())),
-            stale_rounds=state["stale_rounds"],
-        )
+
+
+def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
+    """What the coder is asked for this draft: its first source, or a repair."""
+    return CoderRequest(
+        spec=context.visible_spec(state),
+        device=state.get("device") or context.evaluator.facts,
+        finding=state["finding"],
+        plan=draft.plan,
+        source=context.store.get(draft.candidate or draft.plan.base),
+        origin=context.store.get(draft.plan.base) if draft.candidate else "",
+        other=context.store.get(draft.plan.version.candidate) if draft.plan.version else "",
+        failure=failure(draft),
+        outcome=draft.verdict.outcome if draft.verdict else None,
+        repair=draft.repairs + 1 if draft.candidate else 0,
+        round=state["round"],
+        memory=recalled(state.get("memory", ""), context.store),
+        incumbent_source=context.store.get(state["incumbent"].candidate),
+        timings=state["incumbent"].timings,
+        attempts=tuple(state.get("attempts", ())),
+        stale_rounds=state["stale_rounds"],
     )
-    update: dict = {
-        "seconds": draft.seconds + time.monotonic() - began,
-        "objection": "",
-        "spec_doubt": answer.spec_doubt or draft.spec_doubt,
-    }
+
+
+def answered(draft: Draft, answer: CoderAnswer, began: float, context: Context) -> Draft:
+    """The draft with the answer's source, or with why there is none."""
+    draft = draft.model_copy(update={"spec_doubt": answer.spec_doubt or draft.spec_doubt})
     if not answer.source.strip():
-        update["refused"] = answer.reason or "the coder gave no source and no reason"
-    else:
-        candidate = context.store.put(answer.source)
-        if candidate == before:
-            update["refused"] = "the coder returned the source unchanged"
-        else:
-            repairs = draft.repairs + 1 if draft.candidate else 0
-            update |= {"candidate": candidate, "build": None, "verdict": None, "repairs": repairs}
-    return draft.model_copy(update=update)
+        return refused(draft, answer.reason or "the coder gave no source and no reason", began)
+    return written(draft, context.store.put(answer.source), began)
+
+
+def refused(draft: Draft, why: str, began: float) -> Draft:
+    took = draft.seconds + time.monotonic() - began
+    return draft.model_copy(update={"refused": why, "objection": "", "seconds": took})
+
+
+def written(draft: Draft, candidate: str, began: float) -> Draft:
+    """The draft with that source, to be built and judged anew."""
+    if candidate == (draft.candidate or draft.plan.base):
+        return refused(draft, "the coder returned the source unchanged", began)
+    repairs = draft.repairs + 1 if draft.candidate else 0
+    update = {"candidate": candidate, "build": None, "verdict": None, "repairs": repairs, "objection": ""}
+    return draft.model_copy(update={**update, "seconds": draft.seconds + time.monotonic() - began})
 
 
 def failure(draft: Draft) -> str:

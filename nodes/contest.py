@@ -84,6 +84,7 @@ def _again(attempt: Attempt, state: State, context: Context) -> dict:
     after = attempt_of(draft, attempt.round, None if reason else draft, incumbent)
     words = f"{reason}, with {CONTESTS} times the samples" if reason else f"FASTER with {CONTESTS} times the samples"
     after = after.model_copy(update={"contested": incumbent.candidate, "reason": words, "evidence": attempt.evidence})
+    context.say("contest", f"{attempt.plan.title}: {words}")
     attempts = [after if one is attempt else one for one in state["attempts"]]
     if reason:
         seen = seen_again([draft], incumbent, state["settings"])

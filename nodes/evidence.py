@@ -10,16 +10,18 @@ from harness.records import Interval, Timing
 from kernels.spec import Device
 from nodes.state import Draft, Incumbent, Settings
 
-MOST_READINGS, MOST_CHARS = 24, 80
+MOST_READINGS, MOST_CHARS = 24, 60
 """Of one probe: an attempt stays in every checkpoint of its run."""
 
 
-def evidence(draft: Draft, evaluator: Evaluator) -> dict[str, dict[str, str]]:
+def evidence(draft: Draft, settings: Settings, evaluator: Evaluator) -> dict[str, dict[str, str]]:
     """Readings of every probe that has some, whatever became of the draft; counters only of one that was timed.
 
-    A spill, or loads that stayed narrow, is why a right candidate is no faster; the next plan should know.
+    A spill, or loads that stayed narrow, is why a right candidate is no faster; the next plan should know. The rules read none
+    of it, and on a GPU it takes seconds, so it is for models only.
     """
-    if draft.build is None or not draft.build.ok:
+    rules_only = all(settings.policy[role] == "rules" for role in ("planner", "coder"))
+    if rules_only or draft.build is None or not draft.build.ok:
         return {}
     found = evaluator.probes(draft.build, calls=draft.verdict is not None and bool(draft.verdict.timings))
     return {

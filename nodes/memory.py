@@ -45,7 +45,7 @@ def learn(store: BaseStore | None, state: State, spec: Spec, attempts: Sequence[
 
     `withdrawn`: why what was kept does not hold after all.
     """
-    if store is None or state["settings"].memory == "off":
+    if store is None or state["settings"].memory == "off" or not attempts:
         return
     lessons = [lesson(state, spec, attempt, withdrawn) for attempt in attempts]
     store.batch(

@@ -5,7 +5,7 @@ Requests carry facts only; answers are frozen records, so they can be checkpoint
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
@@ -153,6 +153,10 @@ class Attempt(Frozen):
     """As in Finding: the coder's."""
     repairs: int = 0
     seconds: float = 0.0
+    turns: int = 0
+    """Answers of a coder with tools."""
+    tools: dict[str, int] = Field(default_factory=dict)
+    """How often it called each."""
 
 
 class TesterRequest(Frozen):
@@ -249,6 +253,7 @@ class CoderRequest(Frozen):
     round: int = 0
     """0 where the asker did not say."""
     memory: tuple[Lesson, ...] = ()
+    incumbent_source: str = ""
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()
@@ -263,6 +268,48 @@ class CoderAnswer(Frozen):
     reason: str = ""
     spec_doubt: str = ""
     """As in Finding."""
+
+
+class ToolCall(Frozen):
+    """A tool that a model wants to have called."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON, or what the model wrote in its place."""
+
+
+class Turn(Frozen):
+    """One answer of a coder that works with tools, and what came of it."""
+
+    name: str
+    """Hash of all that was said up to this answer and of the model's name for it: the next turn's question begins so."""
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[str, ...] = ()
+    """One for each call."""
+    reply: str = ""
+    """Of an answer that called nothing, or of the last turn: what is said to the model next."""
+
+
+class TurnRequest(Frozen):
+    request: CoderRequest
+    turns: tuple[Turn, ...] = ()
+    """Those before, oldest first."""
+    most_turns: int
+    """What the model is told that it has."""
+    tool_seconds: float
+
+
+class TurnsEnded(Exception):
+    """No further turn of this conversation can be had. The message is one sentence.
+
+    `oneshot`: whoever answers without tools may still be asked.
+    """
+
+    def __init__(self, sentence: str, *, oneshot: bool) -> None:
+        super().__init__(sentence)
+        self.oneshot = oneshot
 
 
 class ReviewRequest(Frozen):
@@ -299,6 +346,15 @@ class Policy(Protocol):
     def reviewer(self, request: ReviewRequest) -> Review: ...
     def usage(self) -> dict[Role, Usage]:
         """What this policy object has spent since it was made, by role. Answers that were replayed cost nothing."""
+        ...
+
+
+@runtime_checkable
+class ToolUser(Protocol):
+    """A policy whose coder may work with tools."""
+
+    def turn(self, request: TurnRequest) -> Turn | None:
+        """The next answer, without results; None where it works without tools here. Raises PolicyPaused, TurnsEnded."""
         ...
 
 

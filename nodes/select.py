@@ -18,7 +18,7 @@ def select(state: State, runtime: Runtime[Context]) -> dict:
     update: dict = {
         "attempts": [
             attempt_of(draft, round_, winner, state["incumbent"]).model_copy(
-                update={"evidence": evidence(draft, runtime.context.evaluator)}
+                update={"evidence": evidence(draft, state["settings"], runtime.context.evaluator)}
             )
             for draft in drafts
         ],
@@ -83,6 +83,8 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         reason=reason,
         repairs=draft.repairs,
         seconds=draft.seconds,
+        turns=draft.turns,
+        tools=draft.tools,
         spec_doubt=draft.spec_doubt,
     )
     if verdict is None or verdict.suite is None:

@@ -67,6 +67,12 @@ class Settings(Frozen):
     """A candidate must have the baseline's outputs in every bit."""
     approve: Literal["none", "plans", "candidates"] = "none"
     agents: Literal["four", "single"] = "four"
+    coder: Literal["tools", "oneshot"] = "oneshot"
+    """Whether a coder that can works with tools, in turns (graph/coding.py); new runs of run.py say so."""
+    turns: int = Field(default=16, ge=1)
+    """Answers that such a coder has for one draft."""
+    tool_seconds: float = Field(default=120.0, gt=0)
+    """Of its tools, for one draft."""
     review: bool = False
     """Whether a reviewer must agree before a plan is coded and before a candidate is built (nodes/reviewer.py)."""
     models: dict[Role, str] = Field(default_factory=dict)
@@ -133,6 +139,10 @@ class Draft(Frozen):
     """Of a problem's draft: what the drafter said of it."""
     spec_doubt: str = ""
     seconds: float = 0.0
+    turns: int = 0
+    """Answers of a coder with tools."""
+    tools: dict[str, int] = Field(default_factory=dict)
+    """How often it called each."""
 
     @property
     def failed(self) -> bool:

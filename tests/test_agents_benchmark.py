@@ -29,6 +29,7 @@ def test_both_are_run_and_compared_and_what_was_run_is_not_run_again(tmp_path: P
     command = [
         sys.executable, "-m", "benchmarks.agents", "--kernels", "silu_and_mul", "--rounds", "1", "--runs-dir", str(tmp_path), "--",
         "--policy", "chat", "--model", "a-model", "--device", "cpu", "--dtype", "bfloat16", "--tune-seconds", "0",
+        "--coder", "oneshot",
     ]  # fmt: skip
     with model_server() as server:
         server.script = [*answers("silu_and_mul.single", 2), *answers("silu_and_mul", 6)]

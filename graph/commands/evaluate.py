@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from graph.commands.opened import door
-from graph.commands.options import EXIT_SAME, Parser, common, of_problems, on_device, protocol, usage_error
+from graph.commands.options import EXIT_SAME, Parser, common, lock_clocks, of_problems, on_device, protocol, usage_error
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("--plot", type=Path, metavar="FILE", help="with --axis: time, bandwidth, speedup; .svg or .png")
     common(made)
+    lock_clocks(made)
     made.set_defaults(go=go)
     return made
 
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
 def go(asked: argparse.Namespace) -> int:
     from graph import draw, one_file, sweep
     from graph.live import Display, PlainDisplay
+    from harness.clocks import locked
 
     if asked.plot and not asked.axis:
         return usage_error("--plot draws a sweep: give --axis too")
@@ -42,7 +44,8 @@ def go(asked: argparse.Namespace) -> int:
     swept = sweep.sweep(what.kernel, what.device, asked.axis, asked.dtype) if asked.axis else None
     asked.starting.cancel()
     silent = asked.json and not sys.stderr.isatty()
-    with Display() if silent else PlainDisplay(sys.stderr) as shown:
+    shows = Display() if silent else PlainDisplay(sys.stderr)
+    with locked(asked.lock_clocks, what.device), shows as shown:
         said = one_file.evaluate(
             swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
             dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=asked.sandbox,

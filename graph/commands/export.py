@@ -26,19 +26,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def go(asked: argparse.Namespace) -> int:
+    from graph import outputs
     from harness import dropin
     from kernels import catalog
 
     run = found(asked)
     result = door(asked).result(run)
     if asked.samples:
-        from graph import outputs
-
         outputs.write_samples(run, result, asked.samples)
         print(asked.samples)
         return 0
     if result.problem:
-        return usage_error(f"{run.id} is about a PyTorch module, and its best is one already: {run.folder / 'best.py'}")
+        return usage_error(
+            f"{run.id} is about a PyTorch module, and its best stands alone: {outputs.best_file(run, result)}"
+        )
     to = asked.to or run.folder / "export"
     source = run.source(result.best)
     kernel = catalog.load(run.record.settings.kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from graph.commands.opened import asker, close, door, front, told
-from graph.commands.options import Parser, budget, common, limits, on_end
+from graph.commands.options import Parser, budget, common, limits, lock_clocks, on_end
 
 
 def parser() -> argparse.ArgumentParser:
@@ -18,6 +18,7 @@ def parser() -> argparse.ArgumentParser:
     budget(made)
     common(made)
     on_end(made)
+    lock_clocks(made)
     made.set_defaults(go=go)
     return made
 
@@ -25,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
 def go(asked: argparse.Namespace) -> int:
     from graph.choices import command
     from graph.runs import Run, new_id, now, valid_id
+    from harness.clocks import locked
 
     origin = Run.find(asked.runs_dir, asked.run).record
     checkpoint = door(asked).checkpoint_id(asked.run, asked.checkpoint)
@@ -44,7 +46,9 @@ def go(asked: argparse.Namespace) -> int:
         }
     )
     made = Run(asked.runs_dir, name)
-    made.reserve()
-    with told(asked, made), front(asked, (why,)) as shown:
-        ending = door(asked).fork(asked.run, checkpoint, new, shown, asker())
+    settings = origin.settings
+    with locked(asked.lock_clocks, settings.device, settings.engine.name):  # before there is a run, where it may not be
+        made.reserve()
+        with told(asked, made), front(asked, (why,)) as shown:
+            ending = door(asked).fork(asked.run, checkpoint, new, shown, asker())
     return close(ending, asked)

@@ -31,7 +31,7 @@ def go(asked: argparse.Namespace) -> int:
     if asked.run:
         counts, taken = draw_facts(asked)
     if asked.output is None:
-        print(compiled.get_graph().draw_mermaid(), end="")
+        print(draw.mermaid(compiled), end="")
         return 0
     draw.write(compiled, asked.output, counts, taken)
     print(asked.output)

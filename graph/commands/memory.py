@@ -66,33 +66,23 @@ def _forget(store: BaseStore, found: list[Entry], asked: argparse.Namespace) -> 
 
 
 def _list(found: list[Entry], asked: argparse.Namespace) -> int:
+    """Plain lines, whose last column may be long."""
     if asked.json:
         print(json.dumps([entry.value for entry in found], indent=1))
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
     from harness.report.inert import one_line
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("family", "kernel", "device", "bound", "change", "over then", "over the baseline", "came to", "run"):
-        table.add_column(column)
     lessons = [lesson for entry in found if (lesson := entry.lesson) is not None]
+    rows = [("family", "kernel", "device", "bound", "over then", "over all", "came to", "run", "change")]
     for lesson in lessons:
         ratios = [f"{value:.3f}x" if value else "-" for value in (lesson.gain, lesson.speedup)]
         came = "kept" if lesson.kept else str(lesson.outcome) if not lesson.gain else "not kept"
-        words = (
-            lesson.family,
-            lesson.kernel,
-            lesson.architecture,
-            lesson.bound,
-            lesson.title,
-            *ratios,
-            came,
-            lesson.run_id,
-        )
-        table.add_row(*(one_line(word, 60) for word in words))
-    Console(highlight=False, markup=False).print(table)
+        where = (lesson.family, lesson.kernel, lesson.architecture, lesson.bound)
+        rows.append((*where, *ratios, came, lesson.run_id, lesson.title))
+    shown = [[one_line(word, 160) for word in row] for row in rows]
+    widths = [max(len(row[at]) for row in shown) for at in range(len(rows[0]) - 1)]
+    for row in shown:
+        print("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[-1]]))
     print(f"{len(lessons)} of them")
     if len(found) > len(lessons):
         print(f"{len(found) - len(lessons)} more cannot be read, and no run uses them")

@@ -115,6 +115,13 @@ def limits(asked: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def lock_clocks(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--lock-clocks", nargs="?", const=0, type=number(int, 1), metavar="MHZ",
+        help="hold the GPU's clocks meanwhile, where you may (root); without MHZ at its default application clock",
+    )  # fmt: skip
+
+
 def on_end(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
     parser.add_argument(

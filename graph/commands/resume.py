@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from graph.commands.opened import asker, close, door, front, told
-from graph.commands.options import ROLES, Parser, budget, common, limits, on_end, on_engine
+from graph.commands.options import ROLES, Parser, budget, common, limits, lock_clocks, on_end, on_engine
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     on_engine(changes, given=None)
     common(made)
     on_end(made)
+    lock_clocks(made)
     made.set_defaults(go=go)
     return made
 
@@ -27,6 +28,7 @@ def go(asked: argparse.Namespace) -> int:
     from graph.asking import from_option
     from graph.choices import engine_asked
     from graph.runs import Run
+    from harness.clocks import locked
 
     begun = Run.find(asked.runs_dir, asked.run)
     answer = from_option(asked.answer) if asked.answer is not None else None
@@ -38,6 +40,8 @@ def go(asked: argparse.Namespace) -> int:
     if asked.model:
         changes["models"] = dict.fromkeys(ROLES, asked.model)
     change = (lambda settings: settings.model_copy(update=changes)) if changes else None
-    with told(asked, begun), front(asked, ()) as shown:
+    settings = begun.record.settings
+    engine = asked.engine or settings.engine.name
+    with locked(asked.lock_clocks, settings.device, engine), told(asked, begun), front(asked, ()) as shown:
         ending = door(asked).resume(asked.run, shown, asker(), answer, change)
     return close(ending, asked)

@@ -6,7 +6,18 @@ import argparse
 from typing import TYPE_CHECKING
 
 from graph.commands.opened import asker, close, door, engine, front, told
-from graph.commands.options import ROLES, Parser, budget, common, number, of_problems, on_device, on_end, on_engine
+from graph.commands.options import (
+    ROLES,
+    Parser,
+    budget,
+    common,
+    lock_clocks,
+    number,
+    of_problems,
+    on_device,
+    on_end,
+    on_engine,
+)
 
 if TYPE_CHECKING:
     from graph.session import Ending
@@ -27,6 +38,7 @@ commands (python run.py COMMAND --help):
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  mcp                   compile, check, time, profile, submit for a coding agent (docs/mcp.md)
   memory                what runs learned: list, export, forget
   epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
   infer                 its accuracy from sampled and from all neighbours
@@ -94,6 +106,18 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     agents.add_argument("--agents", choices=("four", "single"), default="four", help="single: one prompt for all roles")
     agents.add_argument(
+        "--coder", choices=("tools", "oneshot"), default="tools",
+        help="of a model: it compiles, checks, times and profiles in turns, where its server knows tools (tools); or it "
+        "answers once with the whole source",
+    )  # fmt: skip
+    agents.add_argument(
+        "--turns", type=number(int, 1), default=16, metavar="N", help="answers of a coder with tools, for one plan (16)"
+    )
+    agents.add_argument(
+        "--tool-seconds", type=number(float, 0, above=True), metavar="S",
+        help="its tools may take so long, for one plan (cuda 240, cpu 120)",
+    )  # fmt: skip
+    agents.add_argument(
         "--interface", choices=("chat", "responses"), default="chat", help="of the model's server (chat)"
     )
     agents.add_argument(
@@ -122,6 +146,7 @@ def parser() -> argparse.ArgumentParser:
     )
     common(made)
     on_end(made)
+    lock_clocks(made)
     made.set_defaults(go=go)
     return made
 
@@ -140,6 +165,7 @@ def _run(asked: argparse.Namespace, at_work: Engine) -> Ending:
     from graph.choices import choose
     from graph.runs import Run
     from graph.session import new_record
+    from harness.clocks import locked
 
     choice = choose(asked, at_work)
     record = new_record(
@@ -150,6 +176,7 @@ def _run(asked: argparse.Namespace, at_work: Engine) -> Ending:
         checkpointer=asked.checkpointer,
     )
     made = Run(asked.runs_dir, record.run_id)
-    made.reserve()
-    with told(asked, made), front(asked, choice.settings.why, at_work) as shown:
-        return door(asked, engine=at_work).start(record, choice.source, shown, asker(), choice.draft)
+    with locked(asked.lock_clocks, choice.settings.device, asked.engine):  # before there is a run, where it may not be
+        made.reserve()
+        with told(asked, made), front(asked, choice.settings.why, at_work) as shown:
+            return door(asked, engine=at_work).start(record, choice.source, shown, asker(), choice.draft)

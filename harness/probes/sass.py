@@ -23,35 +23,40 @@ _WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
     if facts.device != "cuda":
         return {"unavailable": "machine code of the GPU only"}
+    try:
+        text = disassembled(build)
+    except ToolFailed as failure:
+        return {"unavailable": str(failure)}
+    return mix(text) if text else {"unavailable": "the build holds no machine code"}
+
+
+def disassembled(build: Build) -> str:
+    """The build's machine code as nvdisasm prints it; "" where it holds none. Raises ToolFailed."""
     extract, disassemble = _tool("cuobjdump"), _tool("nvdisasm")
     if extract is None or disassemble is None:
         name = "cuobjdump" if extract is None else "nvdisasm"
-        return {"unavailable": f"{name} was not found (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)"}
+        raise ToolFailed(f"{name} was not found (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
     readable = [str(Path(tool).resolve().parent.parent) for tool in (extract, disassemble)]
     readable.append(str(cuda_home() or "/usr"))
     with tempfile.TemporaryDirectory() as scratch:
         # The file is hostile input to these tools, so they run in the compilers' box. There `cuobjdump -sass` crashes: it
         # looks itself up under /proc by its process id, which is another one in the box's namespace.
         copy = shutil.copy(build.artefact, scratch)
-        try:
-            _run([extract, "-xelf", "all", Path(copy).name], Path(scratch), readable)
-            found = sorted(Path(scratch).glob("*.cubin"))
-            listings = [_run([disassemble, "-c", cubin.name], Path(scratch), readable) for cubin in found]
-        except _ToolFailed as failure:
-            return {"unavailable": str(failure)}
-    return mix("".join(listings)) if listings else {"unavailable": "the build holds no machine code"}
+        run_tool([extract, "-xelf", "all", Path(copy).name], Path(scratch), readable)
+        cubins = sorted(Path(scratch).glob("*.cubin"))
+        return "".join(run_tool([disassemble, "-c", cubin.name], Path(scratch), readable) for cubin in cubins)
 
 
-class _ToolFailed(Exception):
-    pass
+class ToolFailed(Exception):
+    """A tool said nothing that can be used; the message is one clause that says why."""
 
 
-def _run(command: list[str], scratch: Path, readable: list[str]) -> str:
-    """What the tool printed. Raises _ToolFailed with its last words."""
+def run_tool(command: list[str], scratch: Path, readable: list[str]) -> str:
+    """What the tool printed. Raises ToolFailed with its last words."""
     code, text = run_boxed(command, scratch, readable, 60.0)
     if code:
         said = text.strip().splitlines()[-1][:200] if text.strip() else f"exit code {code}"
-        raise _ToolFailed(f"{Path(command[0]).name} failed: {said}")
+        raise ToolFailed(f"{Path(command[0]).name} failed: {said}")
     return text
 
 

@@ -73,6 +73,10 @@ class AttemptRow(Row):
     tuned: dict[str, int] = Field(default_factory=dict)
     repairs: int = 0
     seconds: float = 0.0
+    turns: int = 0
+    """Answers of a coder that worked with tools."""
+    tools: dict[str, int] = Field(default_factory=dict)
+    """How often it called each tool."""
 
     @model_validator(mode="after")
     def _honest(self) -> AttemptRow:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernels.catalog import KernelError, one_sentence
 from kernels.importers.kernelbench import MOST_BYTES, MOST_DIMENSIONS, text_of
-from kernels.spec import Dtype, expression
+from kernels.spec import AXIS_VALUES, Dtype, checked_values, expression
 
 MOST_WORKLOAD_BYTES = 64 << 20
 MOST_WORKLOADS = 10_000
@@ -41,6 +41,8 @@ class TensorForm(Read):
     shape: tuple[str, ...] | None = Field(default=None, max_length=MOST_DIMENSIONS)
     """Names of axes; None: a number of Python."""
     dtype: str
+    values: str | None = None
+    """Ours (harness/capture.py): how an input is drawn where a workload says `random`."""
 
 
 class Definition(Read):
@@ -65,7 +67,7 @@ class Source(Read):
 class Trace(Read):
     """One workload."""
 
-    uuid: str = Field(max_length=200)
+    uuid: str = Field(pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     axes: dict[str, Annotated[int, Field(ge=0, le=2**40)]] = Field(max_length=100)
     inputs: dict[str, Source] = Field(max_length=100)
 
@@ -79,12 +81,17 @@ def parse_definition(path: Path) -> Definition:
     try:
         definition = Definition.model_validate(found)
     except ValidationError as error:
-        raise KernelError(f"{path}: {one_sentence(error)}") from None
+        raise KernelError(f"{path}: {printable(one_sentence(error))}") from None
     try:
         _check(definition)
     except ValueError as error:
         raise KernelError(f"{path}: {error}") from None
     return definition
+
+
+def printable(text: str, most: int = 500) -> str:
+    """Somebody else's words without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:most]
 
 
 def _json(text: str, where: str) -> Any:
@@ -109,6 +116,12 @@ def _check(definition: Definition) -> None:
             _identifier(role, name)
             if one.dtype not in get_args(Dtype):
                 raise ValueError(f"{role} {name} is of dtype {one.dtype[:40]!r}, which is not supported")
+            if one.values is not None and (
+                one.values.partition(":")[0] in (*AXIS_VALUES, "given") or one.shape is None
+            ):
+                raise ValueError(f"{role} {name} cannot be drawn from {one.values[:80]!r}")
+            if one.values is not None:
+                checked_values(one.values)
             for axis in one.shape or ():
                 if axis not in definition.axes:
                     raise ValueError(f"{role} {name} has the axis {axis[:80]!r}, which is not among its axes")
@@ -158,7 +171,7 @@ def parse_workloads(path: Path, name: str) -> list[Trace]:
         try:
             trace = Trace.model_validate(one)
         except ValidationError as error:
-            raise KernelError(f"{where}: {one_sentence(error)}") from None
+            raise KernelError(f"{where}: {printable(one_sentence(error))}") from None
         found.setdefault(trace.uuid, trace)  # traces of several solutions repeat it
         if len(found) > MOST_WORKLOADS:
             raise KernelError(f"{path} holds more than {MOST_WORKLOADS} workloads")
@@ -180,6 +193,12 @@ def evaluated(text: str, axes: dict[str, int]) -> int:
     """
 
     def value(node: ast.expr) -> int:
+        found = computed(node)
+        if abs(found) > 2**62:
+            raise ValueError(f"{text!r} is too large on the way")
+        return found
+
+    def computed(node: ast.expr) -> int:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
             inner = value(node.operand)
             return -inner if isinstance(node.op, ast.USub) else inner

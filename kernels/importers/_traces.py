@@ -19,7 +19,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernels.catalog import KernelError
-from kernels.importers._definition import MOST_STORED_BYTES, Definition, TensorForm, Trace, evaluated, stored_tensor
+from kernels.importers._definition import (
+    MOST_STORED_BYTES,
+    Definition,
+    TensorForm,
+    Trace,
+    evaluated,
+    printable,
+    stored_tensor,
+)
 from kernels.importers.kernelbench import Description, Title, nonsense
 from kernels.importers.kernelbench import described as checked_description
 from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Argument, Dtype, Size, Spec, Tensor, Workload
@@ -116,6 +124,8 @@ class Definitions:
         form = self.definition.inputs[name]
         if kinds != {"random"}:
             return "given"
+        if form.values is not None:
+            return form.values
         if form.dtype == "bool":
             return "integers:0:2"
         if form.dtype not in SIGNIFICAND_BITS:
@@ -330,5 +340,4 @@ def _spec_name(name: str) -> str:
 
 
 def _summary(definition: Definition) -> str:
-    said = " ".join((definition.description or "").split())
-    return said[:200] or definition.name
+    return printable(" ".join((definition.description or "").split()), 200) or definition.name

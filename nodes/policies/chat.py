@@ -20,9 +20,9 @@ from pydantic import BaseModel, SecretStr
 from harness.records import Outcome
 from harness.store import digest
 from nodes.lesson import Lesson, fitting
-from nodes.policies import answers
+from nodes.policies import answers, turns
 from nodes.policies.budget import Budget, BudgetEnded, Limits
-from nodes.policies.connection import Connection, Interface, Retries, estimated_tokens, in_words
+from nodes.policies.connection import Connection, Interface, NoTools, Retries, Tools, estimated_tokens, in_words
 from nodes.policies.prices import Prices
 from nodes.policies.render import render
 from nodes.policies.replies import Unfit, without_thinking
@@ -44,6 +44,9 @@ from nodes.roles import (
     Role,
     TesterAnswer,
     TesterRequest,
+    Turn,
+    TurnRequest,
+    TurnsEnded,
     Usage,
 )
 
@@ -89,13 +92,25 @@ class ModelPolicy(ABC):
         self.rewrites = rewrites
         """Name -> what it does. Given where rules carry out the plans: then a plan's steps must be these names."""
         self._say = say
+        self._no_tools = False
+        """The coder's server, or its model, does not call tools."""
         self._written: dict[str, str] = {}
         """The single agent's code, by plan and base: it comes with the plan."""
         self._lock = threading.Lock()
 
     @abstractmethod
-    def _reply(self, question: Question, schema: dict[str, Any] | None, problem: str) -> Reply:
-        """The model's answer; `problem` is what was wrong with the one before. Raises PolicyPaused."""
+    def _reply(
+        self,
+        question: Question,
+        schema: dict[str, Any] | None,
+        problem: str,
+        before: tuple[Message, ...] = (),
+        tools: Tools = (),
+    ) -> Reply:
+        """The model's answer; `problem` is what was wrong with the one before. Raises PolicyPaused.
+
+        `before` was said before the question's own messages; `tools` may be called, and NoTools is raised where not.
+        """
 
     def _rejected(self, question: Question, reply: Reply) -> None:  # noqa: B027 - a policy may ignore it
         """A structured answer held no JSON at all."""
@@ -277,7 +292,7 @@ class ModelPolicy(ABC):
             )
         return self._render(
             "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
+            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
         )  # fmt: skip
 
     def _written_in(self, request: CoderRequest) -> Exchange | None:
@@ -290,6 +305,39 @@ class ModelPolicy(ABC):
             if (exchange.reply.made or answers.whole_file(exchange.reply.text)) == request.source:
                 return exchange
         return None
+
+    def turn(self, request: TurnRequest) -> Turn | None:
+        """The coder's next answer, with tools; None where the server or the model does not call them."""
+        never_called = len(request.turns) > REASKS and not any(turn.calls for turn in request.turns)
+        if never_called:
+            self._without_tools("the model calls none of its tools")
+        if self._no_tools or self.agents == "single":
+            return None
+        coded = request.request
+        prompt = self._render(
+            "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
+            failure=coded.failure, outcome=coded.outcome, repair=coded.repair, timings=coded.timings,
+            memory=_fitting(coded), **_history(coded.attempts), **turns.limits(request),
+        )  # fmt: skip
+        before, new = turns.said(prompt, request.turns)
+        question = Question(
+            role="coder", messages=new, wants=turns.WANTS, after=request.turns[-1].name if request.turns else "",
+            facts=turns.facts(_facts("turn", coded) | self._writer(coded), request),
+        )  # fmt: skip
+        try:
+            reply = self._reply(question, None, "", before, turns.TOOLS)
+        except NoTools as refused:
+            self._without_tools(str(refused))
+            return None
+        if reply.finish in ("refused", "filtered"):
+            raise TurnsEnded(f"the model or its server refused to go on: {_sentence(reply.text)}", oneshot=False)
+        return turns.turn_of(question, reply, len(request.turns))
+
+    def _without_tools(self, why: str) -> None:
+        with self._lock:
+            said, self._no_tools = self._no_tools, True
+        if not said:
+            self._say("coder", f"{why}; it is asked for whole answers instead (--coder oneshot asks so at once)")
 
     def _writer(self, _request: CoderRequest) -> dict[str, str]:
         """Who of several takes the coder's place, as a fact of the question."""
@@ -409,6 +457,14 @@ class ChatPolicy(ModelPolicy):
     def coder(self, request: CoderRequest) -> CoderAnswer:
         return self._or_fallback(super().coder, request)
 
+    def turn(self, request: TurnRequest) -> Turn | None:
+        try:
+            return super().turn(request)
+        except BudgetEnded as ended:
+            if self._fallback is None:
+                raise PolicyPaused(f"{ended}; resume with a larger one, or with --policy rules") from None
+            raise TurnsEnded(str(ended), oneshot=True) from None
+
     def reviewer(self, request: ReviewRequest) -> Review:
         return self._or_fallback(super().reviewer, request)
 
@@ -447,9 +503,17 @@ class ChatPolicy(ModelPolicy):
     def _rejected(self, question: Question, reply: Reply) -> None:
         self._connection.lower(question.facts.get("model") or self.models[question.role], reply.rung)
 
-    def _reply(self, question: Question, schema: dict[str, Any] | None, problem: str) -> Reply:
+    def _reply(
+        self,
+        question: Question,
+        schema: dict[str, Any] | None,
+        problem: str,
+        before: tuple[Message, ...] = (),
+        tools: Tools = (),
+    ) -> Reply:
         scrub = self._connection.scrub
         said = tuple(message.model_copy(update={"content": scrub(message.content)}) for message in question.messages)
+        whole = (*before, *said)
         question = question.model_copy(update={"messages": said})
         if question.role not in self.models:
             raise ValueError(f"no model is named for the {question.role}")
@@ -465,18 +529,23 @@ class ChatPolicy(ModelPolicy):
             self._once_said(
                 "price", f"the price of {model} is not known: its tokens are counted, its money is not{held}"
             )
-        sent_bytes = sum(len(message.content.encode()) for message in said) + len(json.dumps(schema or ""))
+        sent_bytes = sum(len(part.encode()) for message in whole for part in message.parts)
+        sent_bytes += len(json.dumps(schema or "")) + len(json.dumps(tools))
         most_tokens = SINGLE_TOKENS if self.agents == "single" and question.role == "planner" else 0
         most_tokens = max(most_tokens, self._answer_tokens[question.role]) * question.times
         began = time.monotonic()
         with self._budget.call(question.role, estimated_tokens(sent_bytes), most_tokens, price) as call:
-            reply = self._connection.ask(model, said, schema, most_tokens, effort=self._effort.get(question.role, ""))
+            reply = self._connection.ask(
+                model, whole, schema, most_tokens, effort=self._effort.get(question.role, ""), tools=tools
+            )
             money = None if price is None else price.usd(reply.tokens_in, reply.tokens_out)
             call.usage = Usage(calls=1, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, money_usd=money)
             if reply.estimated:
                 self._once_said("usage", f"{model}'s server reports no usage: tokens are estimated from the bytes")
             text = scrub(reply.text)
-            reply = reply.model_copy(update={"text": text, "made": answers.edits_made(text, question.base)})
+            calls = tuple(call.model_copy(update={"arguments": scrub(call.arguments)}) for call in reply.calls)
+            made = answers.edits_made(text, question.base)
+            reply = reply.model_copy(update={"text": text, "calls": calls, "made": made})
             self.transcript.append(
                 Exchange(
                     key=key,
@@ -546,8 +615,7 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
     return {
         "finding": request.finding,
         "timings": request.timings,
-        "incumbent": request.incumbent,
-        "source": request.source,
+        "incumbent_source": request.source,
         "others": others[:MOST_OTHERS],
         "round": request.round,
         **_history(request.attempts),

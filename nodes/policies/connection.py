@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +26,7 @@ from kernels.spec import Frozen
 from nodes.policies.transcript import Finish, Message, Reply, Rung
 from nodes.policies.trim import printable
 from nodes.policies.wire import Expired, NotStreamed, Page, Request
-from nodes.roles import PolicyPaused
+from nodes.roles import PolicyPaused, ToolCall
 from nodes.spans import span
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
 
 Interface = Literal["chat", "responses"]
+Tools = Sequence[dict[str, Any]]
+"""Each {"type": "function", "function": {"name", "description", "parameters"}}."""
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 RUNGS: tuple[Rung, ...] = ("json_schema", "function_calling", "text")
 KEPT_CHARS = 1_000_000
@@ -100,6 +102,10 @@ class _Trouble(Exception):
         self.without, self.most_tokens = without, most_tokens
 
 
+class NoTools(Exception):
+    """The server refuses a request that offers tools. One sentence."""
+
+
 class Connection:
     """Safe for several threads. Raises ValueError for an address that is none."""
 
@@ -140,23 +146,33 @@ class Connection:
         schema: dict[str, Any] | None,
         most_tokens: int,
         effort: str = "",
+        tools: Tools = (),
     ) -> Reply:
-        """One answer of that model. Raises PolicyPaused, one sentence without the key, where none can be had now."""
+        """One answer of that model. Raises PolicyPaused, one sentence without the key, where none can be had now.
+
+        `tools`, as OpenAI describes them, may be called; raises NoTools where the server does not know them.
+        """
         facts = {"gen_ai__operation__name": "chat", "gen_ai__request__model": model, "server__address": self.host}
         with span(f"chat {model}", **facts) as spent:
-            reply = self._ask(model, messages, schema, most_tokens, effort)
+            reply = self._ask(model, messages, schema, most_tokens, effort, tools)
             spent["gen_ai__usage__input_tokens"] = reply.tokens_in
             spent["gen_ai__usage__output_tokens"] = reply.tokens_out
         return reply
 
     def _ask(
-        self, model: str, messages: tuple[Message, ...], schema: dict[str, Any] | None, most_tokens: int, effort: str
+        self,
+        model: str,
+        messages: tuple[Message, ...],
+        schema: dict[str, Any] | None,
+        most_tokens: int,
+        effort: str,
+        tools: Tools,
     ) -> Reply:
         with self._lock:
             rung = self._rungs.get(model, 0) if schema else RUNGS.index("text")
         while True:
             try:
-                reply = self._patiently(model, messages, schema, RUNGS[rung], most_tokens, effort)
+                reply = self._patiently(model, messages, schema, RUNGS[rung], most_tokens, effort, tools)
                 break
             except _Trouble as trouble:
                 sentence = ""
@@ -165,11 +181,11 @@ class Connection:
                 elif trouble.shape and schema and rung + 1 < len(RUNGS):
                     rung += 1
                 else:
-                    sentence = self.scrub(trouble.sentence)
+                    sentence, refused = self.scrub(trouble.sentence), trouble.shape and bool(tools)
             if (
                 sentence
             ):  # outside of the handler: the original error may quote the key, and would travel as its context
-                raise PolicyPaused(sentence)
+                raise NoTools(sentence) if refused else PolicyPaused(sentence)
         if schema:
             with self._lock:
                 self._rungs[model] = max(rung, self._rungs.get(model, 0))
@@ -188,12 +204,13 @@ class Connection:
         rung: Rung,
         most_tokens: int,
         effort: str,
+        tools: Tools,
     ) -> Reply:
         began, attempt = time.monotonic(), 1
         self._say("asking", f"{model} at {self.host}")
         while True:
             try:
-                return self._once(model, messages, schema, rung, most_tokens, effort)
+                return self._once(model, messages, schema, rung, most_tokens, effort, tools)
             except _Trouble as trouble:
                 if not trouble.again:
                     raise
@@ -246,13 +263,14 @@ class Connection:
         rung: Rung,
         most_tokens: int,
         effort: str,
+        tools: Tools,
     ) -> Reply:
         import openai
 
         request = Request(timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s)
         client = self._client(request, model, most_tokens, effort)
         asked: Any = client
-        conversation = [(message.role, message.content) for message in messages]
+        conversation = [_on_the_wire(message) for message in messages]
         if schema and rung == "json_schema":
             named = {"name": schema["title"], "schema": schema["schema"], "strict": True}
             form = {"response_format": {"type": "json_schema", "json_schema": named}}
@@ -263,8 +281,10 @@ class Connection:
             function = {"name": schema["title"], "description": "Gives the answer.", "parameters": schema["schema"]}
             asked = client.bind_tools([{"type": "function", "function": function}], tool_choice=schema["title"])
         elif schema:
-            conversation[-1] = (conversation[-1][0], conversation[-1][1] + in_words(schema))
-        sent_bytes = sum(len(content.encode()) for _, content in conversation)
+            conversation[-1]["content"] += in_words(schema)
+        elif tools:
+            asked = client.bind_tools(list(tools))
+        sent_bytes = len(json.dumps([conversation, tools], ensure_ascii=False).encode())
         try:
             answer = request.answer(asked, conversation, streams=client.streaming)
         except openai.APIError as error:
@@ -289,7 +309,7 @@ class Connection:
                 f"the model server at {self.host} sent something that is no answer ({said})", again=True
             ) from None
         self._answered = True
-        return _read(answer, rung, sent_bytes)
+        return _read(answer, rung, sent_bytes, bool(tools))
 
     def _page(self) -> _Trouble:
         """A page where an answer should be: the address is wrong, or a proxy stands in for a server that has answered."""
@@ -319,6 +339,8 @@ class Connection:
             return _Trouble(f"{host} refused the key (HTTP 401): check OPENAI_API_KEY, then resume", again=False)
         if status == 403:
             return _Trouble(f"{host} does not let this key use {model} (HTTP 403){said}", again=False)
+        if status == 404 and "tool" in body:  # a router that has no server for such a request
+            return _Trouble(f"{host} serves {model} without tools (HTTP 404){said}", again=False, shape=True)
         if status == 404:
             return _Trouble(
                 f"{host} knows no model {model!r} at this address (HTTP 404): check --model and OPENAI_BASE_URL",
@@ -329,7 +351,7 @@ class Connection:
         if status == 429:
             return _Trouble(f"{host} is busy (HTTP 429)", again=True, after_s=_retry_after(error))
         if status in {408, 409} or status >= 500:
-            shape = status == 501
+            shape = status == 501 or (status == 500 and "tools param" in body)  # llama.cpp's server without --jinja
             return _Trouble(f"{host} failed (HTTP {status})", again=not shape, after_s=_retry_after(error), shape=shape)
         shape = status in {400, 422} and any(word in body for word in _SHAPE_WORDS)
         without = next((part for part, words in _PARTS.items() if words.search(body)), None)
@@ -369,10 +391,48 @@ def _retry_after(error: Any) -> float | None:
         return None
 
 
-def _read(answer: AIMessage, rung: Rung, sent_bytes: int) -> Reply:
+def _on_the_wire(message: Message) -> dict[str, Any]:
+    """As langchain takes it for either interface."""
+    said: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.calls:
+        said["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object(call.arguments)}}
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        said["tool_call_id"] = message.call
+    return said
+
+
+def _object(arguments: str) -> str:
+    """Arguments as they may stand in a conversation: neither client nor servers take what is no JSON object there."""
+    try:
+        return arguments if isinstance(json.loads(arguments), dict) else "{}"
+    except (ValueError, RecursionError):
+        return "{}"
+
+
+MOST_CALLS = 8
+"""Tools that one answer may call; those beyond are not looked at."""
+
+
+def _called(answer: AIMessage) -> tuple[ToolCall, ...]:
+    """The calls of an answer, those whose arguments are no JSON among them: the model is told so."""
+    found = [(call["id"], call["name"], json.dumps(call["args"], ensure_ascii=False)) for call in answer.tool_calls]
+    found += [(call["id"], call["name"], call["args"] or "") for call in answer.invalid_tool_calls]
+    return tuple(
+        # A server may leave the id out or give one to two calls; an answer to each must find its own.
+        ToolCall(id=f"call_{number}", name=_kept(str(name or ""))[:64], arguments=_kept(arguments))
+        for number, (_, name, arguments) in enumerate(found[:MOST_CALLS])
+    )
+
+
+def _read(answer: AIMessage, rung: Rung, sent_bytes: int, tools: bool) -> Reply:
     """Text, ending and usage of an answer from either interface."""
     text: str = str(answer.text)
-    if answer.tool_calls:
+    if tools:
+        pass
+    elif answer.tool_calls:
         text = json.dumps(answer.tool_calls[0]["args"])
     elif answer.invalid_tool_calls:
         text = answer.invalid_tool_calls[0]["args"] or ""
@@ -382,10 +442,11 @@ def _read(answer: AIMessage, rung: Rung, sent_bytes: int) -> Reply:
         (b.get("refusal") for b in answer.content if isinstance(b, dict) and b.get("type") == "refusal"), None
     )
     finish: Finish = "stop"
+    calls = _called(answer) if tools else ()
     if refusal:
         text, finish = str(refusal), "refused"
     elif ending in {"length", "max_output_tokens"}:
-        finish = "length"
+        finish, calls = "length", ()  # the client mends what is left of their arguments, and half a source is none
     elif ending == "content_filter":
         finish = "filtered"
     usage = answer.usage_metadata
@@ -393,9 +454,11 @@ def _read(answer: AIMessage, rung: Rung, sent_bytes: int) -> Reply:
     if usage:
         counts = (max(usage["input_tokens"], 0), max(usage["output_tokens"], 0))
     else:
-        counts = (estimated_tokens(sent_bytes), estimated_tokens(len(text.encode(errors="replace"))))
+        said_bytes = len(text.encode(errors="replace")) + sum(len(call.arguments.encode()) for call in calls)
+        counts = (estimated_tokens(sent_bytes), estimated_tokens(said_bytes))
     return Reply(
         text=_kept(text),
+        calls=calls,
         finish=finish,
         rung=rung,
         tokens_in=counts[0],

@@ -18,13 +18,23 @@ def shared(one: str, other: str) -> int:
 
 
 def cacheable(exchanges: Sequence[Exchange]) -> tuple[int, int]:
-    """(characters that began an earlier request to the same model, characters) of all requests whose words are known."""
+    """(characters that began an earlier request to the same model, characters) of all requests whose words are known.
+
+    A later turn of a conversation repeats all of it, of which its exchange holds what is new.
+    """
     before: dict[str, list[str]] = {}
+    turns: dict[str, int] = {}
     kept = total = 0
     for exchange in exchanges:
         said = "".join(f"{message.role}: {message.content}\n" for message in exchange.question.messages)
+        past = turns.get(exchange.question.after, 0)
+        answered = len(exchange.reply.text) + sum(len(call.arguments) for call in exchange.reply.calls)
+        turns[exchange.question.key("")] = past + len(said) + answered
+        total += past + len(said)
+        if exchange.question.after:
+            kept += past
+            continue
         known = before.setdefault(exchange.model, [])
         kept += max((shared(said, earlier) for earlier in known), default=0)
-        total += len(said)
         known.append(said)
     return kept, total

@@ -199,6 +199,7 @@ def _environment() -> Environment:
         data=data,
         trimmed=trimmed,
         short=lambda name: name[:SHORT],
+        named=lambda source: digest(source)[:SHORT],
         percent=lambda share: f"{100 * share:.0f} %",
         explained=explained,
         timing_table=timing_table,
@@ -214,10 +215,9 @@ def _environment() -> Environment:
 _ENVIRONMENT = _environment()
 
 
-def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Message, Message]:
-    """The system and user messages of nodes/prompts/<name>.md. Raises jinja2.UndefinedError for a missing variable."""
-    template = _ENVIRONMENT.get_template(f"{name}.md")
-    variables = {
+def _variables(spec: Spec, device: DeviceFacts) -> dict[str, Any]:
+    """What every prompt knows."""
+    return {
         "spec": spec,
         "device": device,
         "language": "CUDA C++" if device.device == "cuda" else "C++",
@@ -228,8 +228,28 @@ def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Me
         "margin": comparison.MARGIN[device.device],
         "confidence": comparison.CONFIDENCE,
         "agents": "four",
-        **facts,
     }
+
+
+def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Message, Message]:
+    """The system and user messages of nodes/prompts/<name>.md. Raises jinja2.UndefinedError for a missing variable."""
+    template = _ENVIRONMENT.get_template(f"{name}.md")
+    variables = _variables(spec, device) | facts
     written = ("".join(template.blocks[block](template.new_context(variables))) for block in ("system", "user"))
     system, user = (_EMPTY_LINES.sub("\n\n", text).strip() for text in written)
     return Message(role="system", content=system), Message(role="user", content=user)
+
+
+def knowledge(spec: Spec, device: DeviceFacts) -> str:
+    """What is known of such kernels on such a device, as the prompts say it."""
+    return _parts(spec, device, "knowledge")
+
+
+def described(spec: Spec, device: DeviceFacts) -> str:
+    """The operation, the device and what a candidate is, as the prompts say it. Without what is held out."""
+    return _parts(spec, device, "operation", "suite", "contract")
+
+
+def _parts(spec: Spec, device: DeviceFacts, *names: str) -> str:
+    said = [_ENVIRONMENT.get_template(f"{name}.md").render(_variables(spec, device)) for name in names]
+    return _EMPTY_LINES.sub("\n\n", "\n\n".join(said)).strip()

@@ -25,9 +25,10 @@ from typing import Any
 from nodes.policies import answers
 from nodes.policies.answers import measured_finding
 from nodes.policies.chat import ModelPolicy, silent
+from nodes.policies.connection import Tools
 from nodes.policies.replies import as_file
-from nodes.policies.transcript import Exchange, Question, Reply, Transcript, TranscriptDamaged
-from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Role, Usage
+from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript, TranscriptDamaged
+from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Role, Turn, TurnRequest, Usage
 
 PLACE = ("kernel", "device", "step", "plan", "round", "turn")
 """Facts that must agree wherever both sides have them, however the answer was found."""
@@ -80,6 +81,12 @@ class ReplayPolicy(ModelPolicy):
             self._say("replay", f"no finding was recorded in round {request.round}; it holds the measured figures only")
             return measured_finding(request)
 
+    def turn(self, request: TurnRequest) -> Turn | None:
+        """Without tools where the recorded coder worked without them."""
+        if not any("turn" in e.question.facts for e in self._candidates_of("coder")):
+            return None
+        return super().turn(request)
+
     def usage(self) -> dict[Role, Usage]:
         """Nothing: what is played back was paid by the run that recorded it."""
         return {}
@@ -87,7 +94,14 @@ class ReplayPolicy(ModelPolicy):
     def _kept(self) -> tuple[Exchange, ...]:
         return (*self._answered.values(), *self._recorded)
 
-    def _reply(self, question: Question, schema: dict[str, Any] | None, problem: str) -> Reply:
+    def _reply(
+        self,
+        question: Question,
+        schema: dict[str, Any] | None,
+        problem: str,
+        before: tuple[Message, ...] = (),
+        tools: Tools = (),
+    ) -> Reply:
         with self._taking:
             name = (question.role, question.key(""))
             if name not in self._answered:

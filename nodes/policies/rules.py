@@ -69,6 +69,9 @@ EDITS: dict[Bound, str] = {
     "launch": "fewer launches",
 }
 """What the larger part of the lost time asks for."""
+SAYS_NOTHING = ("REFUSED", "NO_CANDIDATE", Outcome.CHEATED)
+"""Of what a step is worth elsewhere: a person's no, a source that it does not apply to, and a busy machine's accusation, for no
+rewrite cheats."""
 RISKS: dict[Outcome, tuple[str, ...]] = {
     Outcome.INCORRECT: (
         "fast_math",
@@ -435,7 +438,7 @@ class _Search:
         """(what an earlier run learned, the logarithm of the gain over what it started from, what that counts)."""
         here = (self.request.spec.name, self.request.device.architecture)
         for lesson in self.request.memory:
-            failed = lesson.outcome not in (Outcome.PASSED, "REFUSED")  # a person's no says nothing of its speed
+            failed = lesson.outcome not in (Outcome.PASSED, *SAYS_NOTHING)
             if failed or lesson.over_base:
                 gain = FAILURE_GAIN if failed else lesson.over_base or 1.0
                 yield lesson, math.log(gain), 1.0 if (lesson.kernel, lesson.architecture) == here else MEMORY_TRUST

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from harness.store import digest
 from kernels.spec import Frozen
-from nodes.roles import ROLES, Role, Usage
+from nodes.roles import ROLES, Role, ToolCall, Usage
 
 Finish = Literal["stop", "length", "refused", "filtered"]
 """How an answer ended: whole, cut off at its token limit, refused by the model, withheld by the server's filter."""
@@ -27,8 +27,18 @@ Rung = Literal["json_schema", "function_calling", "text"]
 
 
 class Message(Frozen):
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    """Of an assistant's."""
+    call: str = ""
+    """Of a tool's: the id of the call that it answers."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What a hash of it is made of."""
+        called = [part for call in self.calls for part in (call.id, call.name, call.arguments)]
+        return (self.role, self.content, *called, *([self.call] if self.call else []))
 
 
 class Question(Frozen):
@@ -36,6 +46,9 @@ class Question(Frozen):
 
     role: Role
     messages: tuple[Message, ...]
+    """Of a later turn: only what was not said before."""
+    after: str = ""
+    """Of a later turn of a conversation with tools: the name of the turn before, which stands for all before it."""
     wants: str
     """What the answer must be: the JSON schema as text, or the name of a text format."""
     ask: int = 0
@@ -48,12 +61,14 @@ class Question(Frozen):
     """By how much the role's limit of tokens is raised, where the answer before was cut off at it."""
 
     def key(self, model: str) -> str:
-        said = [part for message in self.messages for part in (message.role, message.content)]
+        said = [part for message in self.messages for part in message.parts]
+        said += [self.after] if self.after else []
         return digest("exchange 1", self.role, model, self.wants, str(self.ask), *said)
 
 
 class Reply(Frozen):
     text: str
+    calls: tuple[ToolCall, ...] = ()
     made: str = ""
     """The whole file that the answer's edits came to, which may be played back on another source."""
     finish: Finish = "stop"

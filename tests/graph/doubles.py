@@ -26,7 +26,20 @@ from pydantic import BaseModel
 from graph.runs import RunRecord, now
 from graph.workflow import signature
 from harness.evaluate import Tuned
-from harness.records import Build, Check, Comparison, DeviceFacts, Draws, Interval, Outcome, Suite, Timing, Verdict
+from harness.quick import Quick
+from harness.records import (
+    Build,
+    Cache,
+    Check,
+    Comparison,
+    DeviceFacts,
+    Draws,
+    Interval,
+    Outcome,
+    Suite,
+    Timing,
+    Verdict,
+)
 from harness.store import Store, digest
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -201,6 +214,28 @@ class PaperEvaluator:
             against = Suite(speedup=interval(gain), comparison=comparison(gain))
         suite = Suite(speedup=interval(mean), comparison=comparison(mean))
         return verdict.model_copy(update={"timings": timings, "suite": suite, "suite_incumbent": against})
+
+    def contend(self, build: Build, rivals: dict[str, str], cases=()) -> Quick:
+        """Like the real one it keeps nothing: asked twice, it measures twice."""
+        self._did("contend", build.candidate)
+        speed = self._speed(self._read(build.candidate))
+        over = speed / self._speed(self._read(rivals["incumbent"])) if "incumbent" in rivals else None
+        return Quick(
+            timings=tuple(
+                Timing(
+                    workload=workload, cache=cache, baseline_us=100.0, time_us=100.0 / speed, speedup=interval(speed),
+                    comparison=comparison(speed), against_incumbent=interval(over) if over else None, light_us=20.0,
+                    samples=5,
+                )
+                for workload, cache in cases or [(SPEC.suite("cpu")[0], "cold")]
+            )
+        )  # fmt: skip
+
+    def caches(self, workload: Workload) -> tuple[Cache, ...]:
+        return ("cold",)
+
+    def moved(self, workload: Workload) -> int:
+        return 8 * workload.axes["n"]
 
     @staticmethod
     def _speed(said: dict[str, str]) -> float:

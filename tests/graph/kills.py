@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from graph import outputs, workflow
+from graph import memory, outputs, workflow
 from graph.result import versions
 from graph.session import Door
 from nodes.state import Settings
@@ -37,7 +37,7 @@ SCRIPT: dict[int, list[Any]] = {
 
 
 def scenario() -> Settings:
-    return settings("killed", rounds=4, width=2, patience=4)
+    return settings("killed", rounds=4, width=2, patience=4, memory="on")
 
 
 class Death:
@@ -101,6 +101,7 @@ def attempt(folder: Path, death: Death | None, *, resume: bool) -> int:
             "tokens": ending.result.spent.tokens_in,
             "calls": ending.result.spent.calls,
             "evaluations": sorted((folder / "killed" / "evaluations.log").read_text().splitlines()),
+            "lessons": learned(folder),
             "started": [node for event, node in front.events if event == "started"],
         }
         (folder / "facts.json").write_text(json.dumps(facts))
@@ -108,6 +109,12 @@ def attempt(folder: Path, death: Death | None, *, resume: bool) -> int:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+def learned(folder: Path) -> list[list[Any]]:
+    with memory.store(folder) as store:
+        lessons = [entry.lesson for entry in memory.entries(store)]
+    return sorted([one.round, one.title, str(one.outcome), one.kept] for one in lessons if one is not None)
 
 
 def case(folder: Path, death: Death | None) -> dict[str, Any]:

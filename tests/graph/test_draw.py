@@ -277,3 +277,14 @@ def test_drawing_needs_no_network_and_no_torch(tmp_path):
         "assert 'torch' not in sys.modules and 'langgraph' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_the_coders_subgraph_is_drawn(graph, tmp_path: Path) -> None:
+    nodes, _ = parts(graph)
+    assert {node.name: node.inside for node in nodes if node.inside} == {"coder": ("model", "tools")}
+    write(graph, tmp_path / "graph.mmd")
+    text = (tmp_path / "graph.mmd").read_text()
+    inner = text[text.index("subgraph coder") : text.index("end\n", text.index("subgraph coder"))]
+    assert "model" in inner and "compile, check, time, profile, read, submit" in inner
+    write(graph, tmp_path / "graph.svg")
+    assert "model ⇄ tools" in (tmp_path / "graph.svg").read_text()

@@ -55,6 +55,9 @@ def test_the_unbroken_run_passes_every_node_and_ends_well(results: dict[str, Any
         (3, "PASSED"), (3, "PASSED"), (4, "PASSED"), (4, "PASSED"),
     ]  # fmt: skip
     assert [a["repairs"] for a in unbroken["attempts"][:4]] == [2, 0, 2, 0]
+    assert unbroken["lessons"] == sorted(
+        [a["round"], a["plan"]["title"], a["outcome"], a["accepted"]] for a in unbroken["attempts"]
+    )
 
 
 def test_every_node_was_killed_at_every_point(results: dict[str, Any]) -> None:

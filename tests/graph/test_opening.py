@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from graph.opening import answering, open_context
+from graph.choices import choose
+from graph.commands.run import parser
+from graph.opening import answering, open_context, retries
 from graph.runs import Run, RunError
 from graph.session import kernel_digest, new_record
 from kernels import catalog
+from nodes.policies.connection import Retries
 from nodes.policies.transcript import Exchange, Question, Reply, Transcript
 from nodes.roles import ROLES, Usage
 from nodes.state import Spent, State
 from tests.graph.doubles import record, settings
+from tests.nodes.policies.examples import for_coder, for_profiler
+from tests.nodes.policies.server import Says, model_server
+from tests.nodes.policies.test_chat import EDIT, FINDING
 
 
 def silent(_kind: str, _text: str) -> None:
@@ -51,11 +58,41 @@ def test_roles_share_a_policy(tmp_path: Path) -> None:
     assert policies["coder"].name == "rules" and before == {}
 
 
+def test_what_was_asked_of_models_reaches_their_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with model_server() as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        words = [
+            "--kernel",
+            "silu_and_mul",
+            "--device",
+            "cpu",
+            "--policy",
+            "chat",
+            "--model",
+            "m",
+            "--answer-tokens",
+            "900",
+        ]
+        words += ["--answer-tokens-coder", "5000", "--effort", "low", "--effort-coder", "high"]
+        asked = parser().parse_args([*words, "--idle-seconds", "7", "--answer-seconds", "70"])
+        asked.words = words
+        made = choose(asked).settings
+        waits = retries(made)
+        assert (waits.timeout_s, waits.answer_s) == (7, 70) and retries(settings()) == Retries()
+        server.script = [Says(json.dumps(FINDING)), Says(EDIT)]
+        policies, _ = answering(made, tmp_path / "t.jsonl", State(), silent)
+        policies["profiler"].profiler(for_profiler())
+        policies["coder"].coder(for_coder())
+    sent = [(r["body"]["max_completion_tokens"], r["body"]["reasoning_effort"]) for r in server.requests]
+    assert sent == [(900, "low"), (5000, "high")]
+
+
 def test_a_model_beside_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    policy = {"tester": "rules", "drafter": "rules", "profiler": "rules", "planner": "chat", "coder": "rules"}
+    policy = dict.fromkeys(ROLES, "rules") | {"planner": "chat"}
     policies, _ = answering(settings(policy=policy, models={"planner": "m"}), tmp_path / "t.jsonl", State(), silent)
-    assert [policies[role].name for role in ROLES] == ["rules", "rules", "rules", "chat", "rules"]
+    assert {role: policies[role].name for role in ROLES} == policy
     assert policies["planner"].rewrites  # it plans what the rules can carry out
 
 

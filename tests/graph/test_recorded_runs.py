@@ -23,6 +23,8 @@ from harness.store import digest
 from kernels import catalog
 from kernels.spec import Device
 from nodes.context import Context
+from nodes.policies.prefix import cacheable
+from nodes.policies.transcript import Transcript
 from nodes.roles import ROLES
 from nodes.state import Settings
 from tests.graph.doubles import Silent, nobody
@@ -81,7 +83,13 @@ class PaperClock(Evaluator):
     kept: set[str]
 
     def measure(
-        self, verdict: Verdict, *, baseline: str, incumbent: str | None = None, held_out: bool = False
+        self,
+        verdict: Verdict,
+        *,
+        baseline: str,
+        incumbent: str | None = None,
+        held_out: bool = False,
+        again: bool = False,
     ) -> Verdict:
         faster = verdict.candidate[:12] in self.kept
         ratio = Interval(median=2.0, low=1.9, high=2.1) if faster else Interval(median=1.0, low=0.9, high=1.1)
@@ -161,6 +169,9 @@ def check(tmp_path: Path, name: str, rounds: int, dtypes: tuple[str, ...] = ()) 
     repaired = [text for kind, text in front.events if kind == "repair"]
     assert len(repaired) == sum(repairs for _, _, repairs, _ in RUNS[name][:rounds])
     assert ending.result.improved and ending.result.spent.tokens_in == 0
+    if rounds > 3:  # shorter runs have the first request of each role as a larger part
+        kept, total = cacheable(Transcript(next(tmp_path.rglob("transcript.jsonl"))).exchanges())
+        assert kept >= 0.6 * total, f"a server could keep {kept / total:.0%} of the prompts"
 
 
 def test_the_beginning_of_a_recorded_run(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_node_names_are_a_storage_format() -> None:
 
 
 def test_each_node_is_in_the_file_that_design_md_gives_it() -> None:
-    homes = {"approve_plans": "nodes.approve", "approve_candidates": "nodes.approve"}
+    homes = {"approve_plans": "nodes.approve", "approve_candidates": "nodes.approve", "coder": "graph.coding"}
     homes |= {"review_plans": "nodes.reviewer", "review_candidates": "nodes.reviewer"}
     for node in NODES:
         assert node.__module__ == homes.get(node.__name__, f"nodes.{node.__name__}")

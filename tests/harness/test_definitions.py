@@ -40,6 +40,20 @@ def test_a_right_module_passes_and_a_wrong_one_does_not(made: Callable, tmp_path
             assert evaluator.verify(evaluator.build(store.put(wrong))).outcome == outcome
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("made", [flashinfer, sol])
+def test_a_gpu_judges_the_same(made: Callable, tmp_path: Path):
+    """Inputs that go together come from the box to the device; every timed call has some that match."""
+    with Evaluator(problems.load(str(made(tmp_path)), "cuda"), "cuda", Store(tmp_path / "store")) as evaluator:
+        store = evaluator.store
+        baseline = evaluator.verify(evaluator.build(store.put(evaluator.kernel.text)))
+        assert baseline.passed, baseline.reason
+        timed = evaluator.measure(baseline, baseline=baseline.candidate)
+        assert timed.passed and len({timing.workload.label for timing in timed.timings}) == 3
+        wrong = NEW.replace("ids.long()", "ids.long().flip(0)")
+        assert evaluator.verify(evaluator.build(store.put(wrong))).outcome == Outcome.INCORRECT
+
+
 def test_a_reference_of_theirs_never_runs_in_this_process(tmp_path: Path):
     mark = tmp_path / "mark"
     body = f"import os\nimport pathlib\nos.environ['SEEN'] = 'yes'\npathlib.Path({str(mark)!r}).write_text('here')\n"

@@ -52,3 +52,18 @@ def test_a_machine_that_tells_nothing_still_has_facts(tmp_path: Path, monkeypatc
     monkeypatch.setattr(device, "CPUINFO", tmp_path / "cpuinfo")
     found = device.facts("cpu")
     assert found.last_level_cache_bytes == 32 << 20 and found.l1_bytes is found.clock_mhz is found.vector_bytes is None
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_known_by_what_its_multiprocessors_hold() -> None:
+    found = device.facts("cuda")
+    assert (
+        found.l2_bytes == found.last_level_cache_bytes
+        and found.registers == 65536
+        and found.threads in (1024, 1536, 2048)
+    )
+    assert (
+        found.shared_bytes and found.shared_block_bytes and 48 << 10 <= found.shared_block_bytes <= found.shared_bytes
+    )
+    assert found.clock_mhz and 500 < found.clock_mhz < 5000
+    assert device.facts("cuda") == found

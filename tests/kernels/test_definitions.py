@@ -133,6 +133,10 @@ FAULTS = [
     (spoilt("reference", to="(" * 5000), "its reference is no Python"),
     (spoilt("reference", to="run = print"), r"its reference defines no function run\(\)"),
     (spoilt("custom_inputs_entrypoint", to="other"), r"its reference defines no function other\(\)"),
+    (spoilt("axes", "\x1b[2J", to={"type": "no"}), r"field axes\.\?\[2J"),
+    (spoilt("inputs", "X", "values", to="index:N"), "input X cannot be drawn from 'index:N'"),
+    (spoilt("inputs", "X", "values", to="magic"), "'magic' is no distribution"),
+    (spoilt("workload", "uuid", to="\x1b[2J"), "line 1: Trace: field uuid"),
     (spoilt("workload", "axes", "N", to=-1), "line 1: Trace: field axes.N"),
     (spoilt("workload", "axes", "N", to=2**70), "line 1: Trace: field axes.N"),
     (spoilt("workload", "axes", to={}), "workload n12 gives no size of N"),
@@ -255,7 +259,20 @@ def test_an_axis_that_follows_from_others_is_computed(text: str, value: int):
 
 
 @pytest.mark.parametrize(
-    "text", ["N / 5", "2 ** 99999999", "-N", "N // 0", "__import__('os')", "N.real", "M", "(", "1 if N else 2"]
+    "text",
+    [
+        "N / 5",
+        "2 ** 99999999",
+        "N**8**1**8*N**8",
+        "(((N**8)**8)**8)**8",
+        "-N",
+        "N // 0",
+        "__import__('os')",
+        "N.real",
+        "M",
+        "(",
+        "1 if N else 2",
+    ],
 )
 def test_an_axis_that_cannot_be_computed_is_refused(text: str):
     with pytest.raises(ValueError, match=r"\S"):

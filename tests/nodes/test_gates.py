@@ -17,7 +17,7 @@ from harness.store import Store
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
 from nodes.measure import measure
-from nodes.roles import Attempt, Plan, Usage
+from nodes.roles import ROLES, Attempt, Plan, Usage
 from nodes.select import select
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
@@ -189,7 +189,8 @@ def test_a_rejected_candidate_leaves_its_evidence() -> None:
         draft("a", verdict(1.0, "SAME"), build=build),
         draft("b", None, build=build.model_copy(update={"ok": False})),
     ]
-    one, other = chosen(tried, width=2)["attempts"]
+    one, other = chosen(tried, width=2, policy=dict.fromkeys(ROLES, "chat"))["attempts"]
+    assert not any(attempt.evidence for attempt in chosen(tried, width=2)["attempts"]), "nobody reads it"
     assert one.evidence == {"compiler": {"most spills": "16"}} and other.evidence == {} and not one.accepted
 
 

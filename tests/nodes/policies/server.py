@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,10 +19,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Says:
-    """A whole answer. `arguments` answers the forced tool call instead of giving text."""
+    """A whole answer. `arguments` answers the forced tool call instead of giving text; `calls` are (tool, arguments), the
+    latter as text where they are to be none."""
 
     text: str | None = None
     arguments: dict[str, Any] | None = None
+    calls: tuple[tuple[str, dict[str, Any] | str], ...] = ()
     finish: str = "stop"
     refusal: str | None = None
     tokens: tuple[int, int] | None = (100, 20)
@@ -68,12 +70,16 @@ class ModelServer:
         self.base_url = f"{address}/v1"
         self.script: list[Says | Fails | Raw | Drops | Drips] = []
         self.requests: list[dict[str, Any]] = []
+        self.answer: Callable[[dict[str, Any]], Says] | None = None
+        """In the script's place: an answer by the request's body."""
         self.lock = threading.Lock()
         self.closing = threading.Event()
 
     def next(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Says | Fails | Raw | Drops | Drips:
         with self.lock:
             self.requests.append({"path": path, "headers": headers, "body": body, "at": time.monotonic()})
+            if self.answer is not None:
+                return self.answer(body)
             return self.script.pop(0) if self.script else Fails(500, "this request was not expected")
 
 
@@ -82,6 +88,11 @@ def completion(body: dict[str, Any], says: Says) -> dict[str, Any]:
     if says.arguments is not None:
         function = {"name": body["tools"][0]["function"]["name"], "arguments": json.dumps(says.arguments)}
         message["tool_calls"] = [{"id": "call_0", "type": "function", "function": function}]
+    if says.calls:
+        message["tool_calls"] = [
+            {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": _as_text(arguments)}}
+            for i, (name, arguments) in enumerate(says.calls)
+        ]
     made = {
         "id": "chatcmpl-0", "object": "chat.completion", "created": 0, "model": body["model"],
         "choices": [{"index": 0, "message": message, "finish_reason": says.finish}],
@@ -92,6 +103,10 @@ def completion(body: dict[str, Any], says: Says) -> dict[str, Any]:
             "prompt_tokens_details": {"cached_tokens": says.cached},
         }  # fmt: skip
     return made
+
+
+def _as_text(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def response(body: dict[str, Any], says: Says) -> dict[str, Any]:
@@ -105,6 +120,12 @@ def response(body: dict[str, Any], says: Says) -> dict[str, Any]:
         output = [
             {"type": "function_call", "id": "fc_0", "call_id": "call_0", "status": "completed",
              "name": body["tools"][0]["name"], "arguments": json.dumps(says.arguments)}
+        ]  # fmt: skip
+    if says.calls:
+        output = [
+            {"type": "function_call", "id": f"fc_{i}", "call_id": f"call_{i}", "status": "completed", "name": name,
+             "arguments": _as_text(arguments)}
+            for i, (name, arguments) in enumerate(says.calls)
         ]  # fmt: skip
     made = {
         "id": "resp_0", "object": "response", "created_at": 0, "model": body["model"], "output": output,

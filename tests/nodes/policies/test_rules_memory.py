@@ -81,9 +81,9 @@ def test_however_often_it_was_remembered_what_this_run_measures_decides() -> Non
     assert found == pytest.approx(weight * math.log(0.8) + (1 - weight) * believed, abs=0.01)
 
 
-def test_a_failure_that_is_remembered_comes_later_and_a_persons_no_says_nothing() -> None:
+def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_nothing() -> None:
     plain = _Search(Run().request()).gains["spread"]
-    for outcome, changes in (("INCORRECT", True), ("REFUSED", False)):
+    for outcome, changes in (("INCORRECT", True), ("REFUSED", False), ("NO_CANDIDATE", False), ("CHEATED", False)):
         lesson = told(
             KERNEL.spec.name, steps=("spread",), outcome=outcome, gain=None, over_base=None, speedup=None, kept=False
         )

@@ -1,0 +1,307 @@
+"""The coder as a subgraph: a model's answers and the tools that they call, in turns, until `submit`.
+
+    coder = for each draft: model -> tools -> model -> tools ... -> the end
+
+Compiled without a checkpointer of its own, so it takes the run's: each answer and each tools' step is a checkpoint below
+the coder's, and a kill in the middle of a turn is resumed in that turn. Its state holds hashes only. Messages and tools'
+arguments and results are in the store, answers in the transcript too, by the hash of all that was said before them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, cast
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode, ToolRuntime
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.runtime import Runtime
+from langgraph.types import Command, Send
+from pydantic import ConfigDict, ValidationError
+from typing_extensions import TypedDict
+
+from nodes.coder import announce, answered, asked, refused, written
+from nodes.coder import coder as oneshot
+from nodes.context import Context
+from nodes.roles import Policy, ToolUser, Turn, TurnRequest, TurnsEnded
+from nodes.roles import ToolCall as Call
+from nodes.state import Draft, State
+from nodes.workbench.arguments import TOOLS, Arguments
+from nodes.workbench.bench import Found, Workbench
+
+FREE = ("read", "submit")
+"""Tools that may still be called once their seconds are used up."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a coder at work has at hand; made anew by every process, never checkpointed."""
+
+    context: Context
+    state: State
+    """The run's, as the coder's node got it."""
+    bench: Workbench
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def policy(self) -> Policy:
+        return self.context.policies["coder"]
+
+    def kept(self, text: str) -> str:
+        return self.context.store.put(text)
+
+
+class Writing(TypedDict, total=False):
+    """One draft on the desk."""
+
+    draft: Draft
+    messages: Annotated[list[AnyMessage], add_messages]
+    """Their contents are names of the store; a tool's arguments are {"kept": name}, its artifact the facts of a Found."""
+    ending: str
+    """Why there is no further turn, where nothing was submitted."""
+    done: bool
+    """The draft was answered without tools."""
+
+
+class Desks(TypedDict, total=False):
+    drafts: list[Draft]
+    finished: Annotated[dict[str, Draft], lambda left, right: {**left, **right}]
+    """By plan."""
+
+
+def coder(state: State, runtime: Runtime[Context]) -> dict:
+    """Agent: a source for each plan, or a repair; with tools where its policy can and the run wants it."""
+    settings, context = state["settings"], runtime.context
+    if settings.coder == "oneshot" or not isinstance(context.policies["coder"], ToolUser):
+        return oneshot(state, runtime)
+    waiting = [draft for draft in state["drafts"] if draft.awaits_coder(settings.repairs)]
+    bench = Workbench(
+        context.evaluator,
+        context.store,
+        context.visible_spec(state),
+        baseline=settings.source,
+        incumbent=state["incumbent"].candidate,
+        attempts=state.get("attempts", ()),
+    )
+    finished = DESKS.invoke(
+        {"drafts": waiting},
+        {"recursion_limit": 10 + 4 * settings.turns, "max_concurrency": settings.width},
+        context=Desk(context, state, bench),
+    ).get("finished", {})
+    return {"drafts": [finished.get(draft.plan.id, draft) for draft in state["drafts"]]}
+
+
+# --- one draft's turns -----------------------------------------------------------------------------------------------
+
+
+def model(state: Writing, runtime: Runtime[Desk]) -> Writing:
+    """The next answer, or why there is none."""
+    desk, draft = runtime.context, state["draft"]
+    settings, began = desk.state["settings"], time.monotonic()
+    past = turns_of(state.get("messages", []), desk.context.store.get)
+    if why := _over(desk, len(past)):
+        return {"ending": why}
+    request = asked(draft, desk.state, desk.context)
+    try:
+        turn = cast(ToolUser, desk.policy).turn(
+            TurnRequest(
+                request=request, turns=tuple(past), most_turns=settings.turns, tool_seconds=settings.tool_seconds
+            )
+        )
+    except TurnsEnded as ended:
+        if not ended.oneshot or best(state):
+            return {"ending": str(ended)}
+        turn = None
+    if turn is None:
+        return {"draft": answered(draft, desk.policy.coder(request), began, desk.context), "done": True}
+    called = ", ".join(call.name for call in turn.calls) or "no tool"
+    desk.context.say("turn", f"{draft.plan.title}: answer {len(past) + 1} of {settings.turns}: {called}")
+    calls = [
+        {"name": call.name, "args": {"kept": desk.kept(call.arguments)}, "id": call.id, "type": "tool_call"}
+        for call in turn.calls
+    ]
+    messages: list[AnyMessage] = [AIMessage(id=turn.name, content=desk.kept(turn.text), tool_calls=calls)]
+    if turn.reply:
+        messages.append(HumanMessage(id=f"after {turn.name}", content=desk.kept(turn.reply)))
+    return {"messages": messages}
+
+
+def _over(desk: Desk, turns: int) -> str:
+    """Why no further turn begins, or ""."""
+    settings = desk.state["settings"]
+    if turns >= settings.turns:
+        return f"the coder has used its {settings.turns} answers and submitted nothing"
+    spent = desk.state["spent"].seconds + time.monotonic() - desk.began
+    if settings.seconds is not None and spent >= settings.seconds:
+        return f"the run's {settings.seconds:g} seconds are used up and nothing was submitted"
+    return ""
+
+
+def turns_of(messages: Iterable[AnyMessage], text: Callable[[str], str]) -> list[Turn]:
+    """The conversation as the policy takes it; `text` gives what is kept under a name."""
+    turns: list[Turn] = []
+    for message in messages:
+        content = text(str(message.content))
+        if isinstance(message, AIMessage):
+            calls = tuple(
+                Call(id=str(call["id"]), name=call["name"], arguments=text(call["args"]["kept"]))
+                for call in message.tool_calls
+            )
+            turns.append(Turn(name=str(message.id), text=content, calls=calls))
+        elif isinstance(message, ToolMessage):
+            turns[-1] = turns[-1].model_copy(update={"results": (*turns[-1].results, content)})
+        else:
+            turns[-1] = turns[-1].model_copy(update={"reply": content})
+    return turns
+
+
+def found(messages: Iterable[AnyMessage]) -> list[dict[str, Any]]:
+    """The facts of every tool's result so far."""
+    return [message.artifact for message in messages if isinstance(message, ToolMessage) and message.artifact]
+
+
+def after_model(state: Writing) -> str:
+    if state.get("done") or "ending" in state:
+        return END
+    return "model" if isinstance(state["messages"][-1], HumanMessage) else "tools"
+
+
+def after_tools(state: Writing) -> str:
+    return END if any(fact["submitted"] for fact in found(state["messages"])) else "model"
+
+
+def best(state: Writing) -> str:
+    """Of what passed its check and was not submitted: the fastest that was timed, else the last. "" where none is."""
+    facts = [fact for fact in found(state.get("messages", [])) if fact["candidate"] and fact["outcome"] == "PASSED"]
+    right = [fact["candidate"] for fact in facts if fact["tool"] in ("check", "time")]
+    gains = {fact["candidate"]: fact["gain"] for fact in facts if fact["gain"] is not None}
+    return max(gains, key=lambda name: gains[name]) if gains else right[-1] if right else ""
+
+
+# --- its tools -------------------------------------------------------------------------------------------------------
+
+
+def _tool(name: str, arguments: type[Arguments]) -> StructuredTool:
+    def run(runtime: ToolRuntime[Desk, Any], **given: Any) -> tuple[str, dict[str, Any]]:
+        desk: Desk = runtime.context
+        draft, facts = runtime.state["draft"], found(runtime.state["messages"])
+        compiled = [fact["candidate"] for fact in facts if fact["tool"] == "compile" and fact["candidate"]]
+        last = compiled[-1] if compiled else draft.candidate or draft.plan.base
+        result = desk.bench.do(arguments.model_validate(given), last)
+        return result.text, result.model_dump(mode="json", exclude={"text"})
+
+    # ToolNode hands its runtime over among the arguments; that there are no others was made sure of at the desk.
+    schema = type(arguments.__name__, (arguments,), {"model_config": ConfigDict(extra="ignore")})
+    return StructuredTool.from_function(
+        run,
+        name=name,
+        description=" ".join((arguments.__doc__ or "").split()),
+        args_schema=schema,
+        response_format="content_and_artifact",
+    )
+
+
+def at_desk(request: ToolCallRequest, execute: Callable[[ToolCallRequest], ToolMessage | Command]) -> ToolMessage:
+    """Runs one call within its limits: arguments come from the store, what it says goes there."""
+    desk: Desk = request.runtime.context
+    settings, call = desk.state["settings"], request.tool_call
+    used = sum(fact["seconds"] for fact in found(request.state["messages"]))
+    text = desk.context.store.get(call["args"]["kept"])
+    refusal = _refusal(call["name"], text, used, settings.tool_seconds)
+    if refusal:
+        message = ToolMessage(refusal, name=call["name"], tool_call_id=str(call["id"]), status="error")
+    else:
+        message = cast(ToolMessage, execute(request.override(tool_call={**call, "args": json.loads(text or "{}")})))
+    fact = message.artifact or Found(text="", tool=call["name"]).model_dump(mode="json", exclude={"text"})
+    answer = len([one for one in request.state["messages"] if isinstance(one, AIMessage)])
+    content = (
+        f"{message.content}\n(answer {answer} of {settings.turns}; "
+        f"tools took {used + fact['seconds']:.1f} s of {settings.tool_seconds:g} s)"
+    )
+    if fact["outcome"] or refusal:
+        draft: Draft = request.state["draft"]
+        desk.context.say("tool", f"{draft.plan.title}: {call['name']}: {fact['outcome'] or refusal}")
+    return message.model_copy(update={"content": desk.kept(content), "artifact": fact})
+
+
+def _refusal(name: str, text: str, used: float, most: float) -> str:
+    """Why this call is not made, or ""."""
+    if name not in TOOLS:
+        return f"there is no such tool; there are {', '.join(TOOLS)}"
+    if used >= most and name not in FREE:
+        return f"{name}: the tools' {most:g} seconds are used up: submit what you have"
+    try:
+        TOOLS[name].model_validate_json(text or "{}")
+    except ValidationError as error:
+        said = [f"{'.'.join(map(str, e['loc'])) or 'its arguments'}: {e['msg']}" for e in error.errors()[:4]]
+        return f"{name}: {'; '.join(said)}"[:1000]
+    return ""
+
+
+def turns() -> CompiledStateGraph:
+    """One draft: model and tools in turns."""
+    graph = StateGraph(Writing, context_schema=Desk)
+    graph.add_node("model", model)
+    tools = [_tool(name, arguments) for name, arguments in TOOLS.items()]
+    graph.add_node("tools", ToolNode(tools, handle_tool_errors=False, wrap_tool_call=at_desk))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", after_model, ["model", "tools", END])
+    graph.add_conditional_edges("tools", after_tools, ["model", END])
+    return graph.compile()
+
+
+TURNS = turns()
+
+
+def draft(state: Writing, runtime: Runtime[Desk]) -> Desks:
+    """One draft from its first turn, or from where it was left, to what came of it."""
+    began = time.monotonic()
+    announce(state["draft"], runtime.context.context)
+    end = cast(Writing, TURNS.invoke(state))
+    plan = state["draft"].plan.id
+    return {"finished": {plan: ended(end, began, runtime.context.context)}}
+
+
+def ended(state: Writing, began: float, context: Context) -> Draft:
+    """The draft with what its conversation came to."""
+    facts, messages = found(state.get("messages", [])), state.get("messages", [])
+    calls = Counter(fact["tool"] for fact in facts)
+    numbers = {
+        "turns": state["draft"].turns + sum(isinstance(message, AIMessage) for message in messages),
+        "tools": dict(Counter(state["draft"].tools) + calls),
+    }
+    draft = state["draft"].model_copy(update=numbers)
+    if state.get("done"):
+        return draft
+    submitted = next((fact for fact in facts if fact["submitted"]), None)
+    if submitted is None:
+        why, candidate = state["ending"], best(state)
+        if not candidate:
+            return refused(draft, why, began)
+        context.say("coder", f"{draft.plan.title}: {why}; the best that passed its check goes to the gates")
+        return written(draft, candidate, began)
+    if submitted["none"]:
+        return refused(draft, submitted["none"], began)
+    return written(draft, submitted["candidate"], began)
+
+
+def desks() -> CompiledStateGraph:
+    """All drafts of a round, each at a desk of its own."""
+    graph = StateGraph(Desks, context_schema=Desk)
+    graph.add_node("draft", draft, input_schema=Writing)
+    graph.add_conditional_edges(
+        START, lambda state: [Send("draft", {"draft": one}) for one in state["drafts"]], ["draft"]
+    )
+    graph.add_edge("draft", END)
+    return graph.compile()
+
+
+DESKS = desks()

@@ -1,0 +1,340 @@
+"""The workbench for a coding agent outside, and the run that its submissions are rounds of. No protocol here (mcp_server.py).
+
+One thread does all that needs the evaluator, in the order of the calls. The run is started or resumed there as any other
+process would, with the same lock, checkpoints and gates, and pauses at its checkpoint whenever it waits for the client; the
+evaluator stays warm in between. A call that takes longer than a client may wait for goes on: asked again, it is joined.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillAtWork
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import Field, ValidationError
+
+from graph.runs import Run, RunError, RunRecord
+from graph.session import Door, Ending
+from harness.device import DeviceError
+from harness.evaluate import MissingTool
+from harness.records import Outcome
+from kernels import catalog
+from kernels.catalog import KernelError
+from kernels.spec import Frozen
+from nodes.context import Context
+from nodes.policies.client import ClientPolicy
+from nodes.policies.render import data, described
+from nodes.state import State
+from nodes.workbench.arguments import TOOLS as BENCH
+from nodes.workbench.arguments import Arguments, CompileArguments, SubmitArguments
+from nodes.workbench.bench import Found, Workbench
+
+FREE = ("read", "submit")
+"""Tools that may still be called once the round's seconds are used up."""
+
+
+class KernelsArguments(Frozen):
+    """The kernels of the catalog, with one line each."""
+
+
+class StartArguments(Frozen):
+    """Begin a run on a kernel of the catalog; then compile, check, time, profile, and submit, round by round."""
+
+    kernel: str = Field(max_length=100, description="a name that `kernels` lists")
+    device: str = Field(default="auto", pattern="^(auto|cuda|cpu)$", description="auto, cuda or cpu")
+
+
+class OperationArguments(Frozen):
+    """What is to be computed: arguments, workloads, device, what a candidate is."""
+
+
+class StateArguments(Frozen):
+    """Where the run stands: round, incumbent, attempts, what is left of its limits, what is at work."""
+
+
+class FinishArguments(Frozen):
+    """End the run: the incumbent meets the held-out workloads, and the report is written."""
+
+    reason: str = Field(default="", max_length=1000)
+
+
+TOOLS: dict[str, type[Frozen]] = {
+    "kernels": KernelsArguments,
+    "start": StartArguments,
+    "operation": OperationArguments,
+    **BENCH,
+    "state": StateArguments,
+    "finish": FinishArguments,
+}
+
+
+class Wrong(ValueError):
+    """A call that cannot be done; one sentence to the client."""
+
+
+@dataclass
+class Begun:
+    """A new run, about to begin."""
+
+    record: RunRecord
+    source: str
+
+
+Begin = Callable[[StartArguments], Begun]
+
+
+class Service:
+    """What the tools do. `begin` makes a new run's record, `run_id` names one to go on with. Close it.
+
+    Safe for several threads. `wait_s`: a call answers after so long even where its work goes on.
+    """
+
+    def __init__(self, door: Door, begin: Begin, *, run_id: str = "", wait_s: float = 45.0) -> None:
+        self.door = Door(door.runs_dir, self._held, door.checkpointer)
+        self._opens, self._begin, self._wait_s = door.open_context, begin, wait_s
+        self._stack = ExitStack()
+        self._context: Context | None = None
+        self.run: Run | None = Run.find(door.runs_dir, run_id) if run_id else None
+        self._ending: Ending | None = None
+        self._state: State = {}
+        self._progress = self._refused = ""
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="serving")
+        self._pending: dict[str, Future[str]] = {}
+        self._guard = threading.Lock()
+        if self.run is not None:
+            self._pool.submit(self._ready)  # while the client is still saying hello
+
+    def start_soon(self, arguments: StartArguments) -> None:
+        """Begin the run now, while the client is still saying hello; what goes wrong is said to its first call."""
+        self._pending[f"start {arguments.model_dump_json()}"] = self._pool.submit(self._do, "start", arguments, "")
+
+    def close(self, grace_s: float) -> bool:
+        """End the workers; False where work is still going on after `grace_s`, which is lost as by a kill: nothing is."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        done = threading.Event()
+
+        def ended() -> None:
+            self._pool.shutdown(wait=True)
+            done.set()
+
+        threading.Thread(target=ended, daemon=True).start()
+        if not done.wait(grace_s):
+            return False
+        self._stack.close()
+        return True
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, given: dict[str, Any], client: str = "client") -> tuple[str, bool]:
+        """(what is said to the client, whether it is an error)."""
+        try:
+            arguments = self._arguments(name, given)
+            if isinstance(arguments, KernelsArguments):
+                return "\n".join(f"{one}: {catalog.load(one).spec.summary}" for one in catalog.names()), False
+            if isinstance(arguments, StateArguments):
+                return self._where(), False
+            return self._joined(name, arguments, client), False
+        except Wrong as wrong:
+            return str(wrong), True
+
+    @staticmethod
+    def _arguments(name: str, given: dict[str, Any]) -> Frozen:
+        if name not in TOOLS:
+            raise Wrong(f"there is no such tool; there are {', '.join(TOOLS)}")
+        try:
+            return TOOLS[name].model_validate_json(json.dumps(given))
+        except ValidationError as error:
+            said = [f"{'.'.join(map(str, e['loc'])) or 'its arguments'}: {e['msg']}" for e in error.errors()[:4]]
+            raise Wrong(f"{name}: {'; '.join(said)}"[:1000]) from None
+
+    def _joined(self, name: str, arguments: Frozen, client: str) -> str:
+        """The work's answer; the same call while it goes on waits for the same work."""
+        key = f"{name} {arguments.model_dump_json()}"
+        with self._guard:
+            work = self._pending.get(key)
+            if work is None:
+                work = self._pending[key] = self._pool.submit(self._do, name, arguments, client)
+        try:
+            said = work.result(self._wait_s)
+        except StillAtWork:
+            return (
+                f"{name} is still at work after {self._wait_s:g} s ({self._doing()}): call it again with the same "
+                "arguments to wait on"
+            )
+        except BaseException:
+            self._forget(key)
+            raise
+        self._forget(key)
+        return said
+
+    def _forget(self, key: str) -> None:
+        with self._guard:
+            self._pending.pop(key, None)
+
+    def _doing(self) -> str:
+        return data(self._progress, "progress") if self._progress else "starting"
+
+    # --- on the one thread ---------------------------------------------------------------------------------------
+
+    def _do(self, name: str, arguments: Frozen, client: str) -> str:
+        if isinstance(arguments, StartArguments):
+            return self._start(arguments)
+        context = self._ready()
+        if isinstance(arguments, OperationArguments):
+            return described(context.visible_spec(self._state), context.evaluator.facts)
+        if isinstance(arguments, FinishArguments):
+            return self._finish(arguments, client)
+        return self._work(name, cast(Arguments, arguments), context, client)
+
+    def _start(self, arguments: StartArguments) -> str:
+        if self.run is not None:
+            raise Wrong(f"run {self.run.id} is begun already: finish it, and start a server for another")
+        try:
+            begun = self._begin(arguments)
+        except (RunError, KernelError, DeviceError) as error:
+            self._refused = " ".join(str(error).split())[:500]
+            raise Wrong(self._refused) from None
+        self.run = Run(self.door.runs_dir, begun.record.run_id)
+        try:
+            self._session(lambda: self.door.start(begun.record, begun.source, self, _nobody))
+        except BaseException:
+            self.run = None if not (self.run.folder / "run.json").exists() else self.run
+            raise
+        return self._where()
+
+    def _ready(self) -> Context:
+        """The run at its client's turn, or ended."""
+        if self.run is None:
+            raise Wrong(self._refused or "no run is begun: call `start` with one of `kernels`")
+        if self._ending is None:
+            self._session(lambda: self.door.resume(self.run.id, self, _nobody))  # type: ignore[union-attr]
+        if self._context is None:
+            raise Wrong(f"run {self.run.id} is finished: {self.run.folder / 'report.html'}")
+        return self._context
+
+    def _session(self, work: Callable[[], Ending]) -> None:
+        try:
+            self._ending = work()
+        except (RunError, KernelError, DeviceError, MissingTool) as error:
+            raise Wrong(" ".join(str(error).split())[:500]) from None
+        assert self.run is not None
+        self._state = cast(State, self.door.snapshot(self.run).values)
+        self._progress = ""
+
+    @contextmanager
+    def _held(self, run: Run, record: RunRecord, state: State, say: Callable[[str, str], None]) -> Iterator[Context]:
+        """The one context of this server, opened by its first session."""
+        if self._context is None:
+            self._context = self._stack.enter_context(self._opens(run, record, state, self.say))
+        yield self._context
+
+    def _work(self, name: str, arguments: Arguments, context: Context, client: str) -> str:
+        policy = cast(ClientPolicy, context.policies["coder"])
+        settings, round_ = self._state["settings"], self._state.get("round", 0)
+        past = policy.called()
+        here = [e for e in past if e.question.facts["round"] == str(round_)]
+        used = sum(e.seconds for e in here)
+        if "incumbent" not in self._state:
+            raise Wrong("the baseline did not pass: `state` says why")
+        if name not in FREE and (used >= settings.tool_seconds or len(here) >= settings.turns):
+            raise Wrong(
+                f"{name}: this round's {settings.turns} calls or {settings.tool_seconds:g} s of tools are used up: submit"
+            )
+        compiled = [e.question.facts for e in past if e.question.facts["tool"] == "compile"]
+        last = next((facts["candidate"] for facts in reversed(compiled) if facts["candidate"]), "")
+        bench = Workbench(
+            context.evaluator, context.store, context.visible_spec(self._state), baseline=settings.source,
+            incumbent=self._state["incumbent"].candidate, attempts=self._state.get("attempts", ()),
+        )  # fmt: skip
+        if isinstance(arguments, SubmitArguments) and self._over():
+            raise Wrong(f"the run is {self._over()}: nothing can be submitted any more")
+        if isinstance(arguments, CompileArguments) and not last and not arguments.base:
+            arguments = arguments.model_copy(update={"base": "incumbent"})
+        found = bench.do(arguments, last)
+        policy.keep_call(client, round_, name, arguments.model_dump_json(exclude_defaults=True), found)
+        left = (
+            f"(call {len(here) + 1} of {settings.turns} in round {round_}; tools took {used + found.seconds:.1f} s of "
+            f"{settings.tool_seconds:g} s)"
+        )
+        if isinstance(arguments, SubmitArguments) and found.submitted and found.candidate:
+            return self._round(arguments, found, policy, client)
+        return f"{found.text}\n{left}"
+
+    def _round(self, asked: SubmitArguments, found: Found, policy: ClientPolicy, client: str) -> str:
+        """The submission through the gates; what came of it."""
+        assert self.run is not None
+        round_, run = self._state["round"], self.run.id
+        policy.keep_submission(client, round_, asked, self.run.store.get(found.candidate))
+        self._session(lambda: self.door.resume(run, self, _nobody))
+        return self._where(round_)
+
+    def _finish(self, arguments: FinishArguments, client: str) -> str:
+        assert self.run is not None and self._context is not None
+        if not self._over():
+            policy, run = cast(ClientPolicy, self._context.policies["coder"]), self.run.id
+            policy.keep_end(client, self._state["round"], arguments.reason)
+            self._session(lambda: self.door.resume(run, self, _nobody))
+        return self._where()
+
+    def _over(self) -> str:
+        return self._ending.state if self._ending is not None and self._ending.state != "paused" else ""
+
+    # --- where it stands -----------------------------------------------------------------------------------------
+
+    def _where(self, round_: int | None = None) -> str:
+        """The run's state; of that round's attempt first, where one is named."""
+        if self.run is None:
+            return "no run is begun: `start` begins one"
+        if self._ending is None:
+            return f"run {self.run.id}: {self._doing()}"
+        state, settings = self._state, self._state["settings"]
+        said = [f"run {self.run.id}: {self._ending.state}, round {state.get('round', 0)} of {settings.rounds}"]
+        attempts = state.get("attempts", [])
+        for attempt in attempts if round_ is None else [a for a in attempts if a.round == round_]:
+            speed = f", {attempt.speedup:.3f}x the baseline" if attempt.speedup else ""
+            gain = f", {attempt.gain:.3f}x the incumbent ({attempt.against_incumbent})" if attempt.gain else ""
+            end = "it is the incumbent now" if attempt.accepted else "not kept"
+            reason = (
+                f"\n{data(attempt.reason, 'why')}" if attempt.reason and attempt.outcome is not Outcome.PASSED else ""
+            )
+            why = f": {attempt.reason}" if attempt.reason and attempt.outcome is Outcome.PASSED else ""
+            said.append(f"round {attempt.round}: {attempt.outcome}{speed}{gain}; {end}{why}{reason}")
+        if "incumbent" in state:
+            suite = state["incumbent"].verdict.suite
+            speed = f", {suite.speedup.median:.3f}x the baseline" if suite else ""
+            said.append(f"incumbent: {state['incumbent'].candidate[:12]} of round {state['incumbent'].round}{speed}")
+        if "held_out" in state:
+            verdict = state["held_out"]
+            suite = verdict.suite
+            said.append(f"held out: {verdict.outcome}" + (f", {suite.speedup.median:.3f}x" if suite else ""))
+        if "stop" in state:
+            said.append(f"stopped: {state['stop'].value}; report: {self.run.folder / 'report.html'}")
+        if self._progress:
+            said.append(f"at work: {self._doing()}")
+        return "\n".join(said)
+
+    # --- what a session shows ------------------------------------------------------------------------------------
+
+    def node_started(self, node: str) -> None:
+        self._progress = node
+
+    def node_finished(self, node: str) -> None:
+        pass
+
+    def say(self, kind: str, text: str) -> None:
+        self._progress = f"{kind}: {text}"
+
+    def state(self, state: State) -> None:
+        pass
+
+    def paused(self) -> nullcontext[None]:
+        return nullcontext()
+
+
+def _nobody(_question: dict[str, Any], _store: Any) -> None:
+    """Nobody is at a terminal."""

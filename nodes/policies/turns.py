@@ -1,0 +1,74 @@
+"""A conversation with tools as messages: what was said before, what is new, and what an answer asks for.
+
+A turn's question holds only what is new and the name of the turn before it, which hashes all that came before. So the
+transcript grows by what was said, and the same tool results lead to the same question.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from harness.store import digest
+from nodes.policies.transcript import Message, Question, Reply
+from nodes.roles import ToolCall, Turn, TurnRequest
+from nodes.workbench.arguments import TOOLS as ARGUMENTS
+
+CUT_OFF = "That answer was cut off at the limit of {} tokens. Say less, and edit a source instead of giving it whole."
+CALL = "Call a tool: `submit` ends your work, with a source or with the reason why there is none."
+
+
+def _described(name: str) -> dict[str, Any]:
+    arguments = ARGUMENTS[name]
+    schema = arguments.model_json_schema()
+    described = {
+        "name": name,
+        "description": " ".join((arguments.__doc__ or "").split()),
+        "parameters": {key: value for key, value in schema.items() if key not in ("title", "description")},
+    }
+    return {"type": "function", "function": described}
+
+
+TOOLS = tuple(_described(name) for name in ARGUMENTS)
+WANTS = json.dumps(TOOLS, sort_keys=True)
+
+
+def limits(request: TurnRequest) -> dict[str, Any]:
+    """What the prompt says of them."""
+    return {"most_turns": request.most_turns, "tool_seconds": request.tool_seconds}
+
+
+def facts(common: dict[str, str], request: TurnRequest) -> dict[str, str]:
+    """What a turn is about, without anything measured."""
+    asked = request.request
+    step = f"turn of repair {asked.repair}" if asked.repair else "turn"
+    return common | {
+        "step": step,
+        "plan": asked.plan.id,
+        "title": asked.plan.title,
+        "source": digest(asked.source),
+        "round": str(asked.round or ""),
+        "turn": str(len(request.turns) + 1),
+    }
+
+
+def said(prompt: tuple[Message, ...], turns: tuple[Turn, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """(what was said up to the last answer, what is said now)."""
+    before: list[Message] = []
+    new: list[Message] = list(prompt)
+    for turn in turns:
+        before += [*new, Message(role="assistant", content=turn.text, calls=turn.calls)]
+        pairs = zip(turn.calls, turn.results, strict=True)
+        new = [Message(role="tool", content=result, call=call.id) for call, result in pairs]
+        new += [Message(role="user", content=turn.reply)] if turn.reply else []
+    return tuple(before), tuple(new)
+
+
+def turn_of(question: Question, reply: Reply, number: int) -> Turn:
+    """The answer as a turn that has no results yet. Calls are named anew: some servers give two of them one id."""
+    calls = tuple(
+        ToolCall(id=f"t{number:04d}c{index:03d}", name=call.name, arguments=call.arguments)
+        for index, call in enumerate(reply.calls)
+    )
+    again = "" if calls else CUT_OFF.format(reply.tokens_out) if reply.finish == "length" else CALL
+    return Turn(name=question.key(""), text=reply.text, calls=calls, reply=again)

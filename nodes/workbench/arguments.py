@@ -1,0 +1,89 @@
+"""The typed arguments of each tool. Their descriptions are what a model reads."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.records import Cache
+from kernels.spec import Frozen
+
+SOURCE_CHARS = 256_000
+_CANDIDATE = "first digits of a source's name, as compile gave it; empty: the one compiled last"
+
+
+class Edit(Frozen):
+    """One replacement."""
+
+    search: str = Field(min_length=1, max_length=SOURCE_CHARS, description="occurs exactly once, copied exactly")
+    replacement: str = Field(default="", max_length=SOURCE_CHARS)
+
+
+class CompileArguments(Frozen):
+    """Build a source; gives it a name. Says errors, or registers, spills and shared memory of each kernel."""
+
+    source: str = Field(default="", max_length=SOURCE_CHARS, description="the whole file; or leave it empty and edit")
+    base: str = Field(
+        default="", max_length=64,
+        description="what to edit: `baseline`, `incumbent` or the name of a source; empty: the one compiled last",
+    )  # fmt: skip
+    edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
+
+
+class CheckArguments(Frozen):
+    """Is it right? The visible suite, in the checker's words."""
+
+    candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
+
+
+class TimeArguments(Frozen):
+    """A short contest beside the baseline and the incumbent: unofficial, seconds. Checks first what was not checked."""
+
+    candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
+    workloads: tuple[str, ...] = Field(
+        default=(), max_length=4, description="labels of the operation's workloads; none: the smallest and the largest"
+    )
+    caches: tuple[Cache, ...] = Field(default=(), max_length=2, description="cold, hot; none: both")
+
+
+class ProfileArguments(Frozen):
+    """What bounds it: counters, stalls, the compiler's figures, the roofline; of one function the machine code."""
+
+    candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
+    function: str = Field(
+        default="", max_length=200, description="part of a function's name: its SASS or assembly instead of counters"
+    )
+    first_line: int = Field(default=1, ge=1, le=1_000_000, description="of the listing")
+
+
+class ReadArguments(Frozen):
+    """Sources, differences, what was tried, what is known of such kernels."""
+
+    what: Literal["source", "difference", "attempts", "knowledge"]
+    name: str = Field(
+        default="",
+        max_length=64,
+        description="`baseline`, `incumbent` or a source's name; empty: the one compiled last",
+    )
+    to: str = Field(default="incumbent", max_length=64, description="of a difference: what it is compared with")
+    first_line: int = Field(default=1, ge=1, le=1_000_000)
+
+
+class SubmitArguments(Frozen):
+    """The end: this source goes to the gates (build, check, tune, contest). Or none, and why."""
+
+    candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
+    notes: str = Field(default="", max_length=2000, description="what you changed and why it should be faster")
+    none: str = Field(default="", max_length=2000, description="why no source comes of this plan; then nothing is sent")
+
+
+Arguments = CompileArguments | CheckArguments | TimeArguments | ProfileArguments | ReadArguments | SubmitArguments
+TOOLS: dict[str, type[Arguments]] = {
+    "compile": CompileArguments,
+    "check": CheckArguments,
+    "time": TimeArguments,
+    "profile": ProfileArguments,
+    "read": ReadArguments,
+    "submit": SubmitArguments,
+}

@@ -1,0 +1,253 @@
+"""The tools themselves, over one Evaluator. Everything a candidate does happens in the harness's box, as at the gates."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pydantic import Field
+
+from harness.evaluate import Evaluator
+from harness.listing import functions
+from harness.probes.sass import ToolFailed
+from harness.quick import Case
+from harness.records import Cache, Outcome
+from harness.store import Store
+from harness.tunables import tunables
+from kernels.spec import Frozen, Spec, expression
+from nodes.policies.render import SHORT, data, difference, knowledge
+from nodes.policies.replies import Unfit, edited
+from nodes.roles import Attempt
+from nodes.workbench import shown
+from nodes.workbench.arguments import (
+    Arguments,
+    CheckArguments,
+    CompileArguments,
+    ProfileArguments,
+    ReadArguments,
+    SubmitArguments,
+    TimeArguments,
+)
+
+
+class Refused(ValueError):
+    """What was asked for cannot be done; the message is one sentence to the model, without text of other programs."""
+
+
+class Found(Frozen):
+    """What a tool answers: words for the model, and the facts of it that the run keeps."""
+
+    text: str
+    tool: str = ""
+    candidate: str = ""
+    """Hash of the source that it was about."""
+    outcome: Outcome | None = None
+    """Of compile (PASSED: it builds), check and time."""
+    gain: float | None = None
+    """Of time: the geometric mean of the medians over the incumbent, or over the baseline where that is it."""
+    submitted: bool = False
+    """Of submit: the end."""
+    none: str = ""
+    """Of submit: why no source comes of the plan."""
+    notes: str = ""
+    seconds: float = Field(default=0.0, ge=0)
+
+
+class Workbench:
+    """Tools on the visible suite of one evaluator.
+
+    `spec` is the one that agents may see. `incumbent` and `baseline` are hashes, `attempts` those of the run so far. Safe
+    for several threads: compilers run side by side, whatever needs the device takes turns. Raises MissingTool where a
+    compiler is gone, and RuntimeError where the baseline fails.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        store: Store,
+        spec: Spec,
+        *,
+        baseline: str,
+        incumbent: str,
+        attempts: Sequence[Attempt] = (),
+    ) -> None:
+        self.evaluator, self.store, self.spec = evaluator, store, spec
+        self.baseline, self.incumbent, self.attempts = baseline, incumbent, tuple(attempts)
+        self._device = threading.Lock()
+
+    def do(self, arguments: Arguments, last: str) -> Found:
+        """`last` is the source that an empty name means, or "". What is asked wrongly is said in the text."""
+        began = time.monotonic()
+        name, tool = _TOOLS[type(arguments)]
+        try:
+            found = tool(self, arguments, last)
+        except Refused as refused:
+            found = Found(text=f"{name}: {refused}")
+        return found.model_copy(update={"tool": name, "seconds": time.monotonic() - began})
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def source(self, name: str, last: str) -> str:
+        """The hash of a source by the name that a model gives it. Raises Refused."""
+        name = name.strip().lower()
+        if not name:
+            if not last:
+                raise Refused("nothing was compiled yet: give a name")
+            return last
+        if name in ("baseline", "incumbent"):
+            return self.baseline if name == "baseline" else self.incumbent
+        found = self.store.named(name)
+        if len(found) != 1:
+            raise Refused("no source has that name" if not found else "several sources begin so: give more digits")
+        return found[0]
+
+    # --- the tools -----------------------------------------------------------------------------------------------
+
+    def compile(self, asked: CompileArguments, last: str) -> Found:
+        if asked.source.strip() and asked.edits:
+            raise Refused("give the whole source or edits of one, not both")
+        if asked.source.strip():
+            text = asked.source.replace("\r\n", "\n").rstrip() + "\n"
+        else:
+            base = self.source(asked.base or ("" if last else "incumbent"), last)
+            if not asked.edits:
+                raise Refused("give the whole file in `source`, or `edits` of `base`")
+            try:
+                text = edited(self.store.get(base), [(edit.search, edit.replacement) for edit in asked.edits])
+            except Unfit as unfit:
+                return Found(text=f"compile: the edits do not fit\n{data(str(unfit), 'why')}")
+        if "\x00" in text:
+            raise Refused("the source holds NUL bytes")
+        try:
+            text.encode()
+            tunables(text)
+            candidate = self.store.put(text)
+            build = self.evaluator.build(candidate)
+        except ValueError as error:  # lone surrogates, a tunable that is none, a language that no backend takes
+            return Found(text=f"compile: the source cannot be taken\n{data(str(error), 'why')}")
+        outcome = Outcome.PASSED if build.ok else Outcome.COMPILE_ERROR
+        return Found(text=shown.built(build, self.evaluator.facts), candidate=candidate, outcome=outcome)
+
+    def check(self, asked: CheckArguments, last: str) -> Found:
+        candidate = self.source(asked.candidate, last)
+        with self._device:
+            verdict = self.evaluator.verify(self.evaluator.build(candidate))
+        return Found(text=shown.checked(verdict), candidate=candidate, outcome=verdict.outcome)
+
+    def time(self, asked: TimeArguments, last: str) -> Found:
+        candidate = self.source(asked.candidate, last)
+        cases = self._cases(asked.workloads, asked.caches)
+        rivals = {"baseline": self.baseline}
+        if self.incumbent not in (self.baseline, candidate):
+            rivals["incumbent"] = self.incumbent
+        with self._device:
+            build = self.evaluator.build(candidate)
+            verdict = self.evaluator.verify(build)
+            if not verdict.passed:
+                text = f"{shown.checked(verdict)}\nOnly what is right is timed."
+                return Found(text=text, candidate=candidate, outcome=verdict.outcome)
+            quick = self.evaluator.contend(build, rivals, cases)
+        gain = None
+        if quick.timings:
+            gain = 1.0
+            for timing in quick.timings:
+                gain *= (timing.against_incumbent or timing.speedup).median ** (1 / len(quick.timings))
+        outcome = quick.outcome or Outcome.PASSED
+        return Found(text=shown.timed(quick, candidate), candidate=candidate, outcome=outcome, gain=gain)
+
+    def _cases(self, labels: Sequence[str], caches: Sequence[Cache]) -> list[Case]:
+        """Raises Refused for a label that is none of the visible workloads'."""
+        known = {workload.label: workload for workload in self.evaluator.suite()}
+        for label in labels:
+            if label.strip() not in known:
+                raise Refused(f"there is no such workload; there are {'; '.join(known)}")
+        found: list[Case] = []
+        for label in dict.fromkeys(labels):
+            workload = known[label.strip()]
+            here = [cache for cache in self.evaluator.caches(workload) if not caches or cache in caches]
+            found += [(workload, cache) for cache in here or self.evaluator.caches(workload)]
+        return found
+
+    def profile(self, asked: ProfileArguments, last: str) -> Found:
+        candidate = self.source(asked.candidate, last)
+        with self._device:
+            build = self.evaluator.build(candidate)
+            if not build.ok:
+                raise Refused("that source does not compile")
+            if asked.function:
+                return self._listing(asked, candidate)
+            verdict = self.evaluator.verify(build)  # what crashes or never ends is not run under a profiler
+            if not verdict.passed:
+                text = f"{shown.checked(verdict)}\nOnly what is right is profiled; a function's listing can be had."
+                return Found(text=text, candidate=candidate, outcome=verdict.outcome)
+            probes = self.evaluator.probes(build)
+        try:
+            named = list(functions(build, self.evaluator.facts)) if build.backend in ("cuda", "cpu") else []
+        except ToolFailed:
+            named = []
+        timed = [workload for workload in self.evaluator.suite() if workload.timed]
+        work = [(w.label, self.evaluator.moved(w), int(expression(self.spec.flops, w.axes) or 0)) for w in timed]
+        text = shown.probed(candidate, probes, shown.intensity(work), named)
+        return Found(text=text, candidate=candidate)
+
+    def _listing(self, asked: ProfileArguments, candidate: str) -> Found:
+        try:
+            known = functions(self.evaluator.build(candidate), self.evaluator.facts)
+        except ToolFailed as failed:
+            return Found(text=f"profile: there is no listing\n{data(str(failed), 'why')}", candidate=candidate)
+        fitting = [name for name in known if asked.function in name]
+        if not fitting:
+            text = f"profile: no function has that in its name\n{data(chr(10).join(list(known)[:60]), 'functions')}"
+            return Found(text=text, candidate=candidate)
+        name = min(fitting, key=len)
+        return Found(text=shown.listing(candidate, name, known[name], asked.first_line), candidate=candidate)
+
+    def read(self, asked: ReadArguments, last: str) -> Found:
+        if asked.what == "knowledge":
+            return Found(text=shown.lines(knowledge(self.spec, self.evaluator.facts), "knowledge", asked.first_line))
+        if asked.what == "attempts":
+            return Found(text=shown.lines(self._tried() or "nothing yet", "attempts", asked.first_line))
+        candidate = self.source(asked.name, last)
+        text, name = self.store.get(candidate), candidate[:SHORT]
+        if asked.what == "difference":
+            other = self.source(asked.to, last)
+            text = difference(self.store.get(other), text) or "no line differs"
+            name = f"{other[:SHORT]} to {name}"
+        return Found(text=shown.lines(text, f"{asked.what} {name}", asked.first_line), candidate=candidate)
+
+    def _tried(self) -> str:
+        rows = []
+        for a in self.attempts:
+            speed = f", {a.speedup:.3f}x the baseline" if a.speedup else ""
+            gain = f", {a.gain:.3f}x the incumbent of then ({a.against_incumbent})" if a.gain else ""
+            named = f" [{a.candidate[:SHORT]}]" if a.candidate else ""
+            end = "became the incumbent" if a.accepted else f"not kept: {' '.join(a.reason.split())[:300]}"
+            rows.append(f"round {a.round}: {a.plan.title}{named}: {a.outcome}{speed}{gain}; {end}")
+        return "\n".join(rows)
+
+    def submit(self, asked: SubmitArguments, last: str) -> Found:
+        if asked.none.strip() and not asked.candidate.strip():
+            return Found(text="the plan ends without a source", submitted=True, none=asked.none, notes=asked.notes)
+        candidate = self.source(asked.candidate, last)
+        if candidate in (self.baseline, self.incumbent):
+            raise Refused("that is the source which is there already; say `none` where nothing comes of the plan")
+        if not self.evaluator.build(candidate).ok:
+            raise Refused("that source does not compile: mend it first")
+        with self._device:
+            verdict = self.evaluator.verify(self.evaluator.build(candidate))
+        if not verdict.passed:
+            text = f"submit: not taken, for it is not right\n{shown.checked(verdict)}"
+            return Found(text=text, candidate=candidate, outcome=verdict.outcome)
+        text = f"[{candidate[:SHORT]}] goes to the gates"
+        return Found(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True, notes=asked.notes)
+
+
+_TOOLS: dict[type[Arguments], tuple[str, Callable[[Workbench, Arguments, str], Found]]] = {
+    CompileArguments: ("compile", Workbench.compile),  # type: ignore[dict-item]
+    CheckArguments: ("check", Workbench.check),  # type: ignore[dict-item]
+    TimeArguments: ("time", Workbench.time),  # type: ignore[dict-item]
+    ProfileArguments: ("profile", Workbench.profile),  # type: ignore[dict-item]
+    ReadArguments: ("read", Workbench.read),  # type: ignore[dict-item]
+    SubmitArguments: ("submit", Workbench.submit),  # type: ignore[dict-item]
+}

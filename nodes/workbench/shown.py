@@ -1,0 +1,138 @@
+"""What a tool found, in words for a model: bounded, and all that another program wrote between marks with its own hash.
+
+Outside of the marks stand only numbers and words of ours, so that a compiler's message, a kernel's name or a counter's can
+say what they like and remain data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.quick import Quick
+from harness.records import Build, Check, DeviceFacts, Timing, Verdict
+from nodes.policies.render import SHORT, data
+from nodes.policies.trim import printable, trimmed
+
+LOG_CHARS = 4000
+READING_CHARS = 300
+READINGS = 60
+SOURCE_LINES = 400
+LISTING_LINES = 160
+LINE_CHARS = 300
+REGISTERS_A_MULTIPROCESSOR = 65_536
+THREADS_A_MULTIPROCESSOR = 2048
+
+
+def built(build: Build, facts: DeviceFacts) -> str:
+    name = build.candidate[:SHORT]
+    if not build.ok:
+        return f"[{name}] COMPILE_ERROR\n{data(trimmed(build.log, LOG_CHARS), 'compiler')}"
+    rows = [f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items()]
+    warnings = [line for line in printable(build.log).splitlines() if "warning" in line.lower()]
+    said = [f"[{name}] compiles ({build.seconds:.1f} s)."]
+    if rows:
+        said.append(data(_rows(rows), "what the compiler says of each kernel"))
+    if warnings:
+        said.append(data(_rows(warnings[:8]), "warnings"))
+    return "\n".join(said)
+
+
+def _occupancy(said: str, facts: DeviceFacts) -> str:
+    """Of one kernel's line of resources on a GPU: the most threads that its registers let a multiprocessor hold."""
+    found = re.search(r"registers=(\d+)", said)
+    if facts.device != "cuda" or found is None or not int(found[1]):
+        return ""
+    warps = REGISTERS_A_MULTIPROCESSOR // (-(-int(found[1]) // 8) * 8 * 32)
+    share = min(1.0, 32 * warps / THREADS_A_MULTIPROCESSOR)
+    return f", occupancy by registers at most {100 * share:.0f} %"
+
+
+def checked(verdict: Verdict) -> str:
+    name, checks = verdict.candidate[:SHORT], verdict.checks
+    if verdict.passed:
+        worst = max(checks, key=lambda check: check.error)
+        return (
+            f"[{name}] PASSED: {len(checks)} checks; the largest error is {worst.error:.3g} of the tolerance "
+            f"({worst.workload})."
+        )
+    failed = [_check(check) for check in checks if not check.passed]
+    words = "\n".join(dict.fromkeys([verdict.reason, *failed]))
+    passed = f" ({sum(check.passed for check in checks)} checks before it passed)" if checks else ""
+    return f"[{name}] {verdict.outcome}{passed}\n{data(trimmed(words, LOG_CHARS), 'checker')}"
+
+
+def _check(check: Check) -> str:
+    return f"{check.name} at {check.workload}: {check.message or f'error {check.error:.3g} of the tolerance'}"
+
+
+def timed(quick: Quick, candidate: str) -> str:
+    name = candidate[:SHORT]
+    if quick.outcome is not None:
+        return f"[{name}] {quick.outcome} while it was timed\n{data(trimmed(quick.reason, LOG_CHARS), 'contest')}"
+    said = [f"[{name}] a short contest, unofficial: {quick.timings[0].samples} samples a side."]
+    rows = ["workload | cache | time_us | baseline_us | x baseline [low, high] | x incumbent [low, high] | roofline"]
+    rows += [_timing(timing) for timing in quick.timings]
+    return "\n".join([*said, data(_rows(rows), "contest")])
+
+
+def _timing(timing: Timing) -> str:
+    against = timing.against_incumbent
+    gain = f"{against.median:.3f} [{against.low:.3f}, {against.high:.3f}]" if against else "-"
+    return (
+        f"{timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {timing.baseline_us:.2f} | "
+        f"{timing.speedup.median:.3f} [{timing.speedup.low:.3f}, {timing.speedup.high:.3f}] | {gain} | {_place(timing)}"
+    )
+
+
+def _place(timing: Timing) -> str:
+    """Where the time lies under the roof that is known: bytes and operations a second, percent of speed of light."""
+    said = []
+    if timing.moved_bytes:
+        said.append(f"{timing.moved_bytes / timing.time_us * 1e-3:.1f} GB/s")
+    if timing.flops:
+        said.append(f"{timing.flops / timing.time_us * 1e-3:.1f} GFLOP/s")
+    if timing.light_fraction:
+        said.append(f"{100 * timing.light_fraction:.0f} % of light")
+    return ", ".join(said) or "-"
+
+
+def probed(
+    candidate: str, probes: Mapping[str, Mapping[str, str]], intensity: Sequence[str], functions: Iterable[str]
+) -> str:
+    said = [f"[{candidate[:SHORT]}] profile"]
+    for probe, readings in probes.items():
+        rows = [f"{key}: {value}"[:READING_CHARS] for key, value in list(readings.items())[:READINGS]]
+        said.append(data(_rows(rows), f"probe {probe}"))
+    said.append(data(_rows(intensity), "bytes and operations of one call"))
+    named = list(functions)
+    if named:
+        said.append(data(_rows(named[:READINGS]), "functions whose listing may be asked for"))
+    return "\n".join(said)
+
+
+def listing(candidate: str, function: str, instructions: Sequence[str], first: int) -> str:
+    shown = instructions[first - 1 : first - 1 + LISTING_LINES]
+    last = first - 1 + len(shown)
+    head = f"[{candidate[:SHORT]}] instructions {first} to {last} of {len(instructions)}"
+    return f"{head}\n{data(_rows([function, *shown]), 'listing')}"
+
+
+def lines(text: str, name: str, first: int) -> str:
+    """A part of a text, by its lines."""
+    rows = text.split("\n")
+    shown = rows[first - 1 : first - 1 + SOURCE_LINES]
+    more = "" if len(shown) == len(rows) else f"lines {first} to {first - 1 + len(shown)} of {len(rows)}\n"
+    return f"{more}{data(chr(10).join(shown), name)}"
+
+
+def intensity(timings: Iterable[tuple[str, int, int]]) -> list[str]:
+    """(label, bytes, operations) of each timed workload, as lines."""
+    return [
+        f"{label}: {moved} bytes" + (f", {flops} FLOP, {flops / moved:.2f} FLOP a byte" if flops else "")
+        for label, moved, flops in timings
+    ]
+
+
+def _rows(rows: Iterable[str]) -> str:
+    return "\n".join(" ".join(printable(row).split())[:LINE_CHARS] for row in rows)
