@@ -32,7 +32,10 @@ class Place(Frozen):
 
 
 def gpus() -> dict[str, tuple[int, ...]]:
-    """Index of every GPU that nvidia-smi lists -> the cores near it, () where the machine does not say."""
+    """Index of every GPU that nvidia-smi lists -> the cores near it, () where the machine does not say.
+
+    Of those that CUDA_VISIBLE_DEVICES names, where it is set.
+    """
     if shutil.which("nvidia-smi") is None:
         return {}
     done = subprocess.run(
@@ -42,7 +45,8 @@ def gpus() -> dict[str, tuple[int, ...]]:
     for line in done.stdout.splitlines() if done.returncode == 0 else ():
         index, bus = (part.strip() for part in line.split(","))
         found[index] = _near(bus)
-    return found
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if visible is None else {gpu: found[gpu] for gpu in visible.split(",") if gpu in found}
 
 
 def _near(bus: str) -> tuple[int, ...]:

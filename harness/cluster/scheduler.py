@@ -28,6 +28,7 @@ def configure() -> None:
         "distributed.worker.memory.terminate": False,
         "distributed.comm.timeouts.connect": "10 s",
         "distributed.comm.timeouts.tcp": "30 s",
+        "distributed.worker.http.routes": ["distributed.http.health"],
         "distributed.admin.large-graph-warning-threshold": "1 GB",
     }
     dask.config.set({name: value for name, value in usual.items() if dask.config.get(name, None, config=given) is None})
@@ -36,6 +37,8 @@ def configure() -> None:
 def serve(host: str, port: int, security: Security | None, dashboard: str, said: Callable[[str], None]) -> None:
     """Runs until SIGTERM or SIGINT; `said` is told the address once it listens."""
     configure()
+    if not dashboard:
+        dask.config.set({"distributed.scheduler.http.routes": ["distributed.http.health"]})
 
     async def run() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -44,7 +47,11 @@ def serve(host: str, port: int, security: Security | None, dashboard: str, said:
         scheme = "tls" if security else "tcp"
         how = {"security": security} if security else {}
         async with Scheduler(
-            host=f"{scheme}://{host}", port=port, dashboard=bool(dashboard), dashboard_address=dashboard or None, **how
+            host=f"{scheme}://{host}",
+            port=port,
+            dashboard=bool(dashboard),
+            dashboard_address=dashboard or "127.0.0.1:0",
+            **how,
         ) as scheduler:
             said(scheduler.address)
             await stop.wait()

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from distributed import Worker, get_worker
@@ -79,8 +79,11 @@ class Here:
         self.worker: Worker | None = None
         self.lock = threading.Lock()
 
-    def look(self) -> None:
-        """Whether this place is fit, said in `unfit`. The device's facts are known afterwards where it is there."""
+    def look(self, *, held: bool = False) -> None:
+        """Whether this place is fit, said in `unfit`. The device's facts are known afterwards where it is there.
+
+        `held`: the caller is in `exclusive` already; leaving it twice would leave it once too often.
+        """
         orders = self.orders
         contest = orders.contest_s > 0 and time.monotonic() - self.contest_at >= orders.contest_s
         try:
@@ -89,7 +92,7 @@ class Here:
                 if on == "cuda" and (missing := devices.why_no_cuda()):
                     raise NotFit(f"GPU {self.place.gpu} cannot be used: {missing}")
                 self.model = Model(facts=devices.facts(on), memory_bytes=devices.memory_bytes(on))
-            with self.exclusive() if contest else _nothing():
+            with self.exclusive() if contest and not held else nullcontext():
                 fitness.look(
                     self.place, Path(orders.folder), contest=contest, say=lambda _text: self._note(),
                     least=orders.room_bytes,
@@ -153,11 +156,13 @@ class Here:
                 return self.bench.answer(job, contents(), say)
             with self.exclusive():
                 if job.op in TIMED:
-                    self.look()
+                    self.look(held=True)
                     if self.unfit:
                         raise Elsewhere(self.place.name, self.unfit)
                     self.job, self.doing = job.name, _what(job)
-                return self.bench.answer(job, contents(), say)
+                answer = self.bench.answer(job, contents(), say)
+                self.alive()
+                return answer
         except (OSError, DeviceError, MemoryError) as error:
             self.unfit = f"its disk is full ({words(error)})" if _full(error) else words(error)
             raise Elsewhere(self.place.name, self.unfit) from None
@@ -174,6 +179,14 @@ class Here:
                     self.job = self.doing = ""
             if self.unfit:
                 self.leave()
+
+    def alive(self) -> None:
+        """Raises RuntimeError where the GPU is gone: what was just said of a candidate is not the candidate's doing."""
+        if self.place.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+            torch.cuda.mem_get_info()
 
     def leave(self) -> None:
         """End this worker, whose other jobs go elsewhere; the supervisor starts it again, and it is looked at anew."""
@@ -196,11 +209,6 @@ def _what(job: Job) -> str:
 
 def _full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in fitness.FULL
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 _here: Here | None = None

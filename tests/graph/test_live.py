@@ -96,6 +96,25 @@ def test_the_panel_says_where_the_run_is():
         assert said in text, said
 
 
+def test_the_panel_has_a_line_a_worker_and_of_many_the_busy_ones():
+    view = LiveDisplay(terminal())
+    try:
+        view.workers = lambda: [
+            ("host gpu 0", "idle"),
+            ("host gpu 1", "measure silu_and_mul: timing"),
+            ("other gpu 0", "set aside: full"),
+        ]
+        lines = shown(view).splitlines()
+        busy = [line for line in lines if "host gpu 1" in line]
+        assert len(busy) == 1 and "measure silu_and_mul" in busy[0]
+        assert any("set aside: full" in line for line in lines) and any("host gpu 0  idle" in line for line in lines)
+        view.workers = lambda: [(f"host gpu {n}", "idle" if n else "timing") for n in range(1000)]
+        text = shown(view)
+        assert text.count("host gpu") < 20 and "host gpu 0  timing" in text and "999 of 1000 workers idle" in text
+    finally:
+        view.close()
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 300])
 def test_the_panel_fits_any_width(width):
     with LiveDisplay(terminal(width)) as view:

@@ -17,7 +17,7 @@ from harness.cluster.places import Place
 from harness.cluster.supervisor import environment
 from harness.cluster.worker import Elsewhere, Here, Orders
 from harness.evaluate import Evaluator
-from harness.jobs import Bench, Job
+from harness.jobs import Answer, Bench, Job
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Verdict
 from harness.remote import Clock
 from harness.store import Store, digest
@@ -175,6 +175,33 @@ def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     made.place = made.place.model_copy(update={"device": "cuda", "gpu": "7"})
     made.look()
     assert made.unfit == "GPU 7 cannot be used: no NVIDIA GPU was found" and made.resources() == {}
+
+
+def test_what_a_gpu_that_fell_off_said_of_a_candidate_is_not_passed_on(tmp_path: Path, monkeypatch):
+    made = here(tmp_path)
+    made.look()
+    monkeypatch.setattr(made.bench, "answer", lambda *_arguments: Answer(record="RUNTIME_ERROR"))
+    assert made.answer(job("toolchain"), dict, lambda _text: None).record == "RUNTIME_ERROR"
+
+    def gone() -> None:
+        raise RuntimeError("CUDA error: the GPU has fallen off the bus")
+
+    monkeypatch.setattr(made, "alive", gone)
+    with pytest.raises(Elsewhere, match="fallen off"):
+        made.answer(job("toolchain"), dict, lambda _text: None)
+
+
+def test_only_gpus_that_one_may_see_are_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    listing = tmp_path / "nvidia-smi"
+    listing.write_text(
+        "#!/bin/sh\necho '0, 00000000:3B:00.0'; echo '1, 00000000:5E:00.0'; echo '2, 00000000:86:00.0'\n"
+    )
+    listing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert list(places.gpus()) == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert list(places.gpus()) == ["2", "0"]
 
 
 def test_a_device_is_one_jobs_at_a_time_also_between_supervisors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
