@@ -75,11 +75,13 @@ def is_kept(tensor: Tensor) -> bool:
 
 
 def drawn_together(spec: Spec) -> list[list[Tensor]]:
-    """The inputs that a model keeps: each by itself, and those that bound each other (`below:NAME`) in one group, in order."""
+    """The inputs that a model keeps: each by itself; in one group, in order, those that bound each other (`below:NAME`), and
+    those that only a problem's own generator draws (`given:NAME`), which go together as it drew them."""
     groups: dict[str, list[Tensor]] = {}
     for tensor in filter(is_kept, spec.inputs):
         bound = spec.bound(tensor)
-        group = groups[bound.name] if bound else []
+        given = tensor.values[0].startswith("given:")
+        group = groups[bound.name] if bound else groups.setdefault("given:", []) if given else []
         group.append(tensor)
         groups[tensor.name] = group
     return list({id(group): group for group in groups.values()}.values())

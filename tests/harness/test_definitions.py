@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from harness import problems
+from harness.company import copies_together, drawn_together
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
 from kernels.catalog import KernelError
+from kernels.spec import Size, Spec, Tensor, Workload
 from tests.kernels.definitions import REFERENCE, flashinfer, sol
 
 NEW = """
@@ -38,6 +40,20 @@ def test_a_right_module_passes_and_a_wrong_one_does_not(made: Callable, tmp_path
         for change, outcome in (("ids.long()", Outcome.INCORRECT), ("rows.sum(-1)", Outcome.WRONG_DTYPE)):
             wrong = NEW.replace(change, {"ids.long()": "ids.long().flip(0)"}.get(change, f"{change}.double()"))
             assert evaluator.verify(evaluator.build(store.put(wrong))).outcome == outcome
+
+
+def test_inputs_that_one_function_draws_stay_together_while_they_are_timed():
+    tensors = [
+        Tensor(name=n, role="input", shape=("n",), dtype="int32", values=(f"given:t_{n}",)) for n in ("starts", "ids")
+    ]
+    table = Tensor(name="table", role="input", shape=("n",), constant=True)
+    spec = Spec(
+        name="s", summary="s", axes=("n",), dtypes=("float32",), problem=True,
+        arguments=(tensors[0], table, tensors[1], Tensor(name="out", role="output", shape=("n",)), Size(name="n")),
+        workloads=(Workload(axes={"n": 8}, dtype="float32"),),
+    )  # fmt: skip
+    assert [[one.name for one in group] for group in drawn_together(spec)] == [["starts", "ids"], ["table"]]
+    assert copies_together(spec, {"starts": 3, "ids": 5, "table": 7}) == {"starts": 3, "ids": 3, "table": 7}
 
 
 @pytest.mark.gpu
