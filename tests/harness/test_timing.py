@@ -20,6 +20,7 @@ from harness.device import Arena, facts
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import Check, Outcome
 from harness.timing import (
+    ACCUSING_PAIRS,
     CHECKS,
     PAIR,
     PROTOCOLS,
@@ -552,7 +553,7 @@ def claimed(device: str, true_s: float, claimed_s: float, long_s: list[float]) -
     """What is believed of a side whose calls take `true_s`, beside one whose calls take 1 ms."""
     first = side("first", [1e-3] * 8, [PIPE_S] * 8, calls=CALLS)
     other = side("other", [claimed_s] * 8, [PIPE_S + CALLS * (true_s - claimed_s)] * 8, calls=CALLS)
-    _confirm(Scripted(device, first=[1e-3] * 3, other=long_s), first, other, alone)  # type: ignore[arg-type]
+    _confirm(Scripted(device, first=[1e-3] * ACCUSING_PAIRS, other=long_s), first, other, alone)  # type: ignore[arg-type]
     return statistics.median(a / b for a, b in zip(first.seconds, other.seconds, strict=True))
 
 
@@ -575,7 +576,12 @@ def test_one_long_pair_is_enough_where_it_bears_the_claim_out() -> None:
 
 def test_a_clock_that_claims_far_too_much_is_accused() -> None:
     with pytest.raises(SideFailure, match=r"its clock says 2.00x in short samples, ours 1.00x"):
-        claimed("cpu", 1e-3, 0.5e-3, [1e-3] * 3)
+        claimed("cpu", 1e-3, 0.5e-3, [1e-3] * ACCUSING_PAIRS)
+
+
+def test_nobody_is_accused_by_three_pairs_that_others_interrupted() -> None:
+    """Of nine pairs one bears the claim out: what is believed is what the middle one shows."""
+    assert claimed("cpu", 1e-3, 0.5e-3, [1e-3] * (ACCUSING_PAIRS - 1) + [0.5e-3]) == pytest.approx(1.0)
 
 
 def test_before_a_clock_is_accused_it_is_looked_at_again() -> None:
