@@ -811,7 +811,7 @@ class Evaluator:
         case: tuple[Cache, Company],
         itself: bool,
         ratios: dict[str, list[list[float]]],
-        contests: int,
+        contests: int = 1,
     ) -> tuple[Timing, list[Check]]:
         cache, on = case
         mine = "baseline" if itself else "candidate"

@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
         "--suite",
         required=True,
         metavar="NAME|PATH",
-        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py)",
+        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py), flashinfer-bench or SOL-ExecBench",
     )
     made.add_argument("--levels", metavar="1,2,3", default="", help="only these")
     made.add_argument("--name", metavar="NAME", help="name the campaign")

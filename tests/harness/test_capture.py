@@ -17,6 +17,8 @@ from harness import capture, problems
 from harness.capture_source import CaptureError
 from kernels.importers import sol_execbench
 
+pytest.importorskip("safetensors")  # the optional group `traces`
+
 EPSILON = 1e-6
 TABLE = torch.arange(4.0)
 
