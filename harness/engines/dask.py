@@ -35,7 +35,7 @@ from harness.remote import Remote, TookDown
 from harness.store import Store, digest
 from kernels.catalog import Kernel
 
-JOIN_S = 120.0
+JOIN_S = 300.0
 """Until the first worker has joined a cluster: it imports torch and times a binary against itself."""
 LOST_S = 600.0
 """Without the scheduler, or without a device that can do a job: then the run is given up for now, to be resumed."""
