@@ -1,5 +1,5 @@
-"""What a thread's loop over a row leaves behind, a sum or a maximum, and where that is reduced over the block: what one_pass and
-one_exchange share."""
+"""What a thread's loop over a row leaves behind, a sum or a maximum, and where that is reduced over the block: what one_exchange
+reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A store through an intrinsic, `__stcs(out + i, value);`, is written as `out[i] = value;`.
 
-The hint that it drops is worth little where elements are stored one by one, and other steps follow assignments only; the
-step `cache_hints` brings it back for packs.
+The hint that it drops is worth little where elements are stored one by one, and other steps follow assignments only.
 """
 
 from __future__ import annotations

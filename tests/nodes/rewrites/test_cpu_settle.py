@@ -114,12 +114,6 @@ def test_early_returns():
     assert apply("cpu_returns", text.replace("static float", "static int")) is None
 
 
-def test_comparisons_that_read_like_templates():
-    text = body("    for (int i = 0; i < n; ++i) { y[i] = (i >= 0 && i < n && n >= 0) ? x[i] : 0.0f; }")
-    assert "(i >= 0 && (i < n) && n >= 0)" in apply("cpu_compare", text)
-    assert apply("cpu_compare", body("    y[0] = most<2 && 3>(x);")) is None
-
-
 def test_algorithms_and_lambdas():
     text = body("    std::transform(x, x + n, y, [](float v) {\n        return v * v;\n    });")
     assert apply("cpu_calls", text) == body(
@@ -213,32 +207,6 @@ def test_columns():
     assert apply("cpu_columns", rows.replace("y[c] +=", "y[r * n + c] =")) is None, (
         "its rows can be shared out as they are"
     )
-
-
-def test_passes_of_their_own_functions():
-    text = """\
-        static void scale(float* to, const float* gain, int m)
-        {
-            for (int i = 0; i < m; ++i) {
-                to[i] *= gain[i];
-            }
-        }
-        static void shift(float* to, int m)
-        {
-            for (int i = 0; i < m; ++i) {
-                to[i] += 1;
-            }
-        }
-        void f(const float* x, float* y, int64_t rows, int n) {
-            scale(y, x, n);
-            shift(y, n);
-        }
-    """
-    after = apply("cpu_inline", text)
-    assert after.count("static") == 0
-    assert apply("cpu_fuse", after).count("for (") == 1
-    assert apply("cpu_inline", dedent(text).replace("shift(y, n);", "shift(y, n); scale(y, x, n);")) is None
-    assert apply("cpu_inline", dedent(text).replace("int n)", "double n)")) is None
 
 
 def test_what_divides_without_a_rest():

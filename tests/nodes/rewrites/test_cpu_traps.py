@@ -19,15 +19,10 @@ from nodes.rewrites import Facts, catalog
 from nodes.rewrites.source import Source
 
 SETTLING = [
-    "cpu_accumulate",
-    "cpu_bytes",
     "cpu_calls",
-    "cpu_compare",
     "cpu_functors",
-    "cpu_inline",
     "cpu_macros",
     "cpu_nest",
-    "cpu_places",
     "cpu_returns",
     "cpu_scope",
     "cpu_tables",

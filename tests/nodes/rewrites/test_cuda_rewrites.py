@@ -364,14 +364,6 @@ def test_fast_tanh() -> None:
     assert "* fast_tanh(f))" in new and "float fast_tanh(float x)" in new
 
 
-def test_cache_hints_leave_what_is_read_again() -> None:
-    new = after(ROWS, "pack", "cache_hints")
-    assert "stream_lanes(&y[row * n + first], y_pack);" in new
-    assert refused(
-        after(ROWS.replace("__half2float(x[row * n + i])", "__half2float(y[row * n + i])"), "pack"), "cache_hints"
-    )
-
-
 def test_every_rewrite_is_complete_and_deterministic() -> None:
     for name, rewrite in catalog().items():
         assert rewrite.LANGUAGES and {"cuda", "cpu"} >= rewrite.LANGUAGES, name

@@ -69,25 +69,6 @@ extern "C" void soft(const float* x, float* y, long rows, long n, cudaStream_t s
   soft_rows<<<rows, 256, 0, stream>>>(x, y, n);
 }}
 """
-MOMENTS = f"""\
-__global__ void spread_of_rows(const float* x, float* y, int n) {{
-  __shared__ float partial[256];
-  float v = 0.0f;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
-{SUM}  const float mean = partial[0] / n;
-  __syncthreads();
-  float squares = 0.0f;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {{
-    const float d = x[blockIdx.x * n + i] - mean;
-    squares += d * d;
-  }}
-{SUM.replace("= v;", "= squares;")}  if (threadIdx.x == 0) y[blockIdx.x] = partial[0] / n;
-}}
-
-extern "C" void spread(const float* x, float* y, long rows, long n, cudaStream_t stream) {{
-  spread_of_rows<<<rows, 256, 0, stream>>>(x, y, n);
-}}
-"""
 TWO = """\
 __global__ void twice_kernel(const float* in, float* out, int n) {
   const int row = blockIdx.x;
@@ -259,57 +240,6 @@ def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:
     assert refused(text.replace("float v = 0.0f;", "float v = 0.0f; if (n == 0) return;"), "cluster_rows")
 
 
-# One pass.
-
-
-def test_a_maximum_and_its_exponentials_are_one_pass() -> None:
-    new = body(after(SOFTMAX, "warp_reduce", "one_pass"), "void soft_rows")
-    assert new.count("for (int i") == 2
-    assert "const float v_before = v; v = fmaxf(v, x[blockIdx.x * n + i]);" in new
-    assert "const float top_in_thread = v > -INFINITY ? v : 0.0f; sum *= expf(v_before - top_in_thread);" in new
-    assert "sum += expf(x[blockIdx.x * n + i] - top_in_thread);" in new
-    assert new.index("float sum = 0.0f;") < new.index("for (int i")
-    assert "block_sum<1>(sum * expf(v - top))" in new
-
-
-def test_a_mean_and_its_squares_are_one_pass() -> None:
-    new = body(after(MOMENTS, "warp_reduce", "one_pass"), "void spread_of_rows")
-    assert new.count("for (int i") == 1
-    assert "v_of_step += x[blockIdx.x * n + i]; v += v_of_step;" in new
-    assert "const float d = x[blockIdx.x * n + i] - mean_of_step; squares += d * d;" in new
-    assert "block_sum<1>(squares + mean_count * (mean_in_thread - mean) * (mean_in_thread - mean))" in new
-    packed = body(after(MOMENTS, "warp_reduce", "pack", "one_pass"), "void spread_of_rows")
-    assert "mean_of_step = v_of_step / static_cast<float>(VEC)" in packed and packed.count("load_lanes") == 1
-
-
-def test_rows_in_registers_keep_their_passes() -> None:
-    new = after(SOFTMAX, "warp_reduce", "pack", "keep_row", "one_pass")
-    assert "_in_thread" in body(new, "void soft_rows") and "_in_thread" not in body(new, "soft_rows_in_registers")
-
-
-@pytest.mark.parametrize(
-    ("text", "old", "new"),
-    [
-        (SOFTMAX, "sum += expf(x[blockIdx.x * n + i] - top)", "sum += expf(y[blockIdx.x * n + i] - top)"),
-        (SOFTMAX, "sum += expf(x[blockIdx.x * n + i] - top)", "sum += expf(x[blockIdx.x * n + i] - 2 * top)"),
-        (SOFTMAX, "sum += expf(x[blockIdx.x * n + i] - top)", "sum += top * expf(x[blockIdx.x * n + i] - top)"),
-        (SOFTMAX, "const float top = partial[0];", "const float top = partial[0] + 1.0f;"),
-        (SOFTMAX, "float sum = 0.0f;", "float sum = 1.0f;"),
-        (SOFTMAX, "float sum = 0.0f;", "float sum = 0.0f; y[blockIdx.x] = top;"),
-        (SOFTMAX, "v = fmaxf(v, x[blockIdx.x * n + i]);", "{ v = fmaxf(v, x[blockIdx.x * n + i]); y[i] = v; }"),
-        (SOFTMAX, "v = fmaxf(v, x[blockIdx.x * n + i]);", "if (i > 3) v = fmaxf(v, x[blockIdx.x * n + i]);"),
-        (SOFTMAX, "i = threadIdx.x; i < n; i += blockDim.x) sum", "i = threadIdx.x; i < n - 1; i += blockDim.x) sum"),
-        (MOMENTS, "squares += d * d;", "squares += d * d * mean;"),
-        (MOMENTS, "squares += d * d;", "squares += d * x[blockIdx.x * n + i];"),
-        (MOMENTS, "squares += d * d;", "if (d > 0) squares += d * d;"),
-        (MOMENTS, "[blockIdx.x * n + i] - mean", "[blockIdx.x * n + i] - mean * mean"),
-    ],
-)
-def test_passes_that_wait_for_more_stay_two(text: str, old: str, new: str) -> None:
-    assert old in text
-    assert refused(after(text.replace(old, new, 1), "warp_reduce"), "one_pass")
-
-
 # One launch.
 
 
@@ -386,7 +316,7 @@ CLUSTERS = {"CLUSTER_STEPS": 128}
 @pytest.mark.parametrize(
     ("folder", "steps", "numbers", "workloads"),
     [
-        ("tests/inputs/row_softmax/plain", ("keep_row", "one_pass", "short_rows"), {"SHORT_ROWS_FROM": 1},
+        ("tests/inputs/row_softmax/plain", ("keep_row", "short_rows"), {"SHORT_ROWS_FROM": 1},
          ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"]),
         pytest.param("tests/inputs/layer_norm/plain", ("keep_row", "dependent_launch", "short_rows"), {"SHORT_ROWS_FROM": 1},
          ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], marks=pytest.mark.slow),
@@ -397,9 +327,9 @@ CLUSTERS = {"CLUSTER_STEPS": 128}
          marks=pytest.mark.slow),
         ("kernels/fused_add_rmsnorm/extracted", ("keep_row", "dependent_launch", "cluster_rows"), {**CLUSTERS, "CLUSTER_THREADS": 64},
          ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"]),
-        pytest.param("tests/inputs/row_softmax/plain", ("one_pass", "cluster_rows"), CLUSTERS,
+        pytest.param("tests/inputs/row_softmax/plain", ("cluster_rows",), CLUSTERS,
          ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], marks=pytest.mark.slow),
-        ("tests/inputs/row_logsumexp/plain", ("one_pass", "short_rows"), {"SHORT_ROWS_FROM": 4},
+        ("tests/inputs/row_logsumexp/plain", ("short_rows",), {"SHORT_ROWS_FROM": 4},
          ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"]),
     ],
     ids=lambda value: value.split("/")[-2] if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) else "",
@@ -421,25 +351,6 @@ def emulated(folder: Path, candidate: Path, *arguments: str) -> str:
     return ended.stdout.strip() or ended.stderr
 
 
-@pytest.mark.slow  # two builds, run thread by thread
-def test_one_pass_loses_nothing_where_the_mean_is_large(tmp_path: Path) -> None:
-    """Values about a thousand that differ by four; the difference of the sums of squares would be off by percents."""
-    folder, candidate = tmp_path / "large_mean", tmp_path / "candidate.cu"
-    shutil.copytree(ROOT / "tests/inputs/layer_norm", folder)
-    spec = (folder / "spec.py").read_text()
-    (folder / "spec.py").write_text(spec.replace('values=("ordinary", "outliers")', 'values=("range:1000:1004",)'))
-    at = ("0", "1", "float16:rows=2,columns=515", "float16:rows=3,columns=4096")
-    text = after((folder / "baseline.plain.cu").read_text(), "warp_reduce", "pack", "one_pass")
-    candidate.write_text(text)
-    assert emulated(folder, candidate, *at) == "right"
-    naive = text.replace("- mean_of_step;", "- 0.0f;").replace(
-        "+ mean_count * (mean_in_thread - mean) * (mean_in_thread - mean)", "- mean * mean * columns"
-    )
-    naive = naive.replace("squares += mean_difference", "squares += 0.0f * mean_difference")
-    candidate.write_text(naive)
-    assert "values wrong" in emulated(folder, candidate, *at)
-
-
 MASKED = """\
 import ctypes, sys, tempfile, torch
 from pathlib import Path
@@ -455,14 +366,12 @@ print(torch.allclose(y, torch.softmax(x, -1), rtol=1e-5, atol=1e-7, equal_nan=Tr
 """
 
 
-@pytest.mark.parametrize(
-    ("step", "start"), [("one_pass", "-INFINITY"), ("one_exchange", "-INFINITY"), ("one_exchange", "-3.402823466e+38f")]
-)
-def test_what_is_masked_stays_so(step: str, start: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["-INFINITY", "-3.402823466e+38f"])
+def test_what_is_masked_stays_so(start: str, tmp_path: Path) -> None:
     """Rows of minus infinity but for one element, in every other place, and altogether; a row with an infinity."""
     candidate = tmp_path / "candidate.cu"
     text = SOFTMAX.replace("-INFINITY", start, 1)
-    candidate.write_text("#include <math.h>\n" + after(text, "warp_reduce", step))
+    candidate.write_text("#include <math.h>\n" + after(text, "warp_reduce", "one_exchange"))
     command = [sys.executable, "-c", MASKED, str(candidate)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.stdout.strip() == "True", ended.stdout + ended.stderr
@@ -471,7 +380,6 @@ def test_what_is_masked_stays_so(step: str, start: str, tmp_path: Path) -> None:
 COMPILED = {
     "short rows": ("kernels/fused_add_rmsnorm/baseline.extracted.cu", ("keep_row", "dependent_launch", "short_rows")),
     "clusters": ("tests/inputs/row_softmax/baseline.plain.cu", ("keep_row", "dependent_launch", "cluster_rows")),
-    "one pass": ("tests/inputs/layer_norm/baseline.plain.cu", ("one_pass", "short_rows")),
     "one launch": ("tests/inputs/residual_then_norm/baseline.plain.cu", ("keep_row", "dependent_launch")),
 }
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
 
 HEAD = "#include <cuda_fp16.h>\n#include <stdint.h>\n#define USES_J j\n__device__ void bump(int& at) { at += 1; }\n"
@@ -34,34 +31,6 @@ T* to[2] = {q, k};
     const int part = j % 2;
     j = j / 2;
     to[part][(head * (n / (2 * heads * width)) + j) * width + column] = x[i];"""
-SPEC = """\
-from kernels.spec import Size, Spec, Tensor, Workload
-
-SPEC = Spec(
-    name="split",
-    summary="[rows, 2, heads, width] into two of [heads, rows, width]",
-    axes=("rows", "heads", "width"),
-    dtypes=("float32", "float16"),
-    arguments=(
-        Tensor(name="q", role="output", shape=("heads", "rows", "width")),
-        Tensor(name="k", role="output", shape=("heads", "rows", "width")),
-        Tensor(name="x", role="input", shape=("rows", "2", "heads", "width")),
-        Size(name="rows"),
-        Size(name="heads"),
-        Size(name="width"),
-    ),
-    workloads=(
-        Workload(axes={"rows": 5, "heads": 3, "width": 16}, dtype="float16"),
-        Workload(axes={"rows": 4, "heads": 2, "width": 7}, dtype="float32"),
-        Workload(axes={"rows": 1, "heads": 1, "width": 1}, dtype="float16"),
-    ),
-)
-"""
-REFERENCE = """\
-def reference(x):
-    q, k = x.permute(1, 2, 0, 3).unbind(0)
-    return {"q": q.contiguous(), "k": k.contiguous()}
-"""
 
 
 def kernel(body: str = BODY) -> str:
@@ -109,49 +78,6 @@ def test_a_macro_that_names_it_is_left_alone() -> None:
 
 def test_what_finds_no_element_is_left_alone() -> None:
     assert refused(kernel("int count = 1; count += i; q[i] = x[i] * (T)count;"), "settle_values")
-
-
-def test_each_pointer_of_a_table_has_its_own_statement() -> None:
-    new = flat(after(kernel(), "settle_tables"))
-    assert "if (part == 0) q[(head" in new and "else k[(head" in new and "to[" not in new
-    read = (
-        BODY.replace("T* to[2] = {q, k};", "const T* from[2] = {x, k};")
-        .replace("to[part]", "q")
-        .replace("x[i]", "from[part][i] + from[1][i]")
-    )
-    new = flat(after(kernel(read), "settle_tables"))
-    assert "= (part == 0 ? x[i] : k[i]) + k[i];" in new
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("to[part][", "to[j++][" ),
-        ("to[part][", "to[i % 2]["),
-        ("T* to[2] = {q, k};", "T* to[2] = {q, k}; T* mine = to[1]; mine[0] = 0;"),
-        ("T* to[2] = {q, k};", "T* to[2] = {q, k}; to[0] = k;"),
-        ("T* to[2] = {q, k};", "T* to[2] = {q, k}; k += 1;"),
-        ("T* to[2] = {q, k};", "T* to[2] = {q, k + 1};"),
-        ("T* to[2] = {q, k};", "__half* to[2] = {q, k};"),
-        ("int j = i;", "int j = i; int q = 1;"),
-        ("] = x[i];", "] = to[part][0];"),
-        ("to[part][(head", "if (n > 1) to[part][(head"),
-    ],
-)  # fmt: skip
-def test_other_tables_stay(old: str, new: str) -> None:
-    assert old in BODY
-    assert refused(kernel(BODY.replace(old, new)), "settle_tables")
-
-
-def test_a_split_of_all_elements_moves_packs(tmp_path: Path) -> None:
-    (tmp_path / "spec.py").write_text(SPEC)
-    (tmp_path / "reference.py").write_text(REFERENCE)
-    (tmp_path / "baseline.cu").write_text(kernel())
-    new = after(kernel(), "settle_values", "settle_tables", "pack")
-    assert "if (part == 0) store_lanes(&q[" in new and "if (width % PACK == 0 && (rows" in new
-    (tmp_path / "candidate.cu").write_text(new)
-    ended = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 PLACES = """\
