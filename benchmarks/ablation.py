@@ -11,6 +11,7 @@ it is `planned` where the first plan keeps it; the plan is `different` where it 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,7 +105,10 @@ def main() -> None:
     parser.add_argument("--rewrite", action="append", choices=sorted(catalog()), help="all where left out")
     parser.add_argument("--json", type=Path, help="write the labels as well")
     wanted = parser.parse_args()
-    lines = {name: len(Path(rewrite.__file__).read_text().splitlines()) for name, rewrite in catalog().items()}
+    lines = {
+        name: len(inspect.getsource(inspect.getmodule(rewrite.apply)).splitlines())
+        for name, rewrite in catalog().items()
+    }
     found = {name: Worth(lines[name]) for name in wanted.rewrite or catalog()}
     for one in inputs(wanted.drafts):
         if wanted.only in one.label:

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.rewrite_inputs import Input, inputs
 from harness.store import digest
 from nodes.policies.rules import RulesPolicy, applied_step
-from nodes.rewrites import Facts, catalog
+from nodes.rewrites import Facts, ordered
 from nodes.roles import CoderRequest
 
 
@@ -40,9 +40,8 @@ def read(one: Input, plans: int) -> dict:
     facts = Facts(spec=one.spec, device=one.device)
     single = [
         digest(text)
-        for name, rewrite in catalog().items()
-        if one.device.device in rewrite.LANGUAGES
-        for step in (name, *(f"{name}:{form}" for form in getattr(rewrite, "VARIANTS", ())))
+        for rewrite in ordered(one.device.device)
+        for step in rewrite.forms
         for text in (applied_step(step, start, facts) for start in (one.text, first))
         if text is not None
     ]

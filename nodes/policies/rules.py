@@ -18,19 +18,18 @@ from functools import cached_property, lru_cache
 
 from harness import comparison
 from harness.backends import model_new
-from harness.records import DeviceFacts, Outcome, Timing, light_by_cache
+from harness.records import Bound, DeviceFacts, Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Device, Spec, Workload, expression
 from nodes import drafting
 from nodes.lesson import Lesson
 from nodes.policies import versions
-from nodes.rewrites import Facts, Rewrite, catalog
-from nodes.rewrites.multiversion import multiversion
-from nodes.rewrites.source import Source, Unsupported
+from nodes.rewrites import Facts, Rewrite, catalog, ordered
+from nodes.rewrites.specialize.multiversion import multiversion
+from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import (
     Attempt,
-    Bound,
     CoderAnswer,
     CoderRequest,
     DraftAnswer,
@@ -72,61 +71,6 @@ EDITS: dict[Bound, str] = {
 SAYS_NOTHING = ("REFUSED", "NO_CANDIDATE", Outcome.CHEATED)
 """Of what a step is worth elsewhere: a person's no, a source that it does not apply to, and a busy machine's accusation, for no
 rewrite cheats."""
-RISKS: dict[Outcome, tuple[str, ...]] = {
-    Outcome.INCORRECT: (
-        "fast_math",
-        "packed_half",
-        "in_flight",
-        "cpu_tile",
-        "cpu_fuse",
-        "cpu_scan",
-        "cpu_tables",
-        "ragged_rows",
-        "online_reduce",
-        "online_pack",
-        "one_exchange",
-        "cpu_vector_math",
-        "cluster_rows",
-        "short_rows",
-        "warp_rows",
-        "join_lanes",
-        "keep_value",
-        "keep_row",
-        "warp_reduce",
-        "one_step",
-        "neighbour_rows",
-        "block_rows",
-        "settle_shared",
-        "settle_broadcast",
-        "settle_groups",
-        "settle_reduce",
-        "spread",
-        "pack",
-        "settle_rows",
-        "settle_methods",
-        "settle_items",
-        "settle_values",
-        "settle_calls",
-        "settle_declarations",
-        "fuse_launches",
-    ),
-    Outcome.RUNTIME_ERROR: (
-        "cluster_rows",
-        "warp_rows",
-        "keep_row",
-        "short_rows",
-        "dependent_launch",
-        "neighbour_rows",
-        "block_rows",
-        "settle_broadcast",
-        "settle_reduce",
-        "spread",
-        "pack",
-        "warp_reduce",
-    ),
-    Outcome.OUT_OF_RESOURCES: ("cluster_rows", "in_flight", "keep_value", "warp_rows", "keep_row", "spread"),
-}
-"""Which step to drop first when a candidate fails so; otherwise the last one goes."""
 
 
 class RulesPolicy:
@@ -279,16 +223,16 @@ def _two_forms(request: CoderRequest, version: Version) -> CoderAnswer:
 
 
 def _suspect(steps: list[str], outcome: Outcome | None) -> str:
-    for name in RISKS.get(outcome, ()) if outcome is not None else ():
-        for step in steps:
-            if step.split(":")[0] == name:
-                return step
-    return steps[-1]
+    """What to drop first of a plan that failed so: what rounds otherwise, then the last that takes the risk; forms come last."""
+    known = catalog()
 
+    def doubt(at: int) -> tuple[bool, bool, int]:
+        rewrite = known[steps[at].partition(":")[0]]
+        return not rewrite.normalizes, rewrite.phase == "arithmetic", at
 
-@lru_cache(maxsize=1)
-def _catalog() -> dict[str, Rewrite]:
-    return catalog()
+    named = [at for at, step in enumerate(steps) if step.partition(":")[0] in known]
+    risky = [at for at in named if outcome in known[steps[at].partition(":")[0]].risks]
+    return steps[max(risky, key=doubt)] if risky else steps[-1]
 
 
 @lru_cache(maxsize=16)
@@ -301,9 +245,9 @@ def _parsed(text: str, language: str) -> Source:
 def _rewritten(step: str, text: str, facts_json: str) -> str | None:
     facts = Facts.model_validate_json(facts_json)
     name, _, argument = step.partition(":")
-    if name not in _catalog() or argument not in ("", *getattr(_catalog()[name], "VARIANTS", ())):
+    rewrite = catalog().get(name)
+    if rewrite is None or step not in rewrite.forms:
         return None  # a model's plan, or one of another version
-    rewrite = _catalog()[name].rewrite
     source = _parsed(text, facts.device.device)
     try:
         new = rewrite(source, facts, argument) if argument else rewrite(source, facts)
@@ -359,7 +303,7 @@ class _Search:
     def plan(self, proposal: _Proposal) -> Plan:
         version = proposal.version
         why = (
-            "; ".join(f"{step}: {self.rewrite(step).EXPECTED}" for step in proposal.steps)
+            "; ".join(f"{step}: {self.rewrite(step).expected}" for step in proposal.steps)
             if version is None
             else "each form is kept where it measured faster; the host chooses"
         )
@@ -374,28 +318,22 @@ class _Search:
         )
 
     def rewrite(self, step: str) -> Rewrite:
-        return _catalog()[step.partition(":")[0]]
+        return catalog()[step.partition(":")[0]]
 
     @cached_property
     def names(self) -> list[str]:
         """Rewrites of this device, in the order in which they are applied."""
-        device = self.request.device.device
-        mine = [name for name, rewrite in _catalog().items() if device in rewrite.LANGUAGES]
-        return sorted(mine, key=lambda name: (getattr(_catalog()[name], "ORDER", 50), name))
+        return [rewrite.name for rewrite in ordered(self.request.device.device)]
 
     @cached_property
     def steps(self) -> list[str]:
         """With their variants, each behind the plain form."""
-        return [
-            s
-            for name in self.names
-            for s in (name, *(f"{name}:{v}" for v in getattr(_catalog()[name], "VARIANTS", ())))
-        ]
+        return [form for name in self.names for form in catalog()[name].forms]
 
     @cached_property
     def alone(self) -> frozenset[str]:
         """Steps that only go on, by themselves, from what was measured."""
-        return frozenset(step for step in self.steps if getattr(self.rewrite(step), "ALONE", False))
+        return frozenset(step for step in self.steps if self.rewrite(step).alone)
 
     @cached_property
     def given_up(self) -> frozenset[tuple[str, ...]]:
@@ -406,10 +344,9 @@ class _Search:
     def prior(self, step: str) -> float:
         """Natural logarithm of the speedup to expect before anything was measured."""
         rewrite = self.rewrite(step)
-        of_spec = getattr(rewrite, "speedup", None)
-        gain = math.log(rewrite.SPEEDUP if of_spec is None else of_spec(self.facts))
+        gain = math.log(rewrite.speedup(self.facts))
         bound = self.request.finding.bound
-        fits = bound in rewrite.HELPS or bound in {"unknown", "at the limit"}
+        fits = bound in rewrite.helps or bound in {"unknown", "at the limit"}
         variant = 0.02 if ":" in step else 0.0  # the plain form first, where nothing speaks against it
         return (gain if fits else 0.3 * gain) - variant
 

@@ -42,7 +42,7 @@ extern "C" void run(const float* x, const float* w, float* y, float* z, int* q, 
 
 
 def applied(text: str) -> str | None:
-    return applied_step("block_rows", text, FACTS)
+    return applied_step("block_per_row", text, FACTS)
 
 
 def made_of(text: str) -> str:
@@ -76,10 +76,18 @@ def test_a_thread_a_row_becomes_a_block_a_row() -> None:
 
 
 def test_the_catalogue_goes_on_from_there() -> None:
-    new = after(kernel(SOFTMAX), "block_rows", "fast_math", "pack", "keep_row", "dependent_launch", "cluster_rows")
+    new = after(
+        kernel(SOFTMAX),
+        "block_per_row",
+        "fast_math",
+        "vectorize",
+        "cache_row_in_registers",
+        "programmatic_dependent_launch",
+        "cluster_split",
+    )
     assert "row_items(rows, steps," in new
-    plain = after(kernel("  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i] * w[row];\n"), "block_rows")
-    assert "block_sum" not in plain and "row_shape(rows" in after(plain, "pack", "spread")
+    plain = after(kernel("  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i] * w[row];\n"), "block_per_row")
+    assert "block_sum" not in plain and "row_shape(rows" in after(plain, "vectorize", "grid_stride")
 
 
 @pytest.mark.parametrize(
@@ -404,7 +412,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 @pytest.mark.parametrize("environment", [{}, {"EMULATE_BACKWARDS": "1"}], ids=["forwards", "backwards"])
 def test_they_compute_what_they_did(environment: dict[str, str], tmp_path: Path) -> None:
-    text = after(MANY, "block_rows")
+    text = after(MANY, "block_per_row")
     assert text.count(" = blockIdx.x;") == 4 and "blockIdx.x * blockDim.x" not in text
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(text)
@@ -419,16 +427,16 @@ def test_they_compute_what_they_did(environment: dict[str, str], tmp_path: Path)
     [
         ("thread_softmax", (), "float16:rows=5,n=515"),
         ("thread_layer_norm", (), "float32:rows=3,columns=300"),
-        pytest.param("thread_softmax", ("restrict", "fast_math", "pack", "keep_row", "dependent_launch"),
+        pytest.param("thread_softmax", ("restrict_pointers", "fast_math", "vectorize", "cache_row_in_registers", "programmatic_dependent_launch"),
                      "float16:rows=3,n=1032", marks=pytest.mark.slow),
-        pytest.param("thread_layer_norm", ("fast_math", "pack", "keep_row", "cluster_rows"),
+        pytest.param("thread_layer_norm", ("fast_math", "vectorize", "cache_row_in_registers", "cluster_split"),
                      "float32:rows=3,columns=1028", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_inputs_compute_what_the_reference_says(
     folder: str, steps: tuple[str, ...], workload: str, tmp_path: Path
 ) -> None:
-    text = after((ROOT / f"tests/inputs/{folder}/baseline.plain.cu").read_text(), "block_rows", *steps)
+    text = after((ROOT / f"tests/inputs/{folder}/baseline.plain.cu").read_text(), "block_per_row", *steps)
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(text.replace("#define CLUSTER_STEPS 4096", "#define CLUSTER_STEPS 128"))
     ended = emulated(ROOT / "tests/inputs" / folder, candidate, "0", "1", workload, EMULATE_BACKWARDS="1")
@@ -437,8 +445,12 @@ def test_inputs_compute_what_the_reference_says(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("steps", [(), ("fast_math", "pack", "keep_row", "dependent_launch")], ids=["alone", "bundle"])
+@pytest.mark.parametrize(
+    "steps",
+    [(), ("fast_math", "vectorize", "cache_row_in_registers", "programmatic_dependent_launch")],
+    ids=["alone", "bundle"],
+)
 def test_nvcc_takes_them(steps: tuple[str, ...], tmp_path: Path) -> None:
     candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(MANY, "block_rows", *steps))
+    candidate.write_text(after(MANY, "block_per_row", *steps))
     compile_strictly(candidate)

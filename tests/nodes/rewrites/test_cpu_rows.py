@@ -8,15 +8,15 @@ from textwrap import dedent
 import pytest
 
 from nodes.rewrites import catalog
-from nodes.rewrites._loops import loops, unordered
-from nodes.rewrites.source import Source, Unsupported
+from nodes.rewrites.analysis.host_loops import loops, unordered
+from nodes.rewrites.syntax.source import Source, Unsupported
 
 
 def apply(name: str, text: str) -> str | None:
-    new = catalog()[name].rewrite(Source(dedent(text), "cpu"), None)
+    new = catalog()[name](Source(dedent(text), "cpu"), None)
     if new is not None:
         assert not Source(new, "cpu").root.has_error
-        assert catalog()[name].rewrite(Source(new, "cpu"), None) in {None, new}, "applies twice"
+        assert catalog()[name](Source(new, "cpu"), None) in {None, new}, "applies twice"
     return new
 
 
@@ -55,7 +55,7 @@ ANGLES = """\
 
 
 def test_tables_stand_in_front_of_the_loops_that_do_not_change_them():
-    after = apply("cpu_tables", ANGLES)
+    after = apply("lookup_tables", ANGLES)
     lines = [line.strip() for line in after.split("\n")]
     order = [
         "powf_table[i] = powf(10000.0f, -(float)i / n);",
@@ -77,8 +77,8 @@ def test_tables_stand_in_front_of_the_loops_that_do_not_change_them():
 )
 def test_tables_need_something_that_stays_the_same(before, after):
     text = dedent(ANGLES).replace(before, after).replace("cosf(angle)", "cosf(angle + h * r)")
-    assert apply("cpu_tables", text) is None
+    assert apply("lookup_tables", text) is None
 
 
 def test_no_table_of_what_the_loop_writes():
-    assert apply("cpu_tables", dedent(ANGLES).replace("at[r] * powf(10000.0f, -(float)i / n)", "expf(y[i])")) is None
+    assert apply("lookup_tables", dedent(ANGLES).replace("at[r] * powf(10000.0f, -(float)i / n)", "expf(y[i])")) is None

@@ -8,15 +8,15 @@ from textwrap import dedent
 import pytest
 
 from nodes.rewrites import catalog
-from nodes.rewrites._loops import loops, unordered
-from nodes.rewrites.source import Source, Unsupported
+from nodes.rewrites.analysis.host_loops import loops, unordered
+from nodes.rewrites.syntax.source import Source, Unsupported
 
 
 def apply(name: str, text: str) -> str | None:
-    new = catalog()[name].rewrite(Source(dedent(text), "cpu"), None)
+    new = catalog()[name](Source(dedent(text), "cpu"), None)
     if new is not None:
         assert not Source(new, "cpu").root.has_error
-        assert catalog()[name].rewrite(Source(new, "cpu"), None) in {None, new}, "applies twice"
+        assert catalog()[name](Source(new, "cpu"), None) in {None, new}, "applies twice"
     return new
 
 
@@ -26,22 +26,22 @@ def body(text: str) -> str:
 
 def test_counters_move_into_their_loops():
     after = apply(
-        "cpu_scope", body("    int i, j;\n    for (i = 0; i < n; ++i) { y[i] = x[i]; }\n    j = n;\n    y[0] = j;")
+        "narrow_scopes", body("    int i, j;\n    for (i = 0; i < n; ++i) { y[i] = x[i]; }\n    j = n;\n    y[0] = j;")
     )
     assert "    int j;\n    for (int i = 0; i < n; ++i)" in after
 
 
 def test_a_loop_without_a_start_takes_its_counter():
-    after = apply("cpu_scope", body("    int i = 0;\n    for (; i < n; ++i) { y[i] = x[i]; }"))
+    after = apply("narrow_scopes", body("    int i = 0;\n    for (; i < n; ++i) { y[i] = x[i]; }"))
     assert after == body("    for (int i = 0; i < n; ++i) { y[i] = x[i]; }")
 
 
 def test_a_private_clause_goes_with_the_counter():
     text = "    int i, j;\n    #pragma omp parallel for private(i, j)\n    for (i = 0; i < n; ++i) { y[i] = x[i]; }\n    j = 1;"
-    after = apply("cpu_scope", body(text + "\n    y[0] = j;"))
+    after = apply("narrow_scopes", body(text + "\n    y[0] = j;"))
     assert "#pragma omp parallel for private(j)\n    for (int i = 0;" in after
     shared = text.replace("private(i, j)", "lastprivate(i)")
-    assert apply("cpu_scope", body(shared)) is None
+    assert apply("narrow_scopes", body(shared)) is None
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_private_clause_goes_with_the_counter():
     ],
 )
 def test_scope_refuses(text):
-    assert apply("cpu_scope", body(text)) is None
+    assert apply("narrow_scopes", body(text)) is None
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,13 @@ def test_scope_refuses(text):
     ],
 )  # fmt: skip
 def test_walks(before, after):
-    assert apply("cpu_walks", body(before)) == (after if after is None else body(after))
+    assert apply("canonicalize_host_loops", body(before)) == (after if after is None else body(after))
 
 
 def test_what_a_walk_leaves_behind_is_kept():
-    after = apply("cpu_walks", body("    for (int i = 0; i < n; ++i) {\n        *y++ = x[i];\n    }\n    *y = 1;"))
+    after = apply(
+        "canonicalize_host_loops", body("    for (int i = 0; i < n; ++i) {\n        *y++ = x[i];\n    }\n    *y = 1;")
+    )
     assert after == body("    for (int i = 0; i < n; ++i) {\n        y[i] = x[i];\n    }\n    y += n;\n    *y = 1;")
 
 
@@ -100,35 +102,40 @@ def test_macros():
     text = "#define MAX(a, b) ((a) > (b) ? (a) : (b))\n" + body(
         "    float m = 0;\n    m = MAX(m, fabsf(x[n]));\n    y[0] = m;"
     )
-    assert "    m = m > fabsf(x[n]) ? m : fabsf(x[n]);" in apply("cpu_macros", text)
-    assert apply("cpu_macros", "#undef MAX\n" + text) is None
-    assert apply("cpu_macros", "#if 1\n" + text.replace("\nvoid", "\n#endif\nvoid")) is None
+    assert "    m = m > fabsf(x[n]) ? m : fabsf(x[n]);" in apply("expand_expression_macros", text)
+    assert apply("expand_expression_macros", "#undef MAX\n" + text) is None
+    assert apply("expand_expression_macros", "#if 1\n" + text.replace("\nvoid", "\n#endif\nvoid")) is None
     assert "y[0] = 1 + ((float)(n));" in apply(
-        "cpu_macros", "#define AS_FLOAT(v) ((float)(v))\n" + body("    y[0] = 1 + AS_FLOAT(n);")
+        "expand_expression_macros", "#define AS_FLOAT(v) ((float)(v))\n" + body("    y[0] = 1 + AS_FLOAT(n);")
     )
 
 
 def test_early_returns():
     text = "static float f(float v) {\n    if (v <= -3) return 0;\n    if (v >= 3) { return v; }\n    return v * (v + 3) / 6;\n}\n"
-    assert "    return v <= -3 ? 0 : v >= 3 ? v : v * (v + 3) / 6;\n" in apply("cpu_returns", text)
-    assert apply("cpu_returns", text.replace("static float", "static int")) is None
+    assert "    return v <= -3 ? 0 : v >= 3 ? v : v * (v + 3) / 6;\n" in apply("if_conversion", text)
+    assert apply("if_conversion", text.replace("static float", "static int")) is None
 
 
 def test_algorithms_and_lambdas():
     text = body("    std::transform(x, x + n, y, [](float v) {\n        return v * v;\n    });")
-    assert apply("cpu_calls", text) == body(
+    assert apply("inline_algorithms", text) == body(
         "    for (int64_t i = 0; i < n; ++i) {\n        const float v = x[i];\n        y[i] = v * v;\n    }"
     )
     assert (
-        apply("cpu_calls", body("    std::transform(x, x + n, y, [](float v) { if (v > 0) return v; return 0.0f; });"))
+        apply(
+            "inline_algorithms",
+            body("    std::transform(x, x + n, y, [](float v) { if (v > 0) return v; return 0.0f; });"),
+        )
         is None
     )
-    assert apply("cpu_calls", body("    std::copy(y + 1, y + n, y);")) is None
-    assert apply("cpu_calls", body("    const int s = std::accumulate(x, x + n, 0);\n    y[0] = s;")) is None
+    assert apply("inline_algorithms", body("    std::copy(y + 1, y + n, y);")) is None
+    assert apply("inline_algorithms", body("    const int s = std::accumulate(x, x + n, 0);\n    y[0] = s;")) is None
 
 
 def test_a_lambda_of_its_own_becomes_a_function():
-    after = apply("cpu_calls", body("    auto twice = [](float v) { return 2.0f * v; };\n    y[0] = twice(x[0]);"))
+    after = apply(
+        "inline_algorithms", body("    auto twice = [](float v) { return 2.0f * v; };\n    y[0] = twice(x[0]);")
+    )
     assert after == "static inline float twice(float v) { return 2.0f * v; }\n\n" + body("    y[0] = twice(x[0]);")
 
 
@@ -170,7 +177,7 @@ def test_a_loop_around_threads_is_not_shared_out_again():
             for (int64_t r = 0; r < rows; ++r) { row(x + r * n, y + r * n, n); }
         }
     """
-    assert apply("cpu_parallel", text) is None
+    assert apply("omp_parallel", text) is None
 
 
 def test_a_scratch_buffer_is_each_threads_own():
@@ -178,33 +185,33 @@ def test_a_scratch_buffer_is_each_threads_own():
         "    std::vector<float> line(n);\n    for (int64_t r = 0; r < rows; ++r) {\n"
         "        for (int i = 0; i < n; ++i) { line[i] = x[r * n + i]; }\n        y[r] = line[n - 1];\n    }"
     )
-    assert " firstprivate(line)\n" in apply("cpu_parallel", text)
-    assert apply("cpu_parallel", text.replace("i < n; ++i)", "i < n - 1; ++i)")) is None
-    assert apply("cpu_parallel", text.replace("line[i] = x", "if (i > 0) line[i] = x")) is None
+    assert " firstprivate(line)\n" in apply("omp_parallel", text)
+    assert apply("omp_parallel", text.replace("i < n; ++i)", "i < n - 1; ++i)")) is None
+    assert apply("omp_parallel", text.replace("line[i] = x", "if (i > 0) line[i] = x")) is None
 
 
 def test_short_loops_are_left_to_be_unrolled():
     text = body(
         "    for (int i = 0; i < n; ++i) {\n        float s = 0;\n        for (int k = 0; k < 4; ++k) { s += x[i + k]; }\n        y[i] = s;\n    }"
     )
-    assert apply("cpu_simd", text) is None
-    assert "reduction(+:s)" in apply("cpu_simd", text.replace("k < 4", "k < 40"))
+    assert apply("omp_simd", text) is None
+    assert "reduction(+:s)" in apply("omp_simd", text.replace("k < 4", "k < 40"))
 
 
 def test_columns():
     text = body(
         "    for (int c = 0; c < n; ++c) {\n        float s = 0;\n        for (int r = 0; r < rows; ++r) { s += x[r * n + c]; }\n        y[c] = s;\n    }"
     )
-    after = apply("cpu_columns", text)
+    after = apply("loop_interchange", text)
     assert "float s[COLUMNS];" in after
     assert "s[c - c_block] += x[r * n + c];" in after
-    assert apply("cpu_columns", text.replace("x[r * n + c]", "x[c * rows + r]")) is None, "it goes along rows"
+    assert apply("loop_interchange", text.replace("x[r * n + c]", "x[c * rows + r]")) is None, "it goes along rows"
     rows = body(
         "    for (int r = 0; r < rows; ++r) {\n        for (int c = 0; c < n; ++c) { y[c] += x[r * n + c]; }\n    }"
     )
-    assert "#pragma omp parallel for" in apply("cpu_columns", rows)
-    assert apply("cpu_columns", rows.replace("y[c] +=", "y[c] += y[c + 1] *")) is None
-    assert apply("cpu_columns", rows.replace("y[c] +=", "y[r * n + c] =")) is None, (
+    assert "#pragma omp parallel for" in apply("loop_interchange", rows)
+    assert apply("loop_interchange", rows.replace("y[c] +=", "y[c] += y[c + 1] *")) is None
+    assert apply("loop_interchange", rows.replace("y[c] +=", "y[r * n + c] =")) is None, (
         "its rows can be shared out as they are"
     )
 

@@ -16,17 +16,17 @@ from benchmarks.cpu_rewrites import FACTS, order
 from harness.backends import cpu
 from kernels.spec import Spec, Tensor, Workload
 from nodes.rewrites import Facts, catalog
-from nodes.rewrites.source import Source
+from nodes.rewrites.syntax.source import Source
 
 SETTLING = [
-    "cpu_calls",
-    "cpu_functors",
-    "cpu_macros",
-    "cpu_nest",
-    "cpu_returns",
-    "cpu_scope",
-    "cpu_tables",
-    "cpu_walks",
+    "inline_algorithms",
+    "specialize_functors",
+    "expand_expression_macros",
+    "unflatten_loop",
+    "if_conversion",
+    "narrow_scopes",
+    "lookup_tables",
+    "canonicalize_host_loops",
 ]
 """Of these, every trap's outcome is the same to the bit."""
 HEADERS = """\
@@ -894,7 +894,7 @@ def outcomes(text: str, folder) -> dict[str, list[np.ndarray]]:
 
 def rewritten(text: str, steps: list[str]) -> str:
     for step in steps:
-        new = catalog()[step].rewrite(Source(text, "cpu"), Facts(spec=SPEC, device=DEVICE))
+        new = catalog()[step](Source(text, "cpu"), Facts(spec=SPEC, device=DEVICE))
         text = new or text
     text = text.replace("COLUMNS 1024 ", "COLUMNS 16 ")  # more than one block of them
     return text.replace("PARALLEL_FROM 16384", "PARALLEL_FROM 0")  # threads at any size

@@ -10,7 +10,8 @@ import pytest
 
 from harness.backends import cpu
 from harness.device import facts as device_facts
-from nodes.rewrites import _lanes_text, cpu_vector_math
+from nodes.rewrites.cpu import lanes_text as _lanes_text
+from nodes.rewrites.cpu import vector_math as cpu_vector_math
 
 ULPS = {"exp": 2.2, "log": 1.5, "log1p": 2.0, "tanh": 2.5, "erf": 2.5}
 """Largest error allowed, in units in the last place. Measured over a tenth of all floats: 2.17, 0.81, 1.44, 1.88, 2.33."""

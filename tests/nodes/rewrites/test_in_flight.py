@@ -34,7 +34,7 @@ extern "C" void run(const float* x, const int* from, float* y, long n, cudaStrea
 
 
 def test_loads_come_first_and_steps_keep_their_order() -> None:
-    new = after(STEPS, "in_flight")
+    new = after(STEPS, "load_pipelining")
     assert [(t.name, t.value) for t in tunables(new)] == [("IN_FLIGHT", 2)]
     assert (
         """\
@@ -80,13 +80,13 @@ def test_loads_come_first_and_steps_keep_their_order() -> None:
 )
 def test_what_cannot_be_loaded_early_stays(old: str, new: str) -> None:
     assert old in STEPS
-    assert refused(STEPS.replace(old, new), "in_flight")
+    assert refused(STEPS.replace(old, new), "load_pipelining")
 
 
 def test_in_place_elements_are_each_steps_own() -> None:
     own = STEPS.replace("x[at];", "y[i];")
-    assert "value_ahead[step] = y[i];" in after(own, "in_flight")
-    assert refused(own.replace("= y[i];", "= y[i + 1];"), "in_flight")
+    assert "value_ahead[step] = y[i];" in after(own, "load_pipelining")
+    assert refused(own.replace("= y[i];", "= y[i + 1];"), "load_pipelining")
 
 
 ONE_LINE = STEPS.replace(
@@ -97,13 +97,13 @@ ONE_LINE = STEPS.replace(
 def test_what_a_step_makes_of_its_own_load_is_its_own() -> None:
     """`float4 v = x[i]; v.x *= s;` is how vectors are worked on; the vector was once taken for what the step before left."""
     changed = STEPS.replace("const float value", "float value").replace("sum += value;", "value *= 2; sum += value;")
-    assert "float& value = value_ahead[step];" in after(changed, "in_flight")
+    assert "float& value = value_ahead[step];" in after(changed, "load_pipelining")
     moved = STEPS.replace("const int at", "int at").replace("sum += value;", "at += 1; sum += value;")
-    assert refused(moved, "in_flight")  # where another load is depends on it
+    assert refused(moved, "load_pipelining")  # where another load is depends on it
 
 
 def test_loads_of_a_single_assignment_get_names() -> None:
-    new = " ".join(after(ONE_LINE, "in_flight").split())
+    new = " ".join(after(ONE_LINE, "load_pipelining").split())
     assert "loaded_ahead[step] = x[from[i]]; loaded_2_ahead[step] = y[i];" in new
     assert "const float& loaded = loaded_ahead[step]; const float& loaded_2 = loaded_2_ahead[step];" in new
     assert "y[i] = 2.0f * loaded + loaded_2;" in new
@@ -111,11 +111,11 @@ def test_loads_of_a_single_assignment_get_names() -> None:
 
 @pytest.mark.parametrize("value", ["i > 9 ? x[i] : 0.0f", "from[i] && x[from[i]]", "(sum += x[i])", "2.0f"])
 def test_a_load_that_may_not_be_made_gets_none(value: str) -> None:
-    assert refused(ONE_LINE.replace("2.0f * x[from[i]] + y[i]", value), "in_flight")
+    assert refused(ONE_LINE.replace("2.0f * x[from[i]] + y[i]", value), "load_pipelining")
 
 
 def test_only_large_grids_are_cut_down() -> None:
-    text = after(kernel_text("extracted"), "restrict", "pack", "spread", "in_flight")
+    text = after(kernel_text("extracted"), "restrict_pointers", "vectorize", "grid_stride", "load_pipelining")
     assert "ceil_div(steps, along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT))" in text
     assert {t.name: t.value for t in tunables(text)}["DEEP_BLOCKS"] == 32 * H200.units
 
@@ -124,7 +124,7 @@ def test_spread_finds_the_division_that_another_step_brought() -> None:
     """A kernel whose row was kept and one whose rows are spread: what is used stands below what it uses."""
     path = ROOT / "tests/inputs/residual_then_norm/baseline.plain.cu"
     text = path.read_text()
-    for step in ("restrict", "warp_reduce", "pack", "keep_row", "spread"):
+    for step in ("restrict_pointers", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers", "grid_stride"):
         text = applied_step(step, text, FACTS) or text
     assert "row_items(" in text and "row_shape(" in text
     assert text.count("inline int64_t ceil_div(") == 1
@@ -132,7 +132,14 @@ def test_spread_finds_the_division_that_another_step_brought() -> None:
 
 
 def test_a_thread_with_one_step_alone_keeps_to_it() -> None:
-    text = after(kernel_text("extracted"), "restrict", "pack", "spread", "one_step", "in_flight")
+    text = after(
+        kernel_text("extracted"),
+        "restrict_pointers",
+        "vectorize",
+        "grid_stride",
+        "drop_grid_stride_loop",
+        "load_pipelining",
+    )
     kernel = " ".join(text[text.index("__global__") :].split())
     assert "constexpr int kInFlight = kOneStep ? 1 : IN_FLIGHT;" in kernel
     assert "[kInFlight];" in kernel and "< kInFlight; ++step" in kernel
@@ -140,7 +147,9 @@ def test_a_thread_with_one_step_alone_keeps_to_it() -> None:
     assert "along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT)" in text and "cuts * along >= steps" in text
 
 
-@pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.slow), ("one_step",)], ids=["", "one_step"])
+@pytest.mark.parametrize(
+    "more", [pytest.param((), marks=pytest.mark.slow), ("drop_grid_stride_loop",)], ids=["", "drop_grid_stride_loop"]
+)
 @pytest.mark.parametrize(
     ("name", "baseline"),
     [
@@ -152,7 +161,7 @@ def test_a_thread_with_one_step_alone_keeps_to_it() -> None:
 def test_deep_grids_compute_the_same(name: str, baseline: str, more: tuple[str, ...], tmp_path: Path) -> None:
     kernel = kernels.load(name)
     text, facts = kernel.baseline("cuda", baseline)[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("trim_tail", "restrict", "pack", "spread", *more, "in_flight"):
+    for step in ("trim_vector_tail", "restrict_pointers", "vectorize", "grid_stride", *more, "load_pipelining"):
         text = applied_step(step, text, facts) or text
     assert ("kInFlight" in text) == bool(more)
     assert f"DEEP_BLOCKS {32 * H200.units}" in text

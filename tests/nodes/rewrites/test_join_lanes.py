@@ -32,7 +32,7 @@ extern "C" void run(const short* x, const short* bias, signed char* y, int64_t n
 
 
 def test_loads_stand_in_front_and_stores_behind() -> None:
-    new = after(FOURS, "join_lanes")
+    new = after(FOURS, "vectorize_short_loops")
     assert "  const Lanes<short, kEach> x_joined = load_joined<kEach>(&x[first]);\n#pragma unroll\n" in new
     assert "for (int j = 0; j < kEach; ++j) kept[j] = x_joined.at[j] / 2;" in new
     assert (
@@ -47,7 +47,7 @@ def test_loads_stand_in_front_and_stores_behind() -> None:
 
 def test_what_is_changed_in_place_is_loaded_and_stored() -> None:
     text = FOURS.replace("y[first + j] = v;", "y[j + first] += v;")
-    new = after(text, "join_lanes")
+    new = after(text, "vectorize_short_loops")
     assert "  Lanes<signed char, 4> y_joined = load_joined<4>(&y[first]);" in new and "y_joined.at[j] += v;" in new
 
 
@@ -76,8 +76,8 @@ ONE = FOURS.replace(
 )
 def test_elements_that_stay_apart(old: str, new: str) -> None:
     text = ONE.replace("__ldg(bias + j)", "1")
-    assert not refused(text, "join_lanes") and text.replace(old, new) != text
-    assert refused(text.replace(old, new), "join_lanes")
+    assert not refused(text, "vectorize_short_loops") and text.replace(old, new) != text
+    assert refused(text.replace(old, new), "vectorize_short_loops")
 
 
 def test_elements_anywhere_come_out_right(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_elements_anywhere_come_out_right(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(REFERENCE)
     (tmp_path / "baseline.cu").write_text(FOURS)
     candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(FOURS, "join_lanes"))
+    candidate.write_text(after(FOURS, "vectorize_short_loops"))
     ended = emulated(tmp_path, candidate, "0", "1", "int16:n=4", "int16:n=64", "int16:n=1028")
     assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
 

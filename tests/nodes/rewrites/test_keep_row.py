@@ -12,8 +12,8 @@ from harness.tunables import tunables
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
-from nodes.rewrites.keep_row import ITEMS
-from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.prelude.lanes import CEIL_DIV
+from nodes.rewrites.rows.cache_row_in_registers import ITEMS
 from tests.nodes.rewrites.emulate.emulation import emulated
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,7 +87,11 @@ def test_the_host_picks_what_was_measured_fastest_and_asks_the_driver_once(tmp_p
     assert second == first, "the numbers of questions and all answers stay"
 
 
-@pytest.mark.parametrize("steps", [("keep_row",), ("keep_row", "dependent_launch", "cluster_rows")], ids="+".join)
+@pytest.mark.parametrize(
+    "steps",
+    [("cache_row_in_registers",), ("cache_row_in_registers", "programmatic_dependent_launch", "cluster_split")],
+    ids="+".join,
+)
 def test_every_instance_is_asked_for_its_own_registers(steps: tuple[str, ...]) -> None:
     text = prepared("extracted", *steps)
     host = " ".join(text.split())
@@ -95,13 +99,13 @@ def test_every_instance_is_asked_for_its_own_registers(steps: tuple[str, ...]) -
     asks = "{} = [](auto items, cudaFuncAttributes* of) {{ cudaFuncGetAttributes(of, {}<T, WIDTH, decltype(items)::value>); }};"
     assert asks.format("ask", name) in host and "sizeof(Lanes<T, WIDTH>), ask)" in host
     assert not any("ROW" in tunable.name for tunable in tunables(text))
-    if "cluster_rows" in steps:
+    if "cluster_split" in steps:
         assert "? cluster_items(ceil_div(steps, row_cluster), 3 * sizeof(Lanes<T, WIDTH>)) : 0)" in host
 
 
 def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:
     """On a device of one multiprocessor a few rows are many waves."""
-    text = prepared("extracted", "keep_row", "dependent_launch")
+    text = prepared("extracted", "cache_row_in_registers", "programmatic_dependent_launch")
     assert text.count("  return best;") == 1
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(text.replace("  return best;", '  std::fprintf(stderr, "%d ", best);\n  return best;'))
@@ -116,7 +120,7 @@ def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:
 def prepared(baseline: str, *steps: str) -> str:
     kernel = catalog.load("fused_add_rmsnorm")
     text, facts = kernel.baseline("cuda", baseline)[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("restrict", "warp_reduce", "pack"):
+    for step in ("restrict_pointers", "warp_shuffle_reduction", "vectorize"):
         text = applied_step(step, text, facts) or text
     for step in steps:
         changed = applied_step(step, text, facts)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from nodes.policies.rules import applied_step
-from nodes.rewrites.keep_row import ITEMS
-from nodes.rewrites.keep_value import ROOM
-from nodes.rewrites.pack import CEIL_DIV
+from nodes.rewrites.prelude.lanes import CEIL_DIV
+from nodes.rewrites.rows.cache_row_in_registers import ITEMS
+from nodes.rewrites.rows.cache_values_in_registers import ROOM
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_keep_row import ASKED
 from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, compile_strictly, refused
 
-ROWS = after(SOFTMAX, "warp_reduce", "pack", "keep_row")
+ROWS = after(SOFTMAX, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
 HELPER = "__device__ float {}\n\n__global__ void soft_rows"
 EXPONENTIAL = "expf(x_pack.at[k] - top)"
 SUM = f"sum += {EXPONENTIAL};"
@@ -25,7 +25,7 @@ QUOTIENT = f"y_pack.at[k] = {EXPONENTIAL} / total;"
 
 
 def changed(old: str, new: str, text: str = ROWS) -> str:
-    """With the last kernel's words replaced, which is the one that keep_row made; helpers stand before both."""
+    """With the last kernel's words replaced, which is the one that cache_row_in_registers made; helpers stand before both."""
     assert old in text, old
     if old.startswith("__global__"):
         return text.replace(old, new, 1)
@@ -36,7 +36,7 @@ def changed(old: str, new: str, text: str = ROWS) -> str:
 
 def kept(text: str) -> str:
     """The passes behind the maximum, in one line."""
-    new = body(after(text, "keep_value"), "_in_registers")
+    new = body(after(text, "cache_values_in_registers"), "_in_registers")
     return new[new.index("float sum = 0") :]
 
 
@@ -44,7 +44,7 @@ def kept(text: str) -> str:
 
 
 def test_the_first_pass_keeps_what_the_second_takes() -> None:
-    new = after(ROWS, "keep_value")
+    new = after(ROWS, "cache_values_in_registers")
     assert (
         """\
   float sum = 0.0f;
@@ -86,9 +86,11 @@ def test_the_first_pass_keeps_what_the_second_takes() -> None:
 
 
 def test_it_applies_once_and_only_to_rows_in_registers() -> None:
-    assert refused(after(ROWS, "keep_value"), "keep_value")
-    assert refused(after(SOFTMAX, "warp_reduce", "pack"), "keep_value")
-    assert refused(ROWS.replace("// What blocks share", "// Whatever blocks share"), "keep_value"), "somebody else's"
+    assert refused(after(ROWS, "cache_values_in_registers"), "cache_values_in_registers")
+    assert refused(after(SOFTMAX, "warp_shuffle_reduction", "vectorize"), "cache_values_in_registers")
+    assert refused(ROWS.replace("// What blocks share", "// Whatever blocks share"), "cache_values_in_registers"), (
+        "somebody else's"
+    )
 
 
 def test_a_value_with_a_name_keeps_it() -> None:
@@ -135,7 +137,7 @@ VECTORS = VECTORS.replace(
 
 
 def test_fields_of_a_vector_are_values_of_their_own() -> None:
-    text = after(VECTORS, "warp_reduce", "keep_row")
+    text = after(VECTORS, "warp_shuffle_reduction", "cache_row_in_registers")
     new = kept(text)
     assert "float expf_row[ITEMS]; float expf_row_2[ITEMS];" in new
     assert "sizeof(float4), 0, sizeof(expf_row[0]) + sizeof(expf_row_2[0])>" in new
@@ -149,7 +151,7 @@ def test_fields_of_a_vector_are_values_of_their_own() -> None:
 def test_a_row_may_be_overwritten_by_what_it_is_kept_for() -> None:
     own = SOFTMAX.replace("const float* x, float* y, int n", "float* x, int n").replace("y[", "x[")
     own = own.replace("const float* x, float* y, long", "float* x, long").replace("(x, y, n)", "(x, n)")
-    new = kept(after(own, "warp_reduce", "pack", "keep_row"))
+    new = kept(after(own, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"))
     assert "x_pack.at[k] = (kKept ? expf_row[item][k] : expf(x_pack.at[k] - top)) / total;" in new
 
 
@@ -250,7 +252,7 @@ def test_values_that_may_differ_are_computed_again(changes: list[tuple[str, str]
     text = ROWS
     for old, new in changes:
         text = changed(old, new, text)
-    assert refused(text, "keep_value")
+    assert refused(text, "cache_values_in_registers")
 
 
 def test_a_pass_over_fewer_elements_is_another_one() -> None:
@@ -258,7 +260,9 @@ def test_a_pass_over_fewer_elements_is_another_one() -> None:
         ROWS[: ROWS.rindex("#pragma unroll\n  for (int item")],
         ROWS[ROWS.rindex("#pragma unroll\n  for (int item") :],
     )
-    assert refused(head + tail.replace("if (pack < n / VEC)", "if (pack < n / VEC - 1)", 1), "keep_value")
+    assert refused(
+        head + tail.replace("if (pack < n / VEC)", "if (pack < n / VEC - 1)", 1), "cache_values_in_registers"
+    )
 
 
 # What fits, and what comes out.
@@ -300,10 +304,25 @@ WORKLOADS = (
 @pytest.mark.parametrize(
     ("steps", "environment"),
     [
-        (("fast_math", "keep_row", "keep_value", "dependent_launch"), {"EMULATE_BACKWARDS": "1"}),
-        pytest.param(("keep_row", "keep_value"), {"EMULATE_MULTIPROCESSORS": "1"}, marks=pytest.mark.slow),
-        pytest.param(("keep_row", "keep_value", "short_rows"), {}, marks=pytest.mark.slow),
-        pytest.param(("keep_row", "keep_value", "dependent_launch", "cluster_rows"), {}, marks=pytest.mark.slow),
+        (
+            ("fast_math", "cache_row_in_registers", "cache_values_in_registers", "programmatic_dependent_launch"),
+            {"EMULATE_BACKWARDS": "1"},
+        ),
+        pytest.param(
+            ("cache_row_in_registers", "cache_values_in_registers"),
+            {"EMULATE_MULTIPROCESSORS": "1"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("cache_row_in_registers", "cache_values_in_registers", "several_rows_per_block"),
+            {},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("cache_row_in_registers", "cache_values_in_registers", "programmatic_dependent_launch", "cluster_split"),
+            {},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_it_computes_what_the_reference_says(
@@ -323,8 +342,11 @@ def test_it_computes_what_the_reference_says(
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_nvcc_computes_half_as_many_exponentials(tmp_path: Path) -> None:
-    steps = ("fast_math", "keep_row", "keep_value", "dependent_launch")
-    before, now = (_exponentials(tmp_path, prepared(*(s for s in steps if s != left))) for left in ("keep_value", ""))
+    steps = ("fast_math", "cache_row_in_registers", "cache_values_in_registers", "programmatic_dependent_launch")
+    before, now = (
+        _exponentials(tmp_path, prepared(*(s for s in steps if s != left)))
+        for left in ("cache_values_in_registers", "")
+    )
     assert before == {(lanes, items): 2 * lanes * items for lanes in (4, 8) for items in (1, 2, 4, 8)}
     assert now == before | {at: count // 2 for at, count in before.items() if at != (8, 8)}
 

@@ -9,7 +9,7 @@ import pytest
 from harness.tunables import bake, tunables
 from kernels import catalog as kernels
 from nodes.policies.rules import RulesPolicy, applied_step
-from nodes.rewrites import catalog
+from nodes.rewrites import ordered
 from nodes.roles import Finding, PlannerRequest
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, refused
@@ -80,7 +80,7 @@ FORMS = {
         LAUNCH.replace("(n + 255) / 256", "40"),
     ),
 }
-PREPARE = {"packs": ("pack",), "a block a row": ("spread",), "blocks over rows": ("pack", "spread")}
+PREPARE = {"packs": ("vectorize",), "a block a row": ("grid_stride",), "blocks over rows": ("vectorize", "grid_stride")}
 SHAPES = ("float16:tokens=21,groups=3,size=64", "float16:tokens=33,groups=2,size=60", "bfloat16:tokens=17,groups=1,size=33",
           "float16:tokens=1,groups=4,size=64", "float16:tokens=19,groups=2,size=1030", "float16:tokens=4,groups=3,size=4")  # fmt: skip
 MERGED = ("float16:tokens=21,heads=3,head_dim=64", "bfloat16:tokens=37,heads=1,head_dim=60", "float32:tokens=1,heads=4,head_dim=64",
@@ -101,7 +101,7 @@ def emulated(folder: Path, text: str, scratch: Path, *workloads: str) -> None:
 
 
 def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
-    new = after(FLAT, "neighbour_rows")
+    new = after(FLAT, "neighbouring_rows_per_block")
     assert [(t.name, t.value, t.choices) for t in tunables(new)] == [("NEIGHBOUR_ROWS", 16, (4, 8, 16))]
     assert (
         kernel(new)
@@ -120,11 +120,16 @@ def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
         in host
     )
     assert FLAT[FLAT.index("template") : FLAT.index("template <typename T>\nvoid")] in new, "the old kernel stays"
-    assert refused(new, "neighbour_rows")
+    assert refused(new, "neighbouring_rows_per_block")
 
 
 def test_a_merge_has_its_indices_in_the_order_of_use() -> None:
-    new = after((MERGE / "baseline.production.cu").read_text(), "block_extent", "neighbour_rows", "block_size")
+    new = after(
+        (MERGE / "baseline.production.cu").read_text(),
+        "symbolic_block_size",
+        "neighbouring_rows_per_block",
+        "tune_block_size",
+    )
     text = kernel(new)
     assert (
         """
@@ -142,7 +147,9 @@ def test_a_merge_has_its_indices_in_the_order_of_use() -> None:
 
 
 def test_rows_of_spread_need_no_loop_any_more() -> None:
-    new = after((MERGE / "baseline.extracted.cu").read_text(), "pack", "spread", "neighbour_rows")
+    new = after(
+        (MERGE / "baseline.extracted.cu").read_text(), "vectorize", "grid_stride", "neighbouring_rows_per_block"
+    )
     text = kernel(new)
     assert (
         """
@@ -162,14 +169,14 @@ def test_rows_of_spread_need_no_loop_any_more() -> None:
 
 def test_elements_that_32_bits_count_are_not_counted_too_far() -> None:
     narrow = FORMS["a total in 32 bits"]
-    new = after(narrow, "neighbour_rows")
+    new = after(narrow, "neighbouring_rows_per_block")
     assert "if (neighbours_fit(size, tokens, groups * size)) {" in new and "if (i < total) {" in kernel(new)
     wide = narrow.replace("const int i", "const int64_t i")
-    assert "if (neighbours_fit(size, tokens)) {" in after(wide, "neighbour_rows")
+    assert "if (neighbours_fit(size, tokens)) {" in after(wide, "neighbouring_rows_per_block")
     unseen = narrow.replace(
         "const int64_t n = tokens * groups * size;", "int64_t n = tokens * groups * size;\n  n += 0;"
     )
-    new = after(unseen, "neighbour_rows")
+    new = after(unseen, "neighbouring_rows_per_block")
     assert "if (n > 0 && n % (groups * size) == 0 && neighbours_fit(size, n / (groups * size), groups * size)) {" in new
     assert "neighbour_groups(n / (groups * size))), dim3(size, NEIGHBOUR_ROWS)" in new
 
@@ -197,7 +204,7 @@ TRAPS = [
 @pytest.mark.parametrize(("old", "new"), TRAPS)
 def test_kernels_that_gain_nothing_or_need_their_order_keep_it(old: str, new: str) -> None:
     assert old in FLAT
-    assert refused(FLAT.replace(old, new, 1), "neighbour_rows")
+    assert refused(FLAT.replace(old, new, 1), "neighbouring_rows_per_block")
 
 
 LOOP_TRAPS = [
@@ -212,13 +219,13 @@ LOOP_TRAPS = [
 @pytest.mark.parametrize(("old", "new"), LOOP_TRAPS)
 def test_loops_that_do_more_than_a_step_stay(old: str, new: str) -> None:
     text = FORMS["a loop over the grid"]
-    assert old in text and not refused(text, "neighbour_rows")
-    assert refused(text.replace(old, new, 1), "neighbour_rows") == ("seen" not in new)
+    assert old in text and not refused(text, "neighbouring_rows_per_block")
+    assert refused(text.replace(old, new, 1), "neighbouring_rows_per_block") == ("seen" not in new)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_compute_what_the_reference_says(form: str, tmp_path: Path) -> None:
-    new = after(FORMS[form], *PREPARE.get(form, ()), "neighbour_rows")
+    new = after(FORMS[form], *PREPARE.get(form, ()), "neighbouring_rows_per_block")
     emulated(GROUPS, bake(new, {"NEIGHBOUR_ROWS": 4}), tmp_path, *SHAPES)
 
 
@@ -226,13 +233,13 @@ def test_forms_compute_what_the_reference_says(form: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("baseline", ["production", "extracted"])
 def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Path) -> None:
     start = (MERGE / f"baseline.{baseline}.cu").read_text()
-    steps = sorted(
-        (n for n, r in catalog().items() if "cuda" in r.LANGUAGES), key=lambda n: getattr(catalog()[n], "ORDER", 50)
+    steps = [rewrite.name for rewrite in ordered("cuda")]
+    prepared = (
+        ("symbolic_block_size",) if baseline == "production" else ("restrict_pointers", "vectorize", "grid_stride")
     )
-    prepared = ("block_extent",) if baseline == "production" else ("restrict", "pack", "spread")
     early, late = (
-        after(start, *prepared, "neighbour_rows"),
-        after(start, *prepared, "dependent_launch", "neighbour_rows"),
+        after(start, *prepared, "neighbouring_rows_per_block"),
+        after(start, *prepared, "programmatic_dependent_launch", "neighbouring_rows_per_block"),
     )
     for step in steps:
         early = applied_step(step, early, FACTS) or early
@@ -252,6 +259,10 @@ def test_a_merge_is_planned_with_it(baseline: str) -> None:
         attempts=(), sources={"b": text},
     )  # fmt: skip
     (plan,) = RulesPolicy().planner(request)
-    assert plan.steps.index("neighbour_rows") < plan.steps.index("dependent_launch")
-    expected = {"block_extent", "block_size"} if baseline == "production" else {"restrict", "pack", "spread"}
+    assert plan.steps.index("neighbouring_rows_per_block") < plan.steps.index("programmatic_dependent_launch")
+    expected = (
+        {"symbolic_block_size", "tune_block_size"}
+        if baseline == "production"
+        else {"restrict_pointers", "vectorize", "grid_stride"}
+    )
     assert expected | {"fast_math"} <= set(plan.steps)

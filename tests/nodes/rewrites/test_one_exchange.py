@@ -11,11 +11,11 @@ from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
 
 ROOT = Path(__file__).resolve().parents[3]
 SOFTMAX = (ROOT / "tests/inputs/row_softmax/baseline.plain.cu").read_text()
-PREPARED = after(SOFTMAX, "block_extent", "warp_reduce")
+PREPARED = after(SOFTMAX, "symbolic_block_size", "warp_shuffle_reduction")
 
 
 def test_each_thread_sums_below_its_own_maximum() -> None:
-    new = flat(after(PREPARED, "fast_math", "one_exchange"))
+    new = flat(after(PREPARED, "fast_math", "fuse_block_reductions"))
     assert "block_max<" not in new and "block_sum<" not in new
     assert (
         "const float own_shift = largest; float sum = 0.0f; for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) "
@@ -28,7 +28,7 @@ def test_each_thread_sums_below_its_own_maximum() -> None:
 
 
 def test_a_maximum_that_may_be_minus_infinity_is_no_shift() -> None:
-    new = flat(after(PREPARED.replace("-FLT_MAX", "-INFINITY"), "one_exchange"))
+    new = flat(after(PREPARED.replace("-FLT_MAX", "-INFINITY"), "fuse_block_reductions"))
     assert "const float own_shift = fmaxf(largest, -3.402823466e+38f);" in new
 
 
@@ -47,7 +47,7 @@ def test_a_maximum_that_may_be_minus_infinity_is_no_shift() -> None:
 )  # fmt: skip
 def test_other_sums_wait_for_the_maximum(old: str, new: str) -> None:
     assert old in PREPARED
-    assert refused(PREPARED.replace(old, new, 1), "one_exchange")
+    assert refused(PREPARED.replace(old, new, 1), "fuse_block_reductions")
 
 
 LATER = "out[i] = static_cast<T>(expf(static_cast<float>(in[i]) - shift) / total);"
@@ -63,17 +63,17 @@ LATER = "out[i] = static_cast<T>(expf(static_cast<float>(in[i]) - shift) / total
 )
 def test_a_later_pass_over_something_else_keeps_the_row_s_shift(new: str) -> None:
     assert LATER in PREPARED
-    changed = after(PREPARED.replace(LATER, new), "one_exchange")
+    changed = after(PREPARED.replace(LATER, new), "fuse_block_reductions")
     assert new in changed and "to_block" not in changed
 
 
 def test_a_loop_over_rows_needs_a_barrier_before_the_next_exchange() -> None:
     rows = (ROOT / "tests/inputs/row_logsumexp/baseline.plain.cu").read_text()
-    prepared = after(rows, "warp_reduce", "fast_math")
-    assert "block_shifted_sum<" in after(prepared, "one_exchange")
+    prepared = after(rows, "warp_shuffle_reduction", "fast_math")
+    assert "block_shifted_sum<" in after(prepared, "fuse_block_reductions")
     start, end = prepared.index("y[row] = "), prepared.index('extern "C"')
     assert refused(
-        prepared[:start] + prepared[start:end].replace("__syncthreads();", "") + prepared[end:], "one_exchange"
+        prepared[:start] + prepared[start:end].replace("__syncthreads();", "") + prepared[end:], "fuse_block_reductions"
     )
 
 
@@ -95,7 +95,7 @@ JOINED = "const float total = block_sum<3>(s * {});"
 )
 def test_the_pair_of_an_online_recurrence_is_online_reduce_s(joined: str) -> None:
     """That knows what a sum of nothing and one with an infinity came to; what it left in two reductions has a reason."""
-    assert refused(online(joined), "one_exchange")
+    assert refused(online(joined), "fuse_block_reductions")
 
 
 def online(joined: str) -> str:
@@ -124,21 +124,21 @@ extern "C" void run(const float* x, float* y, long rows_, long n, cudaStream_t s
 @pytest.mark.parametrize(
     ("folder", "steps", "numbers", "workloads"),
     [
-        ("row_softmax", ("block_extent", "warp_reduce", "fast_math", "one_exchange", "pack", "keep_row", "keep_value"), {},
+        ("row_softmax", ("symbolic_block_size", "warp_shuffle_reduction", "fast_math", "fuse_block_reductions", "vectorize", "cache_row_in_registers", "cache_values_in_registers"), {},
          ("float32:rows=3,columns=515", "float16:rows=2,columns=2056", "float16:rows=1,columns=20000", "float32:rows=2,columns=1")),
-        pytest.param("row_softmax", ("block_extent", "warp_reduce", "one_exchange", "pack", "keep_row", "keep_value", "short_rows"),
+        pytest.param("row_softmax", ("symbolic_block_size", "warp_shuffle_reduction", "fuse_block_reductions", "vectorize", "cache_row_in_registers", "cache_values_in_registers", "several_rows_per_block"),
          {"SHORT_ROWS_FROM 528": "SHORT_ROWS_FROM 1"},
          ("float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000"), marks=pytest.mark.slow),
-        ("row_softmax", ("block_extent", "warp_reduce", "fast_math", "one_exchange", "pack", "keep_row", "keep_value", "dependent_launch", "cluster_rows"),
+        ("row_softmax", ("symbolic_block_size", "warp_shuffle_reduction", "fast_math", "fuse_block_reductions", "vectorize", "cache_row_in_registers", "cache_values_in_registers", "programmatic_dependent_launch", "cluster_split"),
          {"CLUSTER_STEPS 4096": "CLUSTER_STEPS 128", "CLUSTER_THREADS 256": "CLUSTER_THREADS 64"},
          ("float16:rows=3,columns=2056", "float32:rows=1,columns=9000")),
-        pytest.param("row_logsumexp", ("warp_reduce", "fast_math", "one_exchange", "pack", "short_rows"),
+        pytest.param("row_logsumexp", ("warp_shuffle_reduction", "fast_math", "fuse_block_reductions", "vectorize", "several_rows_per_block"),
          {"SHORT_ROWS_FROM 528": "SHORT_ROWS_FROM 4"}, ("float32:rows=3,columns=1028", "float32:rows=700,columns=20"),
          marks=pytest.mark.slow),
-        pytest.param("thread_softmax", ("block_rows", "fast_math", "one_exchange", "pack", "keep_row", "keep_value"), {},
+        pytest.param("thread_softmax", ("block_per_row", "fast_math", "fuse_block_reductions", "vectorize", "cache_row_in_registers", "cache_values_in_registers"), {},
          ("float16:rows=3,n=1032", "float32:rows=2,n=515"), marks=pytest.mark.slow),
     ],
-    ids=lambda value: value if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) and "pack" in value else "",
+    ids=lambda value: value if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) and "vectorize" in value else "",
 )  # fmt: skip
 def test_it_computes_what_the_reference_says(
     folder: str, steps: tuple[str, ...], numbers: dict[str, str], workloads: tuple[str, ...], tmp_path: Path

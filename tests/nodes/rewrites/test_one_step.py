@@ -12,7 +12,7 @@ from harness.tunables import tunables
 from kernels import catalog as kernels
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
-from nodes.rewrites.dispatch import dispatched
+from nodes.rewrites.specialize.dispatch import dispatched
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, after, flat, refused
 from tests.nodes.rewrites.test_dispatch import split
@@ -57,7 +57,7 @@ extern "C" void run(const float* x, float* y, int64_t rows, int64_t n, cudaStrea
 
 
 def test_how_it_reads() -> None:
-    new = after(COLUMNS, "spread", "one_step")
+    new = after(COLUMNS, "grid_stride", "drop_grid_stride_loop")
     assert (
         """\
 template <bool kOneStep, typename T>
@@ -89,11 +89,11 @@ __global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride,
         in new
     )
     assert "bool one_step;" in new and "dim3(along, down), cuts * along >= steps};" in new
-    assert refused(new, "one_step")
+    assert refused(new, "drop_grid_stride_loop")
 
 
 def test_a_loop_over_rows_goes_altogether() -> None:
-    new = after(ROWS, "spread", "one_step")
+    new = after(ROWS, "grid_stride", "drop_grid_stride_loop")
     assert (
         """\
 template <bool kOneStep>
@@ -127,40 +127,40 @@ def test_a_loop_over_rows_may_stay(old: str, new: str) -> None:
     text = ROWS.replace(old, new).replace(
         "(x, y, rows, n);", "(x, x, y, rows, n);" if "first, const" in new else "(x, y, rows, n);"
     )
-    done = after(text, "spread", "one_step")
+    done = after(text, "grid_stride", "drop_grid_stride_loop")
     assert "row += (gridDim.z * gridDim.y) * blockDim.y" in done and done.count("if constexpr (kOneStep) break;") == 1
 
 
 def test_it_comes_behind_a_dependent_launch_too() -> None:
-    new = after(ROWS, "spread", "dependent_launch", "one_step")
+    new = after(ROWS, "grid_stride", "programmatic_dependent_launch", "drop_grid_stride_loop")
     assert "wait_for_predecessor();  // nothing before this may touch memory\n  const int64_t row = " in new
     assert "launch_dependent(shift<true>, shape.grid, shape.block, 0, stream, x, y, rows, n);" in new
 
 
 def test_narrow_loops_stay_as_they_count() -> None:
     text = COLUMNS.replace("for (int64_t i", "for (int i").replace("const int64_t packs", "const int packs")
-    new = after(text, "spread", "one_step")
+    new = after(text, "grid_stride", "drop_grid_stride_loop")
     assert "Index" not in new and "for (int i =" in new and "if constexpr (kOneStep) break;" in new
 
 
 def test_a_bound_that_is_for_more_keeps_its_type() -> None:
     text = COLUMNS.replace("value + *(from + i)", "value + *(from + i) - packs")
-    new = after(text, "spread", "one_step")
+    new = after(text, "grid_stride", "drop_grid_stride_loop")
     assert "const int64_t packs = n / 4;" in new and "i < Index(packs)" in new
 
 
 def test_rows_are_cut_along_another_axis() -> None:
     text = COLUMNS.replace("row = blockIdx.x;", "row = blockIdx.x;\n  const int64_t batch = blockIdx.y;")
     text = text.replace("x + row * n", "x + batch * n + row * n").replace("<<<rows, 256", "<<<dim3(rows, 8), 256")
-    new = after(text, "spread", "one_step")
+    new = after(text, "grid_stride", "drop_grid_stride_loop")
     assert "for (Index i = blockIdx.z * blockDim.x" in new
     assert "blend<true><<<dim3(shape.grid.x, 8, shape.grid.z), shape.block" in flat(new)
 
 
 def test_steps_that_wait_together_keep_their_loop() -> None:
     text = COLUMNS.replace("const T value = i == 0 ? from[0] : from[order[i]];", "const T value = from[i];")
-    assert refused(after(text, "spread", "in_flight"), "one_step")
-    assert not refused(after(text, "spread", "one_step"), "in_flight")
+    assert refused(after(text, "grid_stride", "load_pipelining"), "drop_grid_stride_loop")
+    assert not refused(after(text, "grid_stride", "drop_grid_stride_loop"), "load_pipelining")
 
 
 @pytest.mark.parametrize(
@@ -176,25 +176,33 @@ def test_steps_that_wait_together_keep_their_loop() -> None:
     ],
 )  # fmt: skip
 def test_what_the_grid_may_not_cover_stays(old: str, new: str) -> None:
-    text = after(COLUMNS, "spread")
+    text = after(COLUMNS, "grid_stride")
     assert old in text
-    assert refused(text.replace(old, new), "one_step")
+    assert refused(text.replace(old, new), "drop_grid_stride_loop")
 
 
 def test_a_kernel_that_does_nothing_is_left_alone() -> None:
     text = COLUMNS.replace('extern "C"', '__global__ void nothing() {}\n\nextern "C"')
-    assert "\n__global__ void nothing() {}" in after(text, "spread", "one_step")
+    assert "\n__global__ void nothing() {}" in after(text, "grid_stride", "drop_grid_stride_loop")
 
 
 def test_no_row_shape_no_step() -> None:
-    assert refused(COLUMNS, "one_step")
-    assert refused(COLUMNS.replace("order", "row_shape").replace("stride", "RowShape"), "one_step")
+    assert refused(COLUMNS, "drop_grid_stride_loop")
+    assert refused(COLUMNS.replace("order", "row_shape").replace("stride", "RowShape"), "drop_grid_stride_loop")
 
 
 def bundle(baseline: str, kernel: str = "silu_and_mul", *more: str) -> str:
     loaded = kernels.load(kernel)
     text, facts = loaded.baseline("cuda", baseline)[1].read_text(), Facts(spec=loaded.spec, device=H200)
-    for step in ("trim_tail", "restrict", "fast_math", "pack", "spread", "one_step", *more):
+    for step in (
+        "trim_vector_tail",
+        "restrict_pointers",
+        "fast_math",
+        "vectorize",
+        "grid_stride",
+        "drop_grid_stride_loop",
+        *more,
+    ):
         text = applied_step(step, text, facts) or text
     assert "kOneStep" in text
     return text
@@ -258,12 +266,12 @@ def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
 @pytest.mark.parametrize("baseline", ["production", "extracted"])
 def test_nvcc_takes_it(baseline: str, tmp_path: Path) -> None:
     candidate = tmp_path / "candidate.cu"
-    candidate.write_text(bundle(baseline, "silu_and_mul", "dependent_launch"))
+    candidate.write_text(bundle(baseline, "silu_and_mul", "programmatic_dependent_launch"))
     compile_strictly(candidate)
 
 
 def test_facts_do_not_matter() -> None:
     """It reads what spread left, whatever the device."""
-    text = after(COLUMNS, "spread")
+    text = after(COLUMNS, "grid_stride")
     other = FACTS.model_copy(update={"device": H200.model_copy(update={"units": 8, "architecture": "sm_80"})})
-    assert applied_step("one_step", text, other) == applied_step("one_step", text, FACTS)
+    assert applied_step("drop_grid_stride_loop", text, other) == applied_step("drop_grid_stride_loop", text, FACTS)

@@ -1,4 +1,4 @@
-"""Running maxima with sums: what is one, what online_pack and online_reduce make of it, and what they leave alone."""
+"""Running maxima with sums: what is one, what vectorize_online_reduction and online_reduction make of it, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.tunables import bake
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
-from nodes.rewrites._online import Online, recurrence
-from nodes.rewrites.device_code import Code, code_of, statements
-from nodes.rewrites.source import Source, Unsupported
+from nodes.rewrites.analysis.device_code import Code, code_of, statements
+from nodes.rewrites.reductions.online import Online, recurrence
+from nodes.rewrites.syntax.source import Source, Unsupported
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, refused
 
@@ -144,7 +144,7 @@ def test_the_devices_own_exponential_is_one(old: str, new: str, known: bool) -> 
     lines = f"{V} const float o = m; m = fmaxf(m, v); s = s * ex2((o - m) * LOG2E) + ex2((v - m) * LOG2E);"
     text = KERNEL.replace(ONLINE, lines).replace("__global__", (EX2.replace(old, new) if old else EX2) + "__global__")
     assert text.count("ex2.approx") + text.count("lg2.approx") == 1
-    changed = applied_step("online_pack", after(text, "pack"), FACTS)
+    changed = applied_step("vectorize_online_reduction", after(text, "vectorize"), FACTS)
     assert (changed is not None) == known
     assert changed is None or "s *= ex2((m - m_so_far) * LOG2E);" in changed
 
@@ -183,7 +183,7 @@ def test_what_computes_something_else_is_none(lines: str) -> None:
 
 
 def test_a_pack_takes_one_maximum_and_an_exponential_an_element() -> None:
-    new = after(KERNEL, "pack", "online_pack")
+    new = after(KERNEL, "vectorize", "vectorize_online_reduction")
     loop = " ".join(new[new.index("float m_new = m;") : new.index("  maxs[threadIdx.x] = m;")].split())
     assert loop == (
         "float m_new = m; #pragma unroll for (int k = 0; k < VEC; ++k) { const float v = x_pack.at[k]; m_new = fmaxf(m_new, v); } "
@@ -195,7 +195,7 @@ def test_a_pack_takes_one_maximum_and_an_exponential_an_element() -> None:
         "#pragma unroll for (int k = 0; k < VEC; ++k) { const float v = x_pack.at[k]; const float old = m; m = fmaxf(m, v); "
         "s = s * expf(old - m) + expf(v - m); } } }"
     )
-    assert refused(new, "online_pack")
+    assert refused(new, "vectorize_online_reduction")
 
 
 @pytest.mark.parametrize(
@@ -216,18 +216,20 @@ def test_every_thread_begins_with_the_same(declared: str, begins: str, packs: bo
         .replace("] = m;", "] = md.m;")
         .replace("] = s;", "] = md.d;")
     )
-    assert (applied_step("pack", text, FACTS) is not None) == packs
+    assert (applied_step("vectorize", text, FACTS) is not None) == packs
 
 
 def test_where_infinity_counts_the_loop_stays_for_it() -> None:
-    new = after(KERNEL.replace(ONLINE, BRANCH), "pack", "online_pack")
+    new = after(KERNEL.replace(ONLINE, BRANCH), "vectorize", "vectorize_online_reduction")
     assert "if (VEC > 1 && m_new < INFINITY) {" in new and "} else {\n#pragma unroll\n" in new
     assert new.count("expf(v - m)") == 1 and "expf(v - m_so_far)" in new
 
 
 @pytest.mark.parametrize("lines", [ONLINE, BRANCH], ids=["old", "branch"])
 def test_other_sums_go_on_beside_it(lines: str) -> None:
-    new = after(KERNEL.replace(ONLINE, f"{lines}    if (v < 0.0f) t += v;\n"), "pack", "online_pack")
+    new = after(
+        KERNEL.replace(ONLINE, f"{lines}    if (v < 0.0f) t += v;\n"), "vectorize", "vectorize_online_reduction"
+    )
     assert new.count("if (v < 0.0f) t += v;") == 2  # with the block's form, and with the source's own
     assert "t += v" not in new[new.index("float m_new") : new.index("m_so_far")]
 
@@ -240,27 +242,27 @@ def test_what_leaves_a_round_goes_on_beside_nothing() -> None:
 
 
 def test_elements_in_memory_are_not_read_twice() -> None:
-    assert refused(KERNEL, "online_pack")
+    assert refused(KERNEL, "vectorize_online_reduction")
     lanes = ONLINE.replace("x[blockIdx.x * n + i]", "x[blockIdx.x * n + 4 * i + k]")
     inner = KERNEL.replace(ONLINE, f"    for (int k = 0; k < 4; ++k) {{\n{lanes}    }}\n")
-    assert refused(inner, "online_pack")
+    assert refused(inner, "vectorize_online_reduction")
     loads = "    float e[4];\n    for (int j = 0; j < 4; ++j) e[j] = x[4 * i + j];\n    for (int k"
     held = inner.replace("    for (int k", loads).replace("x[blockIdx.x * n + 4 * i + k]", "e[k]")
-    assert "m_so_far" in after(held, "online_pack")
-    assert refused(held.replace("k < 4", "k < n"), "online_pack")
+    assert "m_so_far" in after(held, "vectorize_online_reduction")
+    assert refused(held.replace("k < 4", "k < n"), "vectorize_online_reduction")
 
 
 # Over the block.
 
 
 def test_a_tree_of_pairs_becomes_two_reductions() -> None:
-    new = after(KERNEL, "online_reduce")
+    new = after(KERNEL, "online_reduction")
     assert (
         "} const float m_of_block = block_max<0>(m); const float s_of_block = block_sum<1>(s * expf(m - m_of_block)); "
         "if (threadIdx.x == 0) y[blockIdx.x] = m_of_block + logf(s_of_block);" in body(new, "void rows")
     )
     assert "__shared__" not in body(new, "void rows") and "__syncthreads" not in body(new, "void rows")
-    assert refused(new, "online_reduce")
+    assert refused(new, "online_reduction")
 
 
 SHUFFLES = """\
@@ -308,7 +310,7 @@ FIRST = "float m = -INFINITY"
     ids=["shuffles", "structs"],
 )
 def test_other_reductions_of_pairs(tree: str, reads: str) -> None:
-    new = body(after(KERNEL.replace(TREE, tree).replace(FIRST, "float m = -1e30f"), "online_reduce"), "void rows")
+    new = body(after(KERNEL.replace(TREE, tree).replace(FIRST, "float m = -1e30f"), "online_reduction"), "void rows")
     assert "const ShiftedSum<float> of_block = block_shifted_sum<0>(m, s, expf);" in new
     assert reads in new and "__shfl" not in new and "merge(all" not in new
 
@@ -335,7 +337,7 @@ def test_other_reductions_of_pairs(tree: str, reads: str) -> None:
 )  # fmt: skip
 def test_another_reduction_stays(old: str, new: str) -> None:
     assert old in KERNEL
-    changed = applied_step("online_reduce", KERNEL.replace(old, new), FACTS)
+    changed = applied_step("online_reduction", KERNEL.replace(old, new), FACTS)
     if old.startswith("maxs[0]") and new.endswith("+ m"):  # what a thread has of its own is there still
         assert changed is not None and "logf(s_of_block) + m;" in changed
     else:
@@ -344,7 +346,7 @@ def test_another_reduction_stays(old: str, new: str) -> None:
 
 def test_a_result_that_only_some_threads_have_is_for_these() -> None:
     for_all = SHUFFLES.replace("    y[blockIdx.x] = m + logf(s);\n  }\n", "  }\n  y[threadIdx.x] = m + logf(s);\n")
-    assert refused(KERNEL.replace(TREE, for_all), "online_reduce")
+    assert refused(KERNEL.replace(TREE, for_all), "online_reduction")
 
 
 def test_slots_and_names_may_serve_again() -> None:
@@ -358,7 +360,7 @@ def test_slots_and_names_may_serve_again() -> None:
         "    y[blockIdx.x] = m + logf(s);\n  }\n", "    y[blockIdx.x] = m + logf(s);\n  }\n" + more
     )
     for tree in (TREE + more, shuffled):
-        new = body(after(KERNEL.replace(TREE, tree), "online_reduce"), "void rows")
+        new = body(after(KERNEL.replace(TREE, tree), "online_reduction"), "void rows")
         assert "= m_of_block + logf(s_of_block);" in new
         assert (
             "maxs[threadIdx.x] = x[threadIdx.x]; __syncthreads(); { const float s = 2.0f; y[threadIdx.x] = s * maxs[0]; }"
@@ -371,24 +373,24 @@ def test_rows_in_turn_keep_apart() -> None:
         "float m = -INFINITY", "for (int r = blockIdx.x; r < n; r += gridDim.x) {\n  float m = -INFINITY"
     )
     lines = lines.replace("logf(sums[0]);\n", "logf(sums[0]);\n  __syncthreads();\n  }\n")
-    new = body(after(lines, "online_reduce"), "void rows")
+    new = body(after(lines, "online_reduction"), "void rows")
     assert "const float m_of_block = block_max<0>(m);" in new and "__syncthreads();" in new
     outside = lines.replace("for (int r", "float m = -INFINITY, s = 0.0f;\n  for (int r").replace(
         "float m = -INFINITY, s = 0.0f, t", "float t"
     )
-    assert applied_step("online_reduce", outside, FACTS) is None or "m = " not in outside
+    assert applied_step("online_reduction", outside, FACTS) is None or "m = " not in outside
 
 
 def test_a_wider_block_is_tried_where_rows_are_few_and_long() -> None:
     spec = catalog.load(str(ROOT / "tests/inputs/cross_entropy")).spec
     text = (ROOT / "tests/inputs/cross_entropy/baseline.plain.cu").read_text()
     facts = Facts(spec=spec, device=FACTS.device)
-    assert applied_step("block_size", text, facts) is None
-    text = after(text, "online_reduce", "pack", "online_pack")
-    wide = applied_step("block_size", text, facts)
+    assert applied_step("tune_block_size", text, facts) is None
+    text = after(text, "online_reduction", "vectorize", "vectorize_online_reduction")
+    wide = applied_step("tune_block_size", text, facts)
     assert wide is not None and "#define BLOCK_THREADS 256  // tune: 64 128 256 512 1024" in wide
     short = spec.model_copy(update={"workloads": tuple(w for w in spec.workloads if w.axes["rows"] > 1000)})
-    narrow = applied_step("block_size", text, Facts(spec=short, device=FACTS.device))
+    narrow = applied_step("tune_block_size", text, Facts(spec=short, device=FACTS.device))
     assert narrow is not None and "// tune: 64 128 256 512\n" in narrow
 
 
@@ -463,7 +465,13 @@ def test_special_values_come_out_as_they_did(name: str, tmp_path: Path) -> None:
     text = {"unguarded": UNGUARDED, "guarded": GUARDED}.get(name) or path.read_text()
     entry = f"{name}_float32" if path.exists() else "launch"
     new = text
-    for step in ("settle_pointers", "block_extent", "online_reduce", "pack", "online_pack"):
+    for step in (
+        "single_assignment_pointers",
+        "symbolic_block_size",
+        "online_reduction",
+        "vectorize",
+        "vectorize_online_reduction",
+    ):
         new = applied_step(step, new, FACTS) or new
     assert "_so_far" in new and "of_block" in new
     before, behind = built(text, tmp_path / "before"), built(new, tmp_path / "behind")
@@ -484,6 +492,6 @@ def test_special_values_come_out_as_they_did(name: str, tmp_path: Path) -> None:
 
 def test_no_site_is_used_twice() -> None:
     text = after(KERNEL + KERNEL[KERNEL.index("__global__") :].replace("rows(", "others(").replace("rows<<<", "others<<<")
-                 .replace("launch(", "launch_others("), "online_reduce")  # fmt: skip
+                 .replace("launch(", "launch_others("), "online_reduction")  # fmt: skip
     sites = re.findall(r"block_(?:max|sum)<(\d+)>", text)
     assert sorted(sites) == ["0", "1", "2", "3"]

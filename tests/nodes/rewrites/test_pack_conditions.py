@@ -85,8 +85,8 @@ def kernel(body: str = BODY, head: str = ROWS) -> str:
 
 
 def packed(text: str) -> str:
-    settled = after(text, "settle_macros")
-    return "" if refused(settled, "pack") else flat(after(settled, "pack"))
+    settled = after(text, "expand_macros")
+    return "" if refused(settled, "vectorize") else flat(after(settled, "vectorize"))
 
 
 def test_a_condition_of_a_whole_pack_is_asked_once() -> None:
@@ -199,7 +199,7 @@ def test_a_mask_of_truth_values_is_packed_too() -> None:
         "{body}", "for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = m[i] ? x[i] : 0.0f;\n"
     )
     text += 'extern "C" void run(const bool* m, const float* x, float* y, int n, cudaStream_t stream) {\n'
-    new = flat(after(text + "  drop<<<1, 256, 0, stream>>>(m, x, y, n);\n}\n", "pack"))
+    new = flat(after(text + "  drop<<<1, 256, 0, stream>>>(m, x, y, n);\n}\n", "vectorize"))
     assert "x_read |= m_pack.at[k];" in new and "PACK = PACK_BYTES / sizeof(float);" in new
 
 
@@ -210,12 +210,14 @@ def test_nested_divisions_ask_for_the_product() -> None:
 
 
 @pytest.mark.parametrize(("body", "head"), [(BODY, ROWS), (FLAT_BODY, FLAT)])
-@pytest.mark.parametrize("later", [(), ("spread", "one_step"), ("ragged_rows", "in_flight")])
+@pytest.mark.parametrize(
+    "later", [(), ("grid_stride", "drop_grid_stride_loop"), ("vectorize_unaligned_rows", "load_pipelining")]
+)
 def test_all_of_it_is_right(tmp_path: Path, body: str, head: str, later: tuple[str, ...]) -> None:
     (tmp_path / "spec.py").write_text(SPEC)
     (tmp_path / "reference.py").write_text(REFERENCE)
     (tmp_path / "baseline.cu").write_text(kernel(body, head))
-    new = after(after(kernel(body, head), "settle_macros"), "pack")
+    new = after(after(kernel(body, head), "expand_macros"), "vectorize")
     for step in later:
         new = new if refused(new, step) else after(new, step)
     candidate = tmp_path / "candidate.cu"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nodes.rewrites._vectors import written_out
-from nodes.rewrites.source import Source
+from nodes.rewrites.analysis.vectors import written_out
+from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cuda_rewrites import ROOT, after, flat, refused
 
@@ -59,7 +59,7 @@ def kernel(body: str, head: str = HEAD) -> str:
     ],
 )
 def test_a_thread_takes_as_many_vectors_as_make_16_bytes(body: str, loads: str, condition: str) -> None:
-    new = after(kernel(body), "pack")
+    new = after(kernel(body), "vectorize")
     assert f"load_lanes<VEC>({loads})" in new and flat(new).count("; Lanes<half2, VEC>") == 1
     assert f"{condition} == 0" in new and "PACK = PACK_BYTES / sizeof(half2);" in new
     assert "aligned_to_16_bytes(x, y)" in new or "aligned_to_16_bytes(y, x)" in new
@@ -69,18 +69,18 @@ def test_a_thread_takes_as_many_vectors_as_make_16_bytes(body: str, loads: str, 
 
 def test_a_grid_is_not_empty_where_there_is_no_whole_vector() -> None:
     """One element is no pair; the launch had a block for it."""
-    assert "ceil_div((n / 2) / WIDTH + 1, 256)" in after(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}"), "pack")
+    assert "ceil_div((n / 2) / WIDTH + 1, 256)" in after(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}"), "vectorize")
     whole = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
-    assert "ceil_div(n / WIDTH, 256)" in after(whole, "pack")
+    assert "ceil_div(n / WIDTH, 256)" in after(whole, "vectorize")
 
 
 def test_the_one_behind_the_last_vector_stays_with_its_thread() -> None:
-    new = flat(after(kernel(INDEX + REST), "pack"))
+    new = flat(after(kernel(INDEX + REST), "vectorize"))
     assert "const int i = pack * VEC; if (pack < (n / 2) / VEC) {" in new
     assert "else if (i == n / 2 && n % 2) { y[n - 1] = x[n - 1]; }" in new
     assert "ceil_div((n / 2) / WIDTH + 1, 256)" in new  # packs, and the thread behind them
     loop = "if (i + 1 < n) { HALF2(y[i]) = *(const half2*)(x + i); } else for (int j = i; j < n; ++j) y[j] = x[j];"
-    assert "const int i = 2 * unit; if (pack < (n / 2) / VEC) {" in flat(after(kernel(TWOS + loop), "pack"))
+    assert "const int i = 2 * unit; if (pack < (n / 2) / VEC) {" in flat(after(kernel(TWOS + loop), "vectorize"))
 
 
 @pytest.mark.parametrize(
@@ -101,29 +101,29 @@ def test_the_one_behind_the_last_vector_stays_with_its_thread() -> None:
 )
 def test_what_is_not_understood_stays(old: str, new: str) -> None:
     text = kernel(INDEX + REST)
-    assert old in text and not refused(text, "pack")
-    assert refused(text.replace(old, new), "pack")
+    assert old in text and not refused(text, "vectorize")
+    assert refused(text.replace(old, new), "vectorize")
 
 
 @pytest.mark.parametrize(
     "read", ["*(const half2*)(x + 1 + 2 * i)", "*(const half2*)(x + i)", "*(const half2*)(x + 3 * i)"]
 )
 def test_vectors_that_begin_anywhere_are_read_one_by_one(read: str) -> None:
-    new = after(kernel(f"{INDEX}if (i < n / 2) {{ HALF2(y[2 * i]) = {read}; }}"), "pack")
+    new = after(kernel(f"{INDEX}if (i < n / 2) {{ HALF2(y[2 * i]) = {read}; }}"), "vectorize")
     assert f"y_pack.at[k] = {read};" in new and "x_pack" not in new
 
 
 def test_one_array_in_two_sizes_is_written_one_by_one() -> None:
-    new = after(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} y[2 * i + 1] = x[0]; }}"), "pack")
+    new = after(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} y[2 * i + 1] = x[0]; }}"), "vectorize")
     assert "y_pack" not in new and "reinterpret_cast<half2*>(y)[i] = x_pack.at[k];" in new
 
 
 def test_an_element_that_depends_on_its_thread_stays_with_it() -> None:
     text = kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}")
-    assert refused(text.replace("const half2*>(x)[i]", "const half2*>(x)[i] * threadIdx.x"), "pack")
+    assert refused(text.replace("const half2*>(x)[i]", "const half2*>(x)[i] * threadIdx.x"), "vectorize")
     named = text.replace(INDEX, f"const int t = threadIdx.x;\n  {INDEX}")
-    assert refused(named.replace("const half2*>(x)[i]", "const half2*>(x)[i] * t"), "pack")
-    assert not refused(named, "pack")
+    assert refused(named.replace("const half2*>(x)[i]", "const half2*>(x)[i] * t"), "vectorize")
+    assert not refused(named, "vectorize")
 
 
 def test_access_macros_and_indices_by_twos() -> None:
@@ -152,7 +152,7 @@ def test_access_macros_and_indices_by_twos() -> None:
 def test_a_store_in_parentheses_is_a_store() -> None:
     """`(y[i]) = v` was once taken for a load."""
     text = kernel(f"{INDEX}if (i < n) {{ (y[i]) = x[i]; }}")
-    assert "store_lanes(&y[first], y_pack);" in after(text, "pack")
+    assert "store_lanes(&y[first], y_pack);" in after(text, "vectorize")
 
 
 RELU = """\
@@ -203,7 +203,7 @@ extern "C" void relu_squared_float32(float* x, float* y, int64_t n, cudaStream_t
 
 
 def test_vectors_of_both_kinds_are_right_at_any_size(tmp_path: Path) -> None:
-    new = after(RELU, "pack")
+    new = after(RELU, "vectorize")
     assert "sizeof(typename Pair<__nv_bfloat16>::type)" in new and "sizeof(float2)" in new
     assert new.count("store_lanes(&") == 2
     candidate = tmp_path / "candidate.cu"
@@ -249,13 +249,15 @@ extern "C" void relu_squared_float16(const half* x, half* y, int64_t n, cudaStre
 
 def test_halves_seen_in_a_vector_of_the_threads_own_are_no_memory() -> None:
     """What a pointer to a local vector reads and writes was once an array of unknown origin, and nothing was widened."""
-    new = flat(after(VIEWS, "pack"))
+    new = flat(after(VIEWS, "vectorize"))
     assert "float2 from = x_vector_pack.at[k]; const half2* pairs = reinterpret_cast<const half2*>(&from);" in new
     assert "store_lanes(&y_vector[first], y_vector_pack);" in new
     shared = VIEWS.replace("    float2 to;", "    __shared__ float2 to;")
-    assert shared != VIEWS and refused(shared, "pack")
+    assert shared != VIEWS and refused(shared, "vectorize")
     outlives = VIEWS.replace("  const int i", "  float2 to;\n  const int i").replace("    float2 to;\n", "")
-    assert outlives != VIEWS and refused(outlives, "pack")  # what an element begins with is what the one before left
+    assert outlives != VIEWS and refused(
+        outlives, "vectorize"
+    )  # what an element begins with is what the one before left
 
 
 @pytest.mark.parametrize("offset", ["0", "4"])
@@ -268,7 +270,7 @@ def test_views_of_vectors_are_right_at_any_size(tmp_path: Path, offset: str) -> 
     (folder / "reference.py").write_text((inputs / "reference.py").read_text())
     (folder / "baseline.plain.cu").write_text(VIEWS)
     candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(VIEWS, "pack"))
+    candidate.write_text(after(VIEWS, "vectorize"))
     sizes = [f"float16:elements={n}" for n in (1, 4, 8, 9, 64, 127, 512)]
     ended = emulated(folder, candidate, offset, *sizes)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -41,7 +41,7 @@ def with_value(text: str) -> str:
 
 
 def test_how_it_reads() -> None:
-    new = after(LANES, "packed_half")
+    new = after(LANES, "half2_arithmetic")
     assert (
         """\
   Pack<T, N> out;
@@ -65,7 +65,7 @@ def test_how_it_reads() -> None:
     assert new.count(" two(const ") == 2, "for both types that the file includes"
     concrete = LANES.replace("template <typename T, int N>\n__global__", "template <int N>\n__global__")
     concrete = concrete.replace("Pack<T, N>", "Pack<__half, N>").replace("static_cast<T>(v", "__float2half(v")
-    assert "if constexpr (N % 2 == 0)" in after(concrete, "packed_half")
+    assert "if constexpr (N % 2 == 0)" in after(concrete, "half2_arithmetic")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_how_it_reads() -> None:
     ],
 )
 def test_what_rounds_once_is_packed(value: str, packed: str) -> None:
-    assert f"put_two(&out.at[k], {packed});" in after(with_value(value), "packed_half")
+    assert f"put_two(&out.at[k], {packed});" in after(with_value(value), "half2_arithmetic")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_rounds_once_is_packed(value: str, packed: str) -> None:
     ],
 )
 def test_what_rounds_more_often_stays_in_float(value: str) -> None:
-    assert refused(with_value(value), "packed_half")
+    assert refused(with_value(value), "half2_arithmetic")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_rounds_more_often_stays_in_float(value: str) -> None:
 )
 def test_loops_that_are_not_understood_stay(old: str, new: str) -> None:
     assert old in LANES
-    assert refused(LANES.replace(old, new), "packed_half")
+    assert refused(LANES.replace(old, new), "half2_arithmetic")
 
 
 def test_a_limit_keeps_what_is_not_a_number() -> None:
@@ -127,8 +127,8 @@ def test_a_limit_keeps_what_is_not_a_number() -> None:
         "const float v = static_cast<float>(x.at[k]);",
         "float v = static_cast<float>(x.at[k]);\n    if (v < 0.0f) v = 0.0f;",
     )
-    assert "v = __hmax2_nan(v, both(v, 0.0f));" in flat(after(text, "packed_half"))
-    assert refused(text.replace("v = 0.0f;", "v = 1.0f;"), "packed_half")
+    assert "v = __hmax2_nan(v, both(v, 0.0f));" in flat(after(text, "half2_arithmetic"))
+    assert refused(text.replace("v = 0.0f;", "v = 1.0f;"), "half2_arithmetic")
 
 
 def test_rounding_a_float_result_changes_nothing() -> None:
@@ -146,7 +146,7 @@ def test_rounding_a_float_result_changes_nothing() -> None:
 @pytest.mark.parametrize("baseline", ["plain", "vector"])
 def test_a_kernel_computes_the_same(baseline: str, tmp_path: Path) -> None:
     folder = ROOT / "tests/inputs/relu_squared"
-    steps = ("pack", "packed_half") if baseline == "plain" else ("packed_half",)
+    steps = ("vectorize", "half2_arithmetic") if baseline == "plain" else ("half2_arithmetic",)
     text = after(kernels.load(str(folder)).baseline("cuda", baseline)[1].read_text(), *steps)
     (tmp_path / "candidate.cu").write_text(text)
     ended = emulated(folder, tmp_path / "candidate.cu", "0")
@@ -160,7 +160,7 @@ def test_the_machine_code_gets_shorter(tmp_path: Path) -> None:
         LANES + "\ntemplate __global__ void lanes(const Pack<__half, 8>*, const Pack<__half, 8>*, Pack<__half, 8>*);\n"
     )
     found = []
-    for name, source in (("before", text), ("after", after(text, "packed_half"))):
+    for name, source in (("before", text), ("after", after(text, "half2_arithmetic"))):
         (tmp_path / f"{name}.cu").write_text(source)
         nvcc = str(cuda_home() / "bin" / "nvcc")
         cubin = tmp_path / f"{name}.cubin"

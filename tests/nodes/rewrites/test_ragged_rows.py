@@ -12,8 +12,8 @@ import torch
 from kernels import catalog as kernels
 from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
-from nodes.rewrites import Facts, catalog
-from nodes.rewrites.ragged_rows import has_ragged_rows
+from nodes.rewrites import Facts, ordered
+from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
 from tests.nodes.rewrites.emulate.emulation import emulated, library
 from tests.nodes.rewrites.test_cuda_rewrites import H200, ROOT, _bundle, after
 
@@ -68,7 +68,7 @@ extern "C" void run(const __half* x, __half* y, long n, cudaStream_t stream) {
 
 
 def ragged(text: str, facts: Facts = RAGGED) -> str | None:
-    return applied_step("ragged_rows", text, facts)
+    return applied_step("vectorize_unaligned_rows", text, facts)
 
 
 def always(text: str) -> str:
@@ -78,7 +78,7 @@ def always(text: str) -> str:
 
 
 def test_only_what_a_pack_is_changes() -> None:
-    packed = after(ROWS, "pack")
+    packed = after(ROWS, "vectorize")
     new = ragged(packed)
     assert new is not None
     kernel = new[new.index("template <int VEC") : new.index('extern "C"')]
@@ -115,7 +115,7 @@ __global__ void add_rows(const __half* x, const __half* bias, __half* y, int n) 
 
 
 def test_a_grid_has_threads_for_the_last_elements() -> None:
-    new = ragged(after(FLAT, "pack"))
+    new = ragged(after(FLAT, "vectorize"))
     assert new is not None and "ceil_div((packs_in<WIDTH, RAGGED>(n)), 256)" in new.replace(
         "packs_in<WIDTH, RAGGED>(n)", "(packs_in<WIDTH, RAGGED>(n))"
     )
@@ -138,7 +138,7 @@ def test_a_grid_has_threads_for_the_last_elements() -> None:
 def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Workload, ...], expected: bool) -> None:
     assert has_ragged_rows(spec(*workloads)) is expected
     facts = Facts(spec=spec(*workloads), device=H200)
-    assert (ragged(after(ROWS, "pack"), facts) is not None) is expected
+    assert (ragged(after(ROWS, "vectorize"), facts) is not None) is expected
 
 
 @pytest.mark.parametrize(
@@ -167,50 +167,52 @@ def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Wor
     ],
 )
 def test_what_is_not_understood_stays(old: str, new: str) -> None:
-    packed = after(ROWS, "pack")
+    packed = after(ROWS, "vectorize")
     assert old in packed
     assert (ragged(packed.replace(old, new)) is None) is (not new.startswith("sizeof"))
 
 
 def test_a_guard_needs_a_grid_that_counts_packs() -> None:
-    packed = after(FLAT, "pack")
+    packed = after(FLAT, "vectorize")
     assert ragged(packed) is not None
     assert ragged(packed.replace("ceil_div(n / WIDTH, 256)", "ceil_div(n, 256)")) is None
 
 
 def test_an_index_over_several_rows_stays() -> None:
-    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i % 64]"), "pack")
+    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i % 64]"), "vectorize")
     assert "&x[first % 64]" in packed and ragged(packed) is None
     packed = after(
-        FLAT.replace("y[i] =", "const int row = i / 64;\n    y[i] =").replace("x[i], x[i]", "x[i], x[row]"), "pack"
+        FLAT.replace("y[i] =", "const int row = i / 64;\n    y[i] =").replace("x[i], x[i]", "x[i], x[row]"), "vectorize"
     )
     assert ragged(packed) is None
 
 
 def test_what_a_pack_has_in_common_stays_where_packs_may_reach_into_another_row() -> None:
     """pack looks `s[i / 64]` up once a pack, whose elements have it in common only where packs begin on their multiples."""
-    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i / 64]"), "pack")
+    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i / 64]"), "vectorize")
     assert "x_pack.at[k], x[first / 64]" in packed and ragged(packed) is None
     assert ragged(packed.replace("x[first / 64]", "x_pack.at[k]")) is not None
 
 
 def test_plain_files_and_files_that_have_it_stay() -> None:
     assert ragged(ROWS) is None
-    new = ragged(after(ROWS, "pack"))
+    new = ragged(after(ROWS, "vectorize"))
     assert new is not None and ragged(new) is None
 
 
 @pytest.mark.slow  # the planner's whole search
 def test_first_plan_of_a_vocabulary() -> None:
     steps, text = _bundle(INPUTS / "log_softmax/baseline.plain.cu")
-    assert {"pack", "ragged_rows"} <= set(steps) and "past_pack<VEC>(x)" in text
-    assert "ragged_rows" in _bundle(INPUTS / "relu_squared/baseline.plain.cu")[0]  # only checked at such a size
-    assert "ragged_rows" not in _bundle(INPUTS / "head_rms_norm/baseline.plain.cu")[0]
+    assert {"vectorize", "vectorize_unaligned_rows"} <= set(steps) and "past_pack<VEC>(x)" in text
+    assert (
+        "vectorize_unaligned_rows" in _bundle(INPUTS / "relu_squared/baseline.plain.cu")[0]
+    )  # only checked at such a size
+    assert "vectorize_unaligned_rows" not in _bundle(INPUTS / "head_rms_norm/baseline.plain.cu")[0]
 
 
 def packed_twice(tmp_path: Path, text: str) -> ctypes.CDLL:
     """The ragged form, with a count of the accesses in one piece that it made."""
-    new = ragged(after(text, "pack"))
+    new = ragged(after(text, "vectorize"))
     assert new is not None
     counted = re.sub(r"if \(in_one_piece<N>\(from, part\)\) \{", r"\g<0> ++pieces;", always(new))
     counted = counted.replace("in_one_piece<N>(to, part)) {", "in_one_piece<N>(to, part)) { ++pieces;")
@@ -274,11 +276,11 @@ def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
     folder = INPUTS / name
     baseline = folder / "baseline.plain.cu"
     steps, text = _bundle(baseline)
-    if "ragged_rows" not in steps:  # where its place is: the folder's timed workloads do not ask for it
+    if "vectorize_unaligned_rows" not in steps:  # where its place is: the folder's timed workloads do not ask for it
         text = baseline.read_text()
-        order = getattr(catalog()["ragged_rows"], "ORDER", 50)
-        before = [s for s in steps if getattr(catalog()[s], "ORDER", 50) < order]
-        for step in [*before, "ragged_rows", *steps[len(before) :]]:
+        order = [rewrite.name for rewrite in ordered("cuda")]
+        before = [s for s in steps if order.index(s) < order.index("vectorize_unaligned_rows")]
+        for step in [*before, "vectorize_unaligned_rows", *steps[len(before) :]]:
             text = applied_step(step, text, RAGGED) or text
     assert "past_pack" in text
     candidate = tmp_path / "candidate.cu"

@@ -57,10 +57,10 @@ WRITTEN_OUT = """\
 
 
 def test_a_call_becomes_its_statements() -> None:
-    new = after(PAIRS, "settle_calls")
+    new = after(PAIRS, "inline_device_functions")
     assert WRITTEN_OUT.replace("float*", "T*").replace("const T* from", "const T* from") in new
     assert "turn(" not in new and "STEP" not in new, "what nothing calls any more goes"
-    assert refused(PAIRS, "pack") and "store_lanes(" in after(new, "pack")
+    assert refused(PAIRS, "vectorize") and "store_lanes(" in after(new, "vectorize")
 
 
 VALUE = """\
@@ -82,16 +82,18 @@ extern "C" void run(const float* x, float* y, int rows, int n, cudaStream_t stre
 def test_a_function_that_stores_is_not_moved_in_front_of_an_expression() -> None:
     stores = VALUE.replace("const float* from", "float* from").replace("const float* x", "float* x").replace(
         "return v + v;", "from[at] = 0;\n  return v + v;")  # fmt: skip
-    assert refused(stores, "settle_calls") and not refused(stores.replace(" * 0.5f", ""), "settle_calls")
+    assert refused(stores, "inline_device_functions") and not refused(
+        stores.replace(" * 0.5f", ""), "inline_device_functions"
+    )
 
 
 def test_a_result_stands_where_the_call_did() -> None:
-    new = flat(after(VALUE, "settle_calls"))
+    new = flat(after(VALUE, "inline_device_functions"))
     assert "{ const float* from = x + blockIdx.x * n; float v = from[i]; " in new
     assert "y[blockIdx.x * n + i] = static_cast<float>(v + v) * 0.5f; }" in new
     declared = VALUE.replace("y[blockIdx.x * n + i] = twice(x + blockIdx.x * n, i) * 0.5f;",
                              "{ const float v = twice(x, i); y[i] = v; }")  # fmt: skip
-    assert "float v_2 = x[i]; const float v = v_2 + v_2; y[i] = v;" in flat(after(declared, "settle_calls"))
+    assert "float v_2 = x[i]; const float v = v_2 + v_2; y[i] = v;" in flat(after(declared, "inline_device_functions"))
 
 
 CALL = "turn(y + row * 2 * n, x + row * 2 * n, a, i, row);"
@@ -131,29 +133,35 @@ def test_functions_that_cannot_be_written_out(old: str, new: str) -> None:
         )
     if "ADD" in new:
         text = text.replace("row += a;", "ADD(a);")
-    assert text != PAIRS and refused(text, "settle_calls")
+    assert text != PAIRS and refused(text, "inline_device_functions")
 
 
 def test_arguments_are_computed_once_and_names_do_not_mix() -> None:
     text = PAIRS.replace(CALL, "int count = i; turn(y, x, a, count++, row); if (i) turn(y, x, angles[i], i, row);")
-    new = flat(after(text, "settle_calls"))
+    new = flat(after(text, "inline_device_functions"))
     assert "const int place = count++; const int64_t shift = row;" in new
     assert "if (i) { const float angle = angles[i]; const int64_t shift_2 = row; // neighbours" in new
-    last = after(PAIRS.replace("to[first + 1] = a + shift;", "to[first + 1] = a + shift;\n  return;"), "settle_calls")
+    last = after(
+        PAIRS.replace("to[first + 1] = a + shift;", "to[first + 1] = a + shift;\n  return;"), "inline_device_functions"
+    )
     assert "return;" not in last and "to[first + 1] = a_2 + shift;\n  }\n" in last
-    pointed = after(PAIRS.replace(CALL, "const T* at = &a; turn<T>(y, at, a, i, row);"), "settle_calls")
+    pointed = after(PAIRS.replace(CALL, "const T* at = &a; turn<T>(y, at, a, i, row);"), "inline_device_functions")
     assert "const float angle = a;" in pointed, "which may change through the pointer"
     hidden = PAIRS.replace("float* angles, T* y, int n)", "float* angles, T* y, int n, int first)").replace(
         "y, n);", "y, n, 0);"
     )
-    assert "const int first_2 = 2 * i;" in after(hidden, "settle_calls"), "a parameter that the body does not name"
-    said = after(PAIRS.replace("a + shift;", "a + shift;  // last").replace(CALL, f"{CALL} y[0] = a;"), "settle_calls")
+    assert "const int first_2 = 2 * i;" in after(hidden, "inline_device_functions"), (
+        "a parameter that the body does not name"
+    )
+    said = after(
+        PAIRS.replace("a + shift;", "a + shift;  // last").replace(CALL, f"{CALL} y[0] = a;"), "inline_device_functions"
+    )
     assert "shift;  // last\n     y[0] = a;" in said
-    mutated = after(PAIRS.replace("  row += a;", "  row += a;\n  ++place;"), "settle_calls")
+    mutated = after(PAIRS.replace("  row += a;", "  row += a;\n  ++place;"), "inline_device_functions")
     assert "int place = i;" in mutated and "const int place" not in mutated
     hidden = after(PAIRS.replace("const float a = from[first]", "const float sum = from[first]").replace(
         "row += a;", "row += sum;").replace("= a - row", "= sum - row").replace("= a + shift", "= sum + shift").replace(
-        CALL, f"{CALL}\n    y[0] = sum(a);"), "settle_calls")  # fmt: skip
+        CALL, f"{CALL}\n    y[0] = sum(a);"), "inline_device_functions")  # fmt: skip
     assert "const float sum_2 = from[first]" in hidden and "y[0] = sum(a);" in hidden
 
 
@@ -183,11 +191,11 @@ extern "C" void run(const short* x, float* y, int rows, int n, cudaStream_t stre
 
 
 def test_references_are_the_variables_that_they_name() -> None:
-    new = after(ARRAYS, "settle_calls")
+    new = after(ARRAYS, "inline_device_functions")
     assert "    for (int j = 0; j < 4; ++j) held[j] = static_cast<float>(x[4 * place + j]);\n" in new
     assert "const int place = i + 1;" in new
     assert "for (int j_2 = 0; j_2 < 4; ++j_2) held[j_2] *= by;\n    by = 1.0f;\n" in new
-    other = after(ARRAYS.replace("float held[4]", "float held[5]"), "settle_calls")
+    other = after(ARRAYS.replace("float held[4]", "float held[5]"), "inline_device_functions")
     assert "scale(held, by);" in other and "from" not in other[other.index("__global__") :], (
         "an array of another length"
     )
@@ -220,12 +228,12 @@ extern "C" void run(const float* x, float* y, int flip, int n, cudaStream_t stre
 
 
 def test_launches_of_either_side_get_a_kernel_each() -> None:
-    assert refused(BRANCHED, "settle_branches") and refused(BRANCHED, "pack")
-    new = flat(after(BRANCHED, "settle_instances", "settle_branches", "settle_declarations"))
+    assert refused(BRANCHED, "fold_branches") and refused(BRANCHED, "vectorize")
+    new = flat(after(BRANCHED, "split_template_instances", "fold_branches", "declare_at_first_value"))
     assert "int from = n + i; int to = i; y[to] = x[from];" in new
     assert "int from = i; int to = n + i; y[to] = x[from];" in new
     assert "copy<true><<<1" in new and "copy_not_flip<false><<<1" in new
-    packed = after(new, "pack")
+    packed = after(new, "vectorize")
     assert packed.count("store_lanes(&y[to]") == 2
 
 
@@ -239,7 +247,7 @@ def test_launches_of_either_side_get_a_kernel_each() -> None:
     ],
 )
 def test_other_kernels_stay_one(old: str, new: str) -> None:
-    assert refused(BRANCHED.replace(old, new), "settle_instances")
+    assert refused(BRANCHED.replace(old, new), "split_template_instances")
 
 
 def test_heads_whose_neighbours_rotate_come_out_right(tmp_path: Path) -> None:
@@ -250,7 +258,13 @@ def test_heads_whose_neighbours_rotate_come_out_right(tmp_path: Path) -> None:
     kernel = catalog.load(str(tmp_path))
     assert kernel.spec.scalars["is_neox"] == 0
     text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("settle_calls", "settle_instances", "settle_branches", "settle_declarations", "pack"):
+    for step in (
+        "inline_device_functions",
+        "split_template_instances",
+        "fold_branches",
+        "declare_at_first_value",
+        "vectorize",
+    ):
         new = applied_step(step, text, facts)
         assert new is not None, step
         text = new
@@ -281,10 +295,10 @@ SET_LATER = BRANCHED.replace("if (FLIP) {", "{").replace("} else {\n      from =
     ],
 )
 def test_variables_that_are_set_otherwise_stay(old: str, new: str) -> None:
-    assert refused(SET_LATER.replace(old, new) if old else SET_LATER, "settle_declarations")
+    assert refused(SET_LATER.replace(old, new) if old else SET_LATER, "declare_at_first_value")
 
 
 def test_a_quotient_without_a_rest_is_followed() -> None:
     text = BRANCHED.replace("y[to] = x[from];", "const int twice = 2 * i;\n    y[twice / 2] = x[i];")
-    assert "store_lanes(&y[" in after(text, "pack")
-    assert "store_lanes(&" not in after(text.replace("2 * i;", "2 * i + 1;"), "pack")
+    assert "store_lanes(&y[" in after(text, "vectorize")
+    assert "store_lanes(&" not in after(text.replace("2 * i;", "2 * i + 1;"), "vectorize")

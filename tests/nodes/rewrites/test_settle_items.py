@@ -46,14 +46,14 @@ def kernel(front: str = STRIPED, body: str = IN_STRIDES) -> str:
 
 
 def test_elements_in_strides_of_the_block() -> None:
-    new = flat(after(kernel(), "settle_items"))
+    new = flat(after(kernel(), "undo_thread_coarsening"))
     assert "const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; if (i < n) y[i] = (T)relu" in new
     assert "<<<ceil_div(n, 64), 64, 0, stream>>>" in new and "base" not in new and "blocks" not in new
     assert "unroll" not in new and "for (" not in new
 
 
 def test_neighbours() -> None:
-    new = flat(after(kernel(NEIGHBOURS, ONE_BY_ONE), "settle_items"))
+    new = flat(after(kernel(NEIGHBOURS, ONE_BY_ONE), "undo_thread_coarsening"))
     assert "const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;" in new
     assert "const float v = (float)x[i]; y[i] = (T)relu_squared(v);" in new and "first" not in new
 
@@ -79,22 +79,22 @@ def test_neighbours() -> None:
 )
 def test_what_is_shared_out_otherwise_stays(old: str, new: str) -> None:
     text = kernel()
-    assert old in text and not refused(text, "settle_items")
+    assert old in text and not refused(text, "undo_thread_coarsening")
     text = text.replace(old, new)
     if "float sum" in new:
         text = text.replace("(T)relu_squared(", "(T)relu_squared(sum = sum * 2 + ")
-    assert refused(text, "settle_items")
+    assert refused(text, "undo_thread_coarsening")
 
 
 def test_it_leaves_alone_what_pack_cannot_widen() -> None:
     wide = kernel().replace("items<float, 64>", "items<float4, 64>").replace("<__nv_bfloat16, 64>", "<float4, 64>")
     strided = kernel(body=IN_STRIDES.replace("[i]", "[3 * i]"))
-    assert refused(strided, "settle_items")
-    assert refused(wide.replace("const T*", "const float4*").replace("T* __", "float4* __"), "settle_items")
+    assert refused(strided, "undo_thread_coarsening")
+    assert refused(wide.replace("const T*", "const float4*").replace("T* __", "float4* __"), "undo_thread_coarsening")
 
 
 @pytest.mark.parametrize(("front", "body"), [(STRIPED, IN_STRIDES), (NEIGHBOURS, ONE_BY_ONE)])
-@pytest.mark.parametrize("steps", [("settle_items",), ("settle_items", "pack")])
+@pytest.mark.parametrize("steps", [("undo_thread_coarsening",), ("undo_thread_coarsening", "vectorize")])
 def test_every_element_is_somebodys(tmp_path: Path, front: str, body: str, steps: tuple[str, ...]) -> None:
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(after(kernel(front, body), *steps))

@@ -44,7 +44,7 @@ extern "C" void run(const float* x, float* y, long n, cudaStream_t stream) {
 
 
 def test_a_launch_in_a_macro_of_a_macro_is_written_out() -> None:
-    new = after(DISPATCH, "settle_macros")
+    new = after(DISPATCH, "expand_macros")
     assert "#define CEIL" in new and "LAUNCH" not in new and "ENTRY" not in new
     assert 'extern "C" void twice_float16(const __half* x, __half* y, long n, cudaStream_t stream) {' in new
     launch = "twice<__half><<<CEIL(n, 256), 256, 0, stream>>>((const __half*)x, (__half*)y, n);"
@@ -52,21 +52,21 @@ def test_a_launch_in_a_macro_of_a_macro_is_written_out() -> None:
 
 
 def test_a_loop_in_a_macro_is_a_loop_and_can_be_packed() -> None:
-    assert refused(LOOP, "pack")
-    new = after(LOOP, "settle_macros")
+    assert refused(LOOP, "vectorize")
+    new = after(LOOP, "expand_macros")
     assert (
         "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += (long)blockDim.x * gridDim.x) {"
         in new
     )
     assert "#define" not in new
-    assert "store_lanes(&y[first], y_pack);" in after(new, "pack")
+    assert "store_lanes(&y[first], y_pack);" in after(new, "vectorize")
 
 
 def test_lines_of_a_macro_stand_where_it_was_used() -> None:
     text = ROWS.replace("  scale_rows<<<rows, 256, 0, stream>>>(x, factor, y, n);", "  CASE(256);").replace(
         'extern "C"', "#define CASE(W)       \\\n  if (n > W) {  \\\n    scale_rows<<<rows, W, 0, stream>>>(x, factor, y, n); \\\n  }\n\nextern \"C\""
     )  # fmt: skip
-    new = after(text, "settle_macros")
+    new = after(text, "expand_macros")
     assert "  if (n > 256) {\n    scale_rows<<<rows, 256, 0, stream>>>(x, factor, y, n);\n  }\n}" in new
 
 
@@ -80,12 +80,12 @@ def test_lines_of_a_macro_stand_where_it_was_used() -> None:
     ],
 )
 def test_a_macro_that_is_not_understood_stays(old: str, new: str) -> None:
-    assert refused(LOOP.replace(old, new), "settle_macros")
+    assert refused(LOOP.replace(old, new), "expand_macros")
 
 
 def test_a_cast_keeps_its_parentheses() -> None:
     text = LOOP.replace("KERNEL_LOOP(i, n) for", "KERNEL_LOOP(i, n, T) for").replace("i < (n)", "i < (T)n")
-    new = after(text.replace("(at, n)", "(at, n, long)"), "settle_macros")
+    new = after(text.replace("(at, n)", "(at, n, long)"), "expand_macros")
     assert "at < (long)n;" in new
 
 
@@ -100,16 +100,16 @@ def test_a_cast_keeps_its_parentheses() -> None:
 )
 def test_arguments_of_other_forms(given: str, becomes: str) -> None:
     text = "#define COUNT n - 1\n" + LOOP.replace("KERNEL_LOOP(at, n) {", given)
-    assert becomes in after(text, "settle_macros")
+    assert becomes in after(text, "expand_macros")
 
 
 def test_a_comment_does_not_swallow_what_is_behind_it() -> None:
     text = LOOP.replace("gridDim.x)\n", "gridDim.x)  // over all\n", 1)
-    assert after(text, "settle_macros") == after(LOOP, "settle_macros")
+    assert after(text, "expand_macros") == after(LOOP, "expand_macros")
     cut = LOOP.replace("gridDim.x)\n", "gridDim.x) /* over all */ if (i != 3)\n", 1)
-    assert refused(cut, "settle_macros"), "the grammar ends the text at the comment"
+    assert refused(cut, "expand_macros"), "the grammar ends the text at the comment"
 
 
 def test_parameters_with_a_name_for_the_rest_stay() -> None:
     text = LOOP.replace("(i, n) for", "(i, n...) for")
-    assert refused(text, "settle_macros")
+    assert refused(text, "expand_macros")

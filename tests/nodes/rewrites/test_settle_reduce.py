@@ -1,4 +1,4 @@
-"""Other people's reductions over a block: what settle_reduce and settle_broadcast make of them, and what they leave alone."""
+"""Other people's reductions over a block: what canonicalize_reductions and redundant_broadcast make of them, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from harness.tunables import bake
 from nodes.policies.rules import applied_step
-from nodes.rewrites.warp_reduce import SUM
+from nodes.rewrites.prelude.block_reductions import SUM
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cuda_rewrites import FACTS, ROOT, TREE, after, flat, refused
 
@@ -197,27 +197,27 @@ def source(form: str, name: str = "normalise") -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_becomes_ours(form: str) -> None:
-    new = after(source(form), "settle_reduce", "settle_broadcast")
+    new = after(source(form), "canonicalize_reductions", "redundant_broadcast")
     kernel = new[new.index("__global__") :]
     assert "block_sum<0>(sum)" in kernel and SUM in new
     assert new.count("__shfl") == 2 and new.count("__device__") == 1, "nothing of theirs is left"
     assert "__shared__" not in kernel
     if form not in {"inline, in the slots", "inline, every warp"}:
         assert SETTLED in new
-    assert refused(new, "settle_reduce") and refused(new, "settle_broadcast")
+    assert refused(new, "canonicalize_reductions") and refused(new, "redundant_broadcast")
 
 
 def test_a_launch_of_any_width_is_settled_too() -> None:
     text = source("faster transformer").replace("rows, 256,", "rows, columns < 1024 ? columns : 1024,")
-    assert "sum_of_block = block_sum<0>(sum)" in after(text, "settle_reduce")
+    assert "sum_of_block = block_sum<0>(sum)" in after(text, "canonicalize_reductions")
 
 
 def reduced(reduction: str, helpers: str = FASTER_TRANSFORMER, width: str = "256") -> str | None:
-    """The kernel behind settle_reduce alone, None where that refuses."""
+    """The kernel behind canonicalize_reductions alone, None where that refuses."""
     text = KERNEL.format(helpers=helpers, name="normalise", reduction=reduction).replace(
         "rows, 256,", f"rows, {width},"
     )
-    return applied_step("settle_reduce", text, FACTS)
+    return applied_step("canonicalize_reductions", text, FACTS)
 
 
 LARGEST = FASTER_TRANSFORMER.replace("val += ", "val = fmaxf(val, ").replace(", mask, 32)", ", mask, 32))")
@@ -325,7 +325,7 @@ def test_an_extreme_of_a_type_that_max_does_not_know_stays(element: str) -> None
 def test_barriers_of_shared_memory_that_is_out_of_sight_stay(declared: str, used: str) -> None:
     swapped = "  held[threadIdx.x] = sum;\n  __syncthreads();\n  sum += held[255 - threadIdx.x];\n"
     text = KERNEL.format(helpers=FASTER_TRANSFORMER + declared, name="normalise", reduction=used + swapped + CALL)
-    kernel = after(text, "settle_reduce", "settle_broadcast")
+    kernel = after(text, "canonicalize_reductions", "redundant_broadcast")
     assert swapped in kernel and "const float total = " in kernel
 
 
@@ -335,23 +335,23 @@ def test_a_second_reduction_through_the_same_slots() -> None:
     text = KERNEL.format(
         helpers=WARP_DOWN, name="normalise", reduction=f"{first}\n  sum = total + threadIdx.x;\n{again}"
     )
-    new = after(text, "settle_reduce")
+    new = after(text, "canonicalize_reductions")
     kernel = new[new.index("__global__") :]
     assert "sum = block_sum<0>(sum);" in kernel and "sum_of_block = block_sum<1>(sum);" in kernel
     assert "__shfl" not in kernel and "partial" not in kernel
     assert kernel.count("__shared__") == 1
-    settled = after(text, "settle_reduce", "settle_broadcast")
+    settled = after(text, "canonicalize_reductions", "redundant_broadcast")
     assert "__shared__" not in settled[settled.index("__global__") :]
 
 
 def test_a_tree_and_a_reduction_do_not_share_a_place() -> None:
-    """A tree that warp_reduce finds behind one of these once began with the same number."""
+    """A tree that warp_shuffle_reduction finds behind one of these once began with the same number."""
     other = source("harris").partition("extern")[0].removeprefix("#include <stdint.h>\n")
     tree = TREE.replace(
         "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[",
         "  sum = blockReduceSum(sum);\n  if (threadIdx.x == 0) y[0] = sum;\n  for (int i = threadIdx.x; i < n; i += blockDim.x) y[",
     )
-    new = after(other[: other.index("__global__")] + tree, "settle_reduce", "warp_reduce")
+    new = after(other[: other.index("__global__")] + tree, "canonicalize_reductions", "warp_shuffle_reduction")
     assert sorted(re.findall(r"block_sum<(\d)>", new)) == ["0", "1"]
 
 
@@ -440,12 +440,12 @@ SETTLED_SUM = KERNEL.format(helpers=SUM, name="normalise", reduction="  const fl
 
 
 def test_what_one_thread_tells_others_is_made_by_each() -> None:
-    new = after(SETTLED_SUM, "settle_broadcast")
+    new = after(SETTLED_SUM, "redundant_broadcast")
     assert "const float total = fmaxf(sqrtf(all), eps);" in new
     two = SETTLED_SUM.replace("float total;", "float total, mean;").replace(
         "    total =", "    const float part = all / columns;\n    mean = part;\n    y[7] = part;\n    total ="
     )
-    kernel = after(two.replace("] / total", "] / total - mean"), "settle_broadcast")
+    kernel = after(two.replace("] / total", "] / total - mean"), "redundant_broadcast")
     kernel = flat(kernel[kernel.index("__global__") :])
     assert "const float part = all / columns; const float mean = part;" in kernel or "- part" in kernel
     assert "const float total = fmaxf(sqrtf(all), eps);" in kernel
@@ -468,7 +468,7 @@ def test_what_one_thread_tells_others_is_made_by_each() -> None:
 )  # fmt: skip
 def test_what_threads_do_not_have_alike_is_told(old: str, new: str) -> None:
     assert old in SETTLED_SUM
-    assert refused(SETTLED_SUM.replace(old, new), "settle_broadcast")
+    assert refused(SETTLED_SUM.replace(old, new), "redundant_broadcast")
 
 
 def test_a_barrier_that_something_else_needs_stays() -> None:
@@ -476,10 +476,10 @@ def test_a_barrier_that_something_else_needs_stays() -> None:
         "  float sum = 0.0f;",
         "  __shared__ float kept[256];\n  kept[threadIdx.x] = x[threadIdx.x];\n  float sum = 0.0f;",
     )
-    kernel = after(shared.replace("] / total", "] / total + kept[0]"), "settle_broadcast")
+    kernel = after(shared.replace("] / total", "] / total + kept[0]"), "redundant_broadcast")
     assert kernel[kernel.index("__global__") :].count("__syncthreads();") == 1
     written = SETTLED_SUM.replace("] / total", "] / total + y[i + 1]")
-    kernel = after(written, "settle_broadcast")
+    kernel = after(written, "redundant_broadcast")
     assert kernel[kernel.index("__global__") :].count("__syncthreads();") == 1
 
 
@@ -503,12 +503,12 @@ def test_what_a_round_or_a_branch_may_have_changed_is_told() -> None:
     told = "  if (threadIdx.x == 0) {\n    total = fmaxf(sqrtf(all), eps);\n  }\n  __syncthreads();\n"
     assert told in SETTLED_SUM
     rounds = "  for (int k = 0; k < 3; ++k) {\n    y[k] = total;\n    if (threadIdx.x == 0) total = eps;\n    __syncthreads();\n  }\n"
-    changed = after(SETTLED_SUM.replace(told, told + rounds), "settle_broadcast") if not refused(
-        SETTLED_SUM.replace(told, told + rounds), "settle_broadcast"
+    changed = after(SETTLED_SUM.replace(told, told + rounds), "redundant_broadcast") if not refused(
+        SETTLED_SUM.replace(told, told + rounds), "redundant_broadcast"
     ) else SETTLED_SUM  # fmt: skip
     assert "total = fmaxf(sqrtf(all), eps);" in changed and "const float total =" not in changed
     branch = "  if (columns > 3) {\n    if (threadIdx.x == 0) total = x[0];\n    __syncthreads();\n  }\n"
-    assert refused(SETTLED_SUM.replace(told, told + branch), "settle_broadcast")
+    assert refused(SETTLED_SUM.replace(told, told + branch), "redundant_broadcast")
 
 
 def test_later_steps_go_on_from_it() -> None:
@@ -526,8 +526,16 @@ def test_later_steps_go_on_from_it() -> None:
   if (threadIdx.x == 0) total = rsqrtf(spread / columns + eps);
   __syncthreads();"""
     text = KERNEL.format(helpers=FASTER_TRANSFORMER, name="normalise", reduction=moments)
-    assert refused(text, "short_rows") and refused(text, "cluster_rows")
-    new = after(text, "settle_reduce", "settle_broadcast", "pack", "keep_row", "short_rows", "dependent_launch")
+    assert refused(text, "several_rows_per_block") and refused(text, "cluster_split")
+    new = after(
+        text,
+        "canonicalize_reductions",
+        "redundant_broadcast",
+        "vectorize",
+        "cache_row_in_registers",
+        "several_rows_per_block",
+        "programmatic_dependent_launch",
+    )
     assert "normalise_in_registers_short_rows" in new
     assert "__syncthreads" not in new[new.index("normalise_in_registers_short_rows(") :].partition("}\n\n")[0]
 
@@ -550,7 +558,7 @@ def everything() -> str:
 
 def test_all_forms_compute_what_the_reference_says(tmp_path: Path) -> None:
     folder, candidate = ROOT / "tests/inputs/l2_normalize", tmp_path / "candidate.cu"
-    new = after(everything(), "settle_reduce", "settle_broadcast")
+    new = after(everything(), "canonicalize_reductions", "redundant_broadcast")
     assert len(set(re.findall(r"block_sum<(\d+)>\(", new))) == len(FORMS)
     candidate.write_text(bake(new, {}))
     ended = emulated(folder, candidate, "0", "float32:rows=16,columns=1000")
@@ -672,7 +680,7 @@ extern "C" void run(const float* x, signed char* q, float* s, int64_t rows, int6
 
 
 def test_a_softmax_of_shuffles_and_slots() -> None:
-    new = after(SOFTMAX, "settle_reduce")
+    new = after(SOFTMAX, "canonicalize_reductions")
     kernel = flat(new[new.index("__global__") :])
     assert "__syncthreads" not in kernel and "smem" not in kernel and "warp" not in kernel
     assert "fmaxf(top, in[i]); const float top_of_block = block_max<0>(top);" in kernel
@@ -681,14 +689,14 @@ def test_a_softmax_of_shuffles_and_slots() -> None:
 
 
 def test_a_layer_norm_in_an_engines_style() -> None:
-    new = after(LAYER_NORM, "settle_reduce", "settle_broadcast")
+    new = after(LAYER_NORM, "canonicalize_reductions", "redundant_broadcast")
     kernel = flat(new[new.index("__global__") :])
     assert "const float mean_of_block = block_sum<0>(local_sum); const float s_mean = mean_of_block / n;" in kernel
     assert "__syncthreads" not in kernel and "float mean =" not in kernel
 
 
 def test_what_the_first_thread_writes_it_goes_on_writing() -> None:
-    new = after(QUANTISE, "settle_reduce", "settle_broadcast")
+    new = after(QUANTISE, "canonicalize_reductions", "redundant_broadcast")
     kernel = flat(new[new.index("__global__") :])
     assert "float block_amax = fmaxf(block_max<0>(amax), -1e20f); const float scale = block_amax / 127.0f;" in kernel
     assert "if (threadIdx.x == 0) { scales[blockIdx.x] = scale; }" in kernel
@@ -697,11 +705,11 @@ def test_what_the_first_thread_writes_it_goes_on_writing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("folder", "text"), [("row_softmax", SOFTMAX), ("layer_norm", LAYER_NORM)])
-@pytest.mark.parametrize("later", [(), ("pack", "keep_row", "short_rows")])
+@pytest.mark.parametrize("later", [(), ("vectorize", "cache_row_in_registers", "several_rows_per_block")])
 def test_foreign_rows_compute_what_the_reference_says(
     folder: str, text: str, later: tuple[str, ...], tmp_path: Path
 ) -> None:
-    for step in ("settle_reduce", "settle_broadcast", *later):
+    for step in ("canonicalize_reductions", "redundant_broadcast", *later):
         text = applied_step(step, text, FACTS) or text
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(bake(text.replace("SHORT_ROWS_FROM 528", "SHORT_ROWS_FROM 2"), {}))
@@ -715,6 +723,6 @@ def test_a_reduction_of_the_files_own_with_our_name() -> None:
     """Many files call theirs block_sum, too."""
     own = FASTER_TRANSFORMER.replace("blockReduceSum", "block_sum")
     text = KERNEL.format(helpers=own, name="normalise", reduction="  sum = block_sum<float>(sum);\n")
-    new = after(text, "settle_names", "settle_reduce")
+    new = after(text, "free_reserved_names", "canonicalize_reductions")
     assert "block_sum_of_file" not in new and SUM in new
     assert "block_sum<0>(sum);" in new

@@ -11,7 +11,7 @@ from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
 
 ROOT = Path(__file__).resolve().parents[3]
 LOG_SOFTMAX = (ROOT / "tests/inputs/log_softmax/baseline.plain.cu").read_text()
-SETTLED = after(LOG_SOFTMAX, "settle_reduce")
+SETTLED = after(LOG_SOFTMAX, "canonicalize_reductions")
 
 
 def test_slots_side_by_side_in_one_array_are_understood() -> None:
@@ -26,14 +26,16 @@ def test_slots_that_another_pointer_reads_stay() -> None:
         "float* sumvals = &shared[warpsPerBlock];\n    float* seen = shared;",
     )
     text = text.replace("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + seen[1];")
-    assert "block_max<0>(maxval)" not in (after(text, "settle_reduce") if not refused(text, "settle_reduce") else text)
+    assert "block_max<0>(maxval)" not in (
+        after(text, "canonicalize_reductions") if not refused(text, "canonicalize_reductions") else text
+    )
 
 
 def test_pointers_into_it_become_arrays_of_their_own() -> None:
-    new = after(SETTLED, "settle_shared")
+    new = after(SETTLED, "split_shared_memory")
     assert "__shared__ float maxvals[1];" in new and "__shared__ float sumvals[1];" in new
     assert "extern __shared__" not in new and "<<<N, block_size, 0, stream>>>" in new
-    settled = flat(after(new, "settle_broadcast"))
+    settled = flat(after(new, "redundant_broadcast"))
     assert "float offset = maxval_of_block;" in settled and "__shared__ float maxvals" not in settled
 
 
@@ -54,13 +56,13 @@ def test_pointers_into_it_become_arrays_of_their_own() -> None:
 )
 def test_other_pointers_stay(old: str, new: str) -> None:
     assert old in SETTLED
-    assert refused(SETTLED.replace(old, new), "settle_shared")
+    assert refused(SETTLED.replace(old, new), "split_shared_memory")
 
 
 def test_a_launch_names_the_type_that_was_deduced() -> None:
-    new = after(LOG_SOFTMAX, "settle_types")
+    new = after(LOG_SOFTMAX, "explicit_template_arguments")
     assert "log_softmax_forward_kernel<floatX><<<N, block_size," in new
-    assert refused(new, "settle_types")
+    assert refused(new, "explicit_template_arguments")
 
 
 @pytest.mark.parametrize(
@@ -75,12 +77,20 @@ def test_a_launch_names_the_type_that_was_deduced() -> None:
 )
 def test_types_of_other_arguments_stay_deduced(old: str, new: str) -> None:
     assert old in LOG_SOFTMAX
-    assert refused(LOG_SOFTMAX.replace(old, new), "settle_types")
+    assert refused(LOG_SOFTMAX.replace(old, new), "explicit_template_arguments")
 
 
 def test_it_computes_what_the_reference_says(tmp_path: Path) -> None:
     candidate = tmp_path / "candidate.cu"
-    steps = ("settle_types", "settle_reduce", "settle_shared", "settle_broadcast", "one_exchange", "pack", "keep_row")
+    steps = (
+        "explicit_template_arguments",
+        "canonicalize_reductions",
+        "split_shared_memory",
+        "redundant_broadcast",
+        "fuse_block_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    )
     candidate.write_text(after(LOG_SOFTMAX, *steps))
     workloads = ("bfloat16:rows=3,vocabulary=2056", "float32:rows=2,vocabulary=515")
     ended = emulation.emulated(ROOT / "tests/inputs/log_softmax", candidate, "0", "1", *workloads)

@@ -34,11 +34,11 @@ T* to[2] = {q, k};
 
 
 def kernel(body: str = BODY) -> str:
-    return after(TEXT.format(head=HEAD.replace("USES_J j", "USES_H h"), body=body), "settle_macros")
+    return after(TEXT.format(head=HEAD.replace("USES_J j", "USES_H h"), body=body), "expand_macros")
 
 
 def test_every_value_is_a_variable() -> None:
-    new = flat(after(kernel(), "settle_values"))
+    new = flat(after(kernel(), "single_assignment_indices"))
     assert "int j = i; const int column = j % width; const int j_2 = j / width; const int head = j_2 % heads;" in new
     assert "const int j_3 = j_2 / heads; const int part = j_3 % 2; const int j_4 = j_3 / 2;" in new
     assert "+ j_4) * width + column] = x[i];" in new
@@ -47,7 +47,7 @@ def test_every_value_is_a_variable() -> None:
 def test_a_parameter_keeps_its_name_in_front() -> None:
     body = BODY.replace("T* to[2]", "T* table[2]").replace("to[part]", "table[part]")
     text = kernel(body).replace("  for (int i", "  n -= blockIdx.y * (width + 1);\n  for (int i")
-    new = flat(after(text, "settle_values"))
+    new = flat(after(text, "single_assignment_indices"))
     assert "const int n_2 = n - blockIdx.y * (width + 1); for (int i" in new
     assert "i < n_2;" in new and "(n_2 / (2 * heads * width))" in new
 
@@ -68,16 +68,16 @@ def test_a_parameter_keeps_its_name_in_front() -> None:
 )
 def test_other_changes_stay(old: str, new: str) -> None:
     assert old in BODY
-    assert refused(kernel(BODY.replace(old, new)), "settle_values")
+    assert refused(kernel(BODY.replace(old, new)), "single_assignment_indices")
 
 
 def test_a_macro_that_names_it_is_left_alone() -> None:
-    assert refused(kernel().replace("USES_H h", "USES_J j"), "settle_values")
-    assert not refused(kernel(), "settle_values")
+    assert refused(kernel().replace("USES_H h", "USES_J j"), "single_assignment_indices")
+    assert not refused(kernel(), "single_assignment_indices")
 
 
 def test_what_finds_no_element_is_left_alone() -> None:
-    assert refused(kernel("int count = 1; count += i; q[i] = x[i] * (T)count;"), "settle_values")
+    assert refused(kernel("int count = 1; count += i; q[i] = x[i] * (T)count;"), "single_assignment_indices")
 
 
 PLACES = """\
@@ -92,9 +92,9 @@ extern "C" void run(const float* x, const float* w, float* y, int rows, int n, c
 
 
 def test_a_place_that_is_declared_with_others_gets_a_declaration() -> None:
-    assert refused(PLACES, "pack")
-    new = after(PLACES, "settle_declarations")
+    assert refused(PLACES, "vectorize")
+    new = after(PLACES, "declare_at_first_value")
     assert "threadIdx.y;\n  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n" in new
-    assert "store_lanes(&y[row * n + first], y_pack);" in after(new, "pack")
+    assert "store_lanes(&y[row * n + first], y_pack);" in after(new, "vectorize")
     for other in ("i = threadIdx.x", "* p = nullptr"):
-        assert refused(PLACES.replace("i = blockIdx.x * blockDim.x + threadIdx.x", other), "settle_declarations")
+        assert refused(PLACES.replace("i = blockIdx.x * blockDim.x + threadIdx.x", other), "declare_at_first_value")

@@ -8,8 +8,9 @@ import pytest
 
 from kernels import catalog
 from nodes.policies.rules import applied_step
-from nodes.rewrites import Facts, warp_rows
-from nodes.rewrites.source import Source
+from nodes.rewrites import Facts
+from nodes.rewrites.rows import warp_per_row as warp_rows
+from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cuda_rewrites import H200, after, flat, refused
 
@@ -47,7 +48,7 @@ extern "C" void run(const float* x, float* y, float* top, int64_t rows, int64_t 
 
 
 def test_a_warp_becomes_a_team_that_reads_its_row_once() -> None:
-    new = after(CENTRE, "warp_rows")
+    new = after(CENTRE, "warp_per_row")
     made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
     assert made.count("= x[row * n + i]") == 1 and "most = team_max<TEAM>(most);" in made
     assert "const int lane = threadIdx.x % TEAM;" in made and "blockIdx.x * 4 + (threadIdx.x / TEAM)" in made
@@ -65,7 +66,7 @@ def test_a_warp_becomes_a_team_that_reads_its_row_once() -> None:
 
 def test_blocks_that_only_count_teams_keep_their_width() -> None:
     text = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
-    new = flat(after(text, "warp_rows"))
+    new = flat(after(text, "warp_per_row"))
     assert "if (blockIdx.x * (blockDim.x / TEAM) + threadIdx.x / TEAM >= teams) return;" in new
     assert "const int64_t teams = static_cast<int64_t>((rows + 3) / 4) * 4;" in new
     assert (
@@ -103,9 +104,9 @@ REFUSED = {
 
 @pytest.mark.parametrize(("old", "new"), REFUSED.values(), ids=REFUSED)
 def test_what_other_kernels_do_with_their_warps_is_left_alone(old: str, new: str) -> None:
-    assert not refused(CENTRE, "warp_rows")
+    assert not refused(CENTRE, "warp_per_row")
     text = CENTRE.replace(old, new)
-    assert text != CENTRE and refused(text, "warp_rows")
+    assert text != CENTRE and refused(text, "warp_per_row")
 
 
 def test_shuffles_that_are_written_out_and_broadcast() -> None:
@@ -115,15 +116,15 @@ def test_shuffles_that_are_written_out_and_broadcast() -> None:
     text = CENTRE.replace(
         "  most = warp_max(most);", f"#pragma unroll\n  {loop}\n  most = __shfl_sync(0xffffffff, most, 0);"
     )
-    new = after(text, "warp_rows")
+    new = after(text, "warp_per_row")
     made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
     assert "\n  most = team_max<TEAM>(most);\n" in made and "shfl" not in made
     alone = text.replace("  most = __shfl_sync(0xffffffff, most, 0);", "")
-    assert refused(alone, "warp_rows"), "only the first lane has it"
+    assert refused(alone, "warp_per_row"), "only the first lane has it"
     function = CENTRE.replace("xor_sync", "down_sync").replace(
         "most = warp_max(most);", "most = warp_max(most);\n  most = __shfl_sync(0xffffffff, most, 0);"
     )
-    assert "most = team_max<TEAM>(most);" in after(function, "warp_rows")
+    assert "most = team_max<TEAM>(most);" in after(function, "warp_per_row")
 
 
 def test_loads_of_the_second_loop_take_what_they_need_along() -> None:
@@ -136,16 +137,16 @@ def test_loads_of_the_second_loop_take_what_they_need_along() -> None:
     text = text.replace(
         "    y[row * n + i] = v - most;", "    const float b = bias[start + i];\n    y[row * n + i] = v - most + b;"
     )
-    new = after(text, "warp_rows")
+    new = after(text, "warp_per_row")
     made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
     assert (
         made.index("const int start = place[row] * n;")
         < made.index("b_row[item] = bias[start + i];")
         < made.index("team_max")
     )
-    late = after(text.replace("place[row] * n;", "place[row] * n + static_cast<int>(most);"), "warp_rows")
+    late = after(text.replace("place[row] * n;", "place[row] * n + static_cast<int>(most);"), "warp_per_row")
     assert "b_row" not in late and "const float b = bias[start + i];" in late[late.index("team_max<TEAM>(most)") :]
-    left = after(text.replace("  const int start", "  if (most > 9) return;\n  const int start"), "warp_rows")
+    left = after(text.replace("  const int start", "  if (most > 9) return;\n  const int start"), "warp_per_row")
     assert "b_row" not in left, "a load that a return was to spare"
 
 
@@ -154,13 +155,13 @@ PLANE = CENTRE.replace("  const int lane = threadIdx.x & 31;\n", "").replace("la
 
 
 def test_warps_along_the_second_dimension() -> None:
-    new = after(PLANE, "warp_rows")
+    new = after(PLANE, "warp_per_row")
     made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
     assert "const int i = threadIdx.x + item * TEAM;" in made and "blockIdx.x * blockDim.y + threadIdx.y" in made
     assert "(rows + 3) / 4, dim3(decltype(team)::value, 4), 0, stream>>>" in new
     assert "((threadIdx.y * blockDim.x + threadIdx.x) % 32 / TEAM * TEAM)" in new
     wide = PLANE.replace("i += 32", "i += blockDim.x")
-    assert "const int i = threadIdx.x + item * TEAM;" in after(wide, "warp_rows")
+    assert "const int i = threadIdx.x + item * TEAM;" in after(wide, "warp_per_row")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_warps_along_the_second_dimension() -> None:
     ],
 )
 def test_other_planes_are_left_alone(old: str, new: str) -> None:
-    assert old in PLANE and refused(PLANE.replace(old, new), "warp_rows")
+    assert old in PLANE and refused(PLANE.replace(old, new), "warp_per_row")
 
 
 COUNTED = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
@@ -196,7 +197,7 @@ def test_teams_compute_what_warps_did(text: str, items: int, tmp_path: Path) -> 
     (tmp_path / "reference.py").write_text(REFERENCE)
     (tmp_path / "baseline.cu").write_text(text)
     candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(text, "warp_rows").replace("#define TEAM_ITEMS 1 ", f"#define TEAM_ITEMS {items} "))
+    candidate.write_text(after(text, "warp_per_row").replace("#define TEAM_ITEMS 1 ", f"#define TEAM_ITEMS {items} "))
     sizes = ["float32:rows=1,n=1", "float32:rows=5,n=4", "float32:rows=9,n=7", "float32:rows=13,n=16", "float32:rows=3,n=33",
              "float32:rows=6,n=64", "float32:rows=5,n=100", "float32:rows=2,n=300"]  # fmt: skip
     ended = emulated(tmp_path, candidate, "0", "1", *sizes)
@@ -233,7 +234,7 @@ def reference(x):
 def test_heads_of_many_lengths_after_packs(tmp_path: Path) -> None:
     kernel = catalog.load(str(ROOT / "tests/inputs/head_rms_norm"))
     text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("restrict", "pack", "warp_rows", "dependent_launch"):
+    for step in ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch"):
         text = applied_step(step, text, facts) or text
     assert "with_team<" in text and "Lanes<T, VEC> q_row[ITEMS], weight_row[ITEMS];" in text
     candidate = tmp_path / "candidate.cu"

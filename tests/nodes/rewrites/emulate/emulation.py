@@ -19,9 +19,9 @@ from tree_sitter import Node
 
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-from nodes.rewrites import settle_macros
-from nodes.rewrites.device_code import Code, declared_name
-from nodes.rewrites.source import Edits, Source
+from nodes.rewrites.analysis.device_code import Code, declared_name
+from nodes.rewrites.normalize import expand_macros as settle_macros
+from nodes.rewrites.syntax.source import Edits, Source
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
