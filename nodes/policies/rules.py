@@ -338,8 +338,17 @@ class _Search:
     @cached_property
     def given_up(self) -> frozenset[tuple[str, ...]]:
         """Single steps that came to nothing often enough; every new base would ask for them once more."""
-        failed = Counter(a.plan.steps for a in self.request.attempts if not a.accepted)
+        failed = Counter(self._searched(a.plan.steps) for a in self.request.attempts if not a.accepted)
         return frozenset(steps for steps, times in failed.items() if len(steps) == 1 and times >= STRIKES)
+
+    def _searched(self, steps: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the steps that are there to gain something; the others every list has."""
+        return tuple(step for step in steps if step not in self.normalizing)
+
+    @cached_property
+    def normalizing(self) -> dict[str, None]:
+        """Steps that only bring a text into form, in order: nothing to search over."""
+        return {rewrite.name: None for rewrite in ordered(self.request.device.device) if rewrite.normalizes}
 
     def prior(self, step: str) -> float:
         """Natural logarithm of the speedup to expect before anything was measured."""
@@ -424,15 +433,18 @@ class _Search:
         for lesson in self.request.memory:
             if lesson.kept and lesson.path:
                 yield self.root, tuple(step for step in dict.fromkeys(lesson.path) if step in self.gains)
-        every = tuple(step for step in self.steps if step not in self.alone)
+        every = tuple(step for step in self.steps if step not in self.alone and step not in self.normalizing)
+        whole = tuple(self.normalizing)
         # What such a step made of a source, and did not make it better, is no place to go on from in the same way.
         came_to_nothing = {a.candidate for a in self.request.attempts if self.alone.intersection(a.plan.steps)}
         came_to_nothing -= {self.request.incumbent}
         for base in self._bases():
             bundle = self._bundle()
             yield base, bundle
-            for step in self.steps:
-                if step not in self.alone or (base != self.root and base not in came_to_nothing):
+            for step in every:
+                yield base, self._ordered([*whole, step])
+            for step in sorted(self.alone):
+                if base != self.root and base not in came_to_nothing:
                     yield base, (step,)
         bundle = self._bundle()
         for step in every:
@@ -448,7 +460,7 @@ class _Search:
                     yield self.root, self._ordered([*fewer, step])
                     yield self.root, self._ordered([*fewer, other])
                     yield self.root, self._ordered([*fewer, step, other])
-                    yield self.request.incumbent, self._ordered([step, other])
+                    yield self.request.incumbent, self._ordered([*whole, step, other])
 
     def _ordered(self, steps: list[str]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(steps), key=self.steps.index))
@@ -463,8 +475,8 @@ class _Search:
         Best first, with a bound: applying steps costs milliseconds each and there are thousands of lists, of which the
         promise of one plan rules out most.
         """
-        lists = {plan: self._at_most(*plan) for plan in dict.fromkeys(self._lists())}
-        place = {step: at for at, step in enumerate(self.steps)}
+        if not self.request.attempts:
+            yield from self._best_first(self._opening(), [])
         waiting: list[tuple[float, int, list[int], str, _Proposal]] = []
         joined = [(-round(p.speedup, 6), 1, [len(self.steps)], name, p) for name, p in self._two_forms()]
         last = self.request.attempts[-1] if self.request.attempts else None
@@ -473,12 +485,27 @@ class _Search:
             yield from self._new(joined.pop(0))
         for entry in joined:
             heapq.heappush(waiting, entry)
-        for (base, steps), bound in sorted(lists.items(), key=lambda item: -item[1]):
+        yield from self._best_first(self._lists(), waiting)
+
+    def _opening(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Before anything was measured: all that should help, and that less one step which the others may do better without."""
+        bundle = self._bundle()
+        yield self.root, bundle
+        for step in self._searched(self._after(self.root, bundle)[1]):
+            yield self.root, tuple(other for other in bundle if other != step)
+
+    def _best_first(
+        self, lists: Iterator[tuple[str, tuple[str, ...]]], waiting: list[tuple[float, int, list[int], str, _Proposal]]
+    ) -> Iterator[_Proposal]:
+        """What these lists come to, most promising first; what is in `waiting` already goes among them."""
+        bounds = {plan: self._at_most(*plan) for plan in dict.fromkeys(lists)}
+        place = {step: at for at, step in enumerate(self.steps)}
+        for (base, steps), bound in sorted(bounds.items(), key=lambda item: -item[1]):
             while waiting and -waiting[0][0] > bound:
                 yield from self._new(heapq.heappop(waiting))
             text, applied = self._after(base, steps)
             name = self._structure(text)
-            if not applied or applied in self.given_up:
+            if not applied or self._searched(applied) in {(), *self.given_up}:
                 continue
             if (base, applied) not in self.tried and not {name, digest(text)} & self.known:
                 speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
