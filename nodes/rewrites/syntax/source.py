@@ -52,20 +52,16 @@ class Source:
         Rewrites walk a tree some twenty times; through the bindings each walk costs as much as the parse.
         """
         nodes: list[Node] = []
-        ranges: dict[int, tuple[int, int]] = {}
-        places: dict[str, list[int]] = {}
-
-        stack: list[Node | tuple[int, int]] = [self.root]
+        stack = [self.root]
         while stack:  # no recursion: how deep a source nests is the candidate's choice
             here = stack.pop()
-            if isinstance(here, tuple):
-                node_id, at = here
-                ranges[node_id] = (at, len(nodes))
-                continue
-            stack.append((here.id, len(nodes)))
-            places.setdefault(here.type, []).append(len(nodes))
             nodes.append(here)
-            stack.extend(reversed(here.children))
+            if here.child_count:
+                stack.extend(here.children[::-1])
+        ranges = {node.id: (at, at + node.descendant_count) for at, node in enumerate(nodes)}
+        places: dict[str, list[int]] = {}
+        for at, node in enumerate(nodes):
+            places.setdefault(node.type, []).append(at)
         return nodes, ranges, places
 
     def walk(self, node: Node | None = None, *types: str) -> Iterator[Node]:
