@@ -5,7 +5,7 @@ code on floats and their bits, so a loop around them becomes AVX code as it stan
 integers, where the compiler has a minimum instruction: cut off by `x < lowest ? lowest : x`, g++ 12 splits the whole
 computation by the two constants (2.5 times slower, measured).
 
-Errors against fp64, over every float32 that is not a NaN (tests/nodes/rewrites/test_cpu_vector_math.py): exp 2 units
+Errors against fp64, over every float32 that is not a NaN (tests/nodes/rewrites/test_vector_math.py): exp 2 units
 in the last place (1.1 over lanes, see lanes_text.py), log 1.5, log1p 2, tanh 2.5, erf 2.5; NaN, infinities, overflow
 and results below 2^-126 as in libm.
 """

@@ -904,6 +904,7 @@ def test_the_traps_are_understood():
     assert not Source(source(), "cpu").root.has_error
 
 
+@pytest.mark.slow  # a build each of all the traps; the next one has them together
 @pytest.mark.parametrize("step", SETTLING)
 def test_what_only_changes_the_form_changes_no_bit(step, expected, tmp_path):
     text = rewritten(source(), [step])

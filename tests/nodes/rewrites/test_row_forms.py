@@ -12,7 +12,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import library
 from tests.nodes.rewrites.test_cuda_rewrites import H200
-from tests.nodes.rewrites.test_ragged_rows import at, spec
+from tests.nodes.rewrites.test_vectorize_unaligned_rows import at, spec
 
 ROWS = Facts(spec=spec(at(4096), at(2048)), device=H200)
 GROUPS = """\

@@ -14,7 +14,7 @@ from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.rows.cache_row_in_registers import ITEMS
 from nodes.rewrites.rows.cache_values_in_registers import ROOM
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_keep_row import ASKED
+from tests.nodes.rewrites.test_cache_row_in_registers import ASKED
 from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, compile_strictly, refused
 
 ROWS = after(SOFTMAX, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
