@@ -27,9 +27,9 @@ from harness.records import DeviceFacts
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Scalar, Size, Workload
-from nodes.rewrites import Facts
+from nodes.rewrites import Facts, ordered
 from nodes.rewrites import catalog as rewrites
-from nodes.rewrites.source import Source
+from nodes.rewrites.syntax.source import Source
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 INPUTS = REPOSITORY / "tests" / "inputs"
@@ -39,12 +39,8 @@ _CTYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "int64_t": ctypes
 
 
 def order() -> list[str]:
-    """The CPU rewrites that plans put together, by their ORDER; names break ties."""
-    found = {
-        name: module for name, module in rewrites().items()
-        if "cpu" in module.LANGUAGES and not getattr(module, "ALONE", False)
-    }  # fmt: skip
-    return sorted(found, key=lambda name: (getattr(found[name], "ORDER", 50), name))
+    """The CPU rewrites that plans put together, in their order."""
+    return [rewrite.name for rewrite in ordered("cpu") if not rewrite.alone]
 
 
 def apply(kernel: Kernel, text: str, steps: list[str], device: DeviceFacts = FACTS) -> tuple[str, list[str]]:
@@ -55,7 +51,7 @@ def apply(kernel: Kernel, text: str, steps: list[str], device: DeviceFacts = FAC
         for step in steps:
             if step in applied:
                 continue
-            new = modules[step].rewrite(Source(text, "cpu"), Facts(spec=kernel.spec, device=device))
+            new = modules[step](Source(text, "cpu"), Facts(spec=kernel.spec, device=device))
             if new is not None:
                 text, changed = new, True
                 applied.append(step)

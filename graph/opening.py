@@ -123,7 +123,7 @@ def _rewrites(settings: Settings) -> dict[str, str] | None:
         return None
     from nodes.rewrites import catalog as rewrites
 
-    return {name: rewrite.EXPECTED for name, rewrite in rewrites().items() if settings.device in rewrite.LANGUAGES}
+    return {name: rewrite.expected for name, rewrite in rewrites().items() if settings.device in rewrite.languages}
 
 
 def _chat(settings: Settings, transcript, spent: dict[Role, Usage], say: Say) -> Policy:

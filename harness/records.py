@@ -15,6 +15,8 @@ from pydantic import Field, model_validator
 from kernels.spec import Device, Frozen, Workload
 
 Cache = Literal["cold", "hot"]
+Bound = Literal["memory", "latency", "compute", "launch", "at the limit", "unknown"]
+"""What the larger part of a kernel's lost time is lost to."""
 Company = Literal["plain", "pdl", "early", "alone"]
 """What stands around a timed call: kernels that launch plainly; that take part in programmatic dependent launch and trigger
 at their end, or at once; nothing (back to back with itself, which no model does)."""

@@ -11,8 +11,8 @@ from langgraph.runtime import Runtime
 
 from harness.evaluate import Tuned
 from nodes.context import Context
-from nodes.rewrites.dispatch import dispatched, values
-from nodes.rewrites.source import Unsupported
+from nodes.rewrites.specialize.dispatch import dispatched, values
+from nodes.rewrites.syntax.source import Unsupported
 from nodes.side_by_side import each
 from nodes.state import Draft, State
 

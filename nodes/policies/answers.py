@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from harness.records import light_by_cache
+from harness.records import Bound, light_by_cache
 from harness.store import digest
 from kernels.spec import Workload
 from nodes.policies.replies import (
@@ -24,7 +24,7 @@ from nodes.policies.replies import (
     new_source,
     read_draft,
 )
-from nodes.roles import Bound, Finding, Plan, PlannerRequest, ProfilerRequest, Review, TesterAnswer, TesterRequest
+from nodes.roles import Finding, Plan, PlannerRequest, ProfilerRequest, Review, TesterAnswer, TesterRequest
 
 MOST_WORKLOADS = 6
 MOST_BYTES = 1 << 28

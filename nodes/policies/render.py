@@ -165,7 +165,7 @@ def roof_lines(device: DeviceFacts) -> list[str]:
 def explained(step: str) -> str:
     """A plan's step; where it is the name of a rewrite (the rules planned it), with what that rewrite should do."""
     rewrite = catalog().get(step)
-    return f"{step}: {rewrite.EXPECTED}" if rewrite else step
+    return f"{step}: {rewrite.expected}" if rewrite else step
 
 
 def lessons(found: Iterable[Lesson]) -> str:

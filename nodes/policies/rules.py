@@ -18,19 +18,18 @@ from functools import cached_property, lru_cache
 
 from harness import comparison
 from harness.backends import model_new
-from harness.records import DeviceFacts, Outcome, Timing, light_by_cache
+from harness.records import Bound, DeviceFacts, Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Device, Spec, Workload, expression
 from nodes import drafting
 from nodes.lesson import Lesson
 from nodes.policies import versions
-from nodes.rewrites import Facts, Rewrite, catalog
-from nodes.rewrites.multiversion import multiversion
-from nodes.rewrites.source import Source, Unsupported
+from nodes.rewrites import Facts, Rewrite, catalog, ordered
+from nodes.rewrites.specialize.multiversion import multiversion
+from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import (
     Attempt,
-    Bound,
     CoderAnswer,
     CoderRequest,
     DraftAnswer,
@@ -72,70 +71,6 @@ EDITS: dict[Bound, str] = {
 SAYS_NOTHING = ("REFUSED", "NO_CANDIDATE", Outcome.CHEATED)
 """Of what a step is worth elsewhere: a person's no, a source that it does not apply to, and a busy machine's accusation, for no
 rewrite cheats."""
-RISKS: dict[Outcome, tuple[str, ...]] = {
-    Outcome.INCORRECT: (
-        "fast_math",
-        "packed_half",
-        "in_flight",
-        "cpu_tile",
-        "cpu_fuse",
-        "cpu_scan",
-        "cpu_places",
-        "cpu_tables",
-        "cpu_reroll",
-        "cpu_bytes",
-        "cpu_accumulate",
-        "ragged_rows",
-        "online_reduce",
-        "online_pack",
-        "one_exchange",
-        "one_pass",
-        "cpu_vector_math",
-        "cluster_rows",
-        "short_rows",
-        "warp_elements",
-        "warp_rows",
-        "join_lanes",
-        "keep_value",
-        "keep_row",
-        "warp_reduce",
-        "one_step",
-        "neighbour_rows",
-        "block_rows",
-        "settle_shared",
-        "settle_broadcast",
-        "settle_groups",
-        "settle_reduce",
-        "constant_step",
-        "spread",
-        "pack",
-        "settle_rows",
-        "settle_methods",
-        "settle_items",
-        "settle_tables",
-        "settle_values",
-        "settle_calls",
-        "settle_declarations",
-        "fuse_launches",
-    ),
-    Outcome.RUNTIME_ERROR: (
-        "cluster_rows",
-        "warp_elements",
-        "warp_rows",
-        "keep_row",
-        "short_rows",
-        "dependent_launch",
-        "neighbour_rows",
-        "block_rows",
-        "settle_broadcast",
-        "settle_reduce",
-        "spread",
-        "pack",
-        "warp_reduce",
-    ),
-    Outcome.OUT_OF_RESOURCES: ("cluster_rows", "in_flight", "keep_value", "warp_rows", "keep_row", "spread"),
-}
-"""Which step to drop first when a candidate fails so; otherwise the last one goes."""
 
 
 class RulesPolicy:
@@ -288,16 +223,16 @@ def _two_forms(request: CoderRequest, version: Version) -> CoderAnswer:
 
 
 def _suspect(steps: list[str], outcome: Outcome | None) -> str:
-    for name in RISKS.get(outcome, ()) if outcome is not None else ():
-        for step in steps:
-            if step.split(":")[0] == name:
-                return step
-    return steps[-1]
+    """What to drop first of a plan that failed so: what rounds otherwise, then the last that takes the risk; forms come last."""
+    known = catalog()
 
+    def doubt(at: int) -> tuple[bool, bool, int]:
+        rewrite = known[steps[at].partition(":")[0]]
+        return not rewrite.normalizes, rewrite.phase == "arithmetic", at
 
-@lru_cache(maxsize=1)
-def _catalog() -> dict[str, Rewrite]:
-    return catalog()
+    named = [at for at, step in enumerate(steps) if step.partition(":")[0] in known]
+    risky = [at for at in named if outcome in known[steps[at].partition(":")[0]].risks]
+    return steps[max(risky, key=doubt)] if risky else steps[-1]
 
 
 @lru_cache(maxsize=16)
@@ -310,9 +245,9 @@ def _parsed(text: str, language: str) -> Source:
 def _rewritten(step: str, text: str, facts_json: str) -> str | None:
     facts = Facts.model_validate_json(facts_json)
     name, _, argument = step.partition(":")
-    if name not in _catalog() or argument not in ("", *getattr(_catalog()[name], "VARIANTS", ())):
+    rewrite = catalog().get(name)
+    if rewrite is None or step not in rewrite.forms:
         return None  # a model's plan, or one of another version
-    rewrite = _catalog()[name].rewrite
     source = _parsed(text, facts.device.device)
     try:
         new = rewrite(source, facts, argument) if argument else rewrite(source, facts)
@@ -368,7 +303,7 @@ class _Search:
     def plan(self, proposal: _Proposal) -> Plan:
         version = proposal.version
         why = (
-            "; ".join(f"{step}: {self.rewrite(step).EXPECTED}" for step in proposal.steps)
+            "; ".join(f"{step}: {self.rewrite(step).expected}" for step in proposal.steps)
             if version is None
             else "each form is kept where it measured faster; the host chooses"
         )
@@ -383,42 +318,44 @@ class _Search:
         )
 
     def rewrite(self, step: str) -> Rewrite:
-        return _catalog()[step.partition(":")[0]]
+        return catalog()[step.partition(":")[0]]
 
     @cached_property
     def names(self) -> list[str]:
         """Rewrites of this device, in the order in which they are applied."""
-        device = self.request.device.device
-        mine = [name for name, rewrite in _catalog().items() if device in rewrite.LANGUAGES]
-        return sorted(mine, key=lambda name: (getattr(_catalog()[name], "ORDER", 50), name))
+        return [rewrite.name for rewrite in ordered(self.request.device.device)]
 
     @cached_property
     def steps(self) -> list[str]:
         """With their variants, each behind the plain form."""
-        return [
-            s
-            for name in self.names
-            for s in (name, *(f"{name}:{v}" for v in getattr(_catalog()[name], "VARIANTS", ())))
-        ]
+        return [form for name in self.names for form in catalog()[name].forms]
 
     @cached_property
     def alone(self) -> frozenset[str]:
         """Steps that only go on, by themselves, from what was measured."""
-        return frozenset(step for step in self.steps if getattr(self.rewrite(step), "ALONE", False))
+        return frozenset(step for step in self.steps if self.rewrite(step).alone)
 
     @cached_property
     def given_up(self) -> frozenset[tuple[str, ...]]:
         """Single steps that came to nothing often enough; every new base would ask for them once more."""
-        failed = Counter(a.plan.steps for a in self.request.attempts if not a.accepted)
+        failed = Counter(self._searched(a.plan.steps) for a in self.request.attempts if not a.accepted)
         return frozenset(steps for steps, times in failed.items() if len(steps) == 1 and times >= STRIKES)
+
+    def _searched(self, steps: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the steps that are there to gain something; the others every list has."""
+        return tuple(step for step in steps if step not in self.normalizing)
+
+    @cached_property
+    def normalizing(self) -> dict[str, None]:
+        """Steps that only bring a text into form, in order: nothing to search over."""
+        return {rewrite.name: None for rewrite in ordered(self.request.device.device) if rewrite.normalizes}
 
     def prior(self, step: str) -> float:
         """Natural logarithm of the speedup to expect before anything was measured."""
         rewrite = self.rewrite(step)
-        of_spec = getattr(rewrite, "speedup", None)
-        gain = math.log(rewrite.SPEEDUP if of_spec is None else of_spec(self.facts))
+        gain = math.log(rewrite.speedup(self.facts))
         bound = self.request.finding.bound
-        fits = bound in rewrite.HELPS or bound in {"unknown", "at the limit"}
+        fits = bound in rewrite.helps or bound in {"unknown", "at the limit"}
         variant = 0.02 if ":" in step else 0.0  # the plain form first, where nothing speaks against it
         return (gain if fits else 0.3 * gain) - variant
 
@@ -496,15 +433,18 @@ class _Search:
         for lesson in self.request.memory:
             if lesson.kept and lesson.path:
                 yield self.root, tuple(step for step in dict.fromkeys(lesson.path) if step in self.gains)
-        every = tuple(step for step in self.steps if step not in self.alone)
+        every = tuple(step for step in self.steps if step not in self.alone and step not in self.normalizing)
+        whole = tuple(self.normalizing)
         # What such a step made of a source, and did not make it better, is no place to go on from in the same way.
         came_to_nothing = {a.candidate for a in self.request.attempts if self.alone.intersection(a.plan.steps)}
         came_to_nothing -= {self.request.incumbent}
         for base in self._bases():
             bundle = self._bundle()
             yield base, bundle
-            for step in self.steps:
-                if step not in self.alone or (base != self.root and base not in came_to_nothing):
+            for step in every:
+                yield base, self._ordered([*whole, step])
+            for step in sorted(self.alone):
+                if base != self.root and base not in came_to_nothing:
                     yield base, (step,)
         bundle = self._bundle()
         for step in every:
@@ -520,7 +460,7 @@ class _Search:
                     yield self.root, self._ordered([*fewer, step])
                     yield self.root, self._ordered([*fewer, other])
                     yield self.root, self._ordered([*fewer, step, other])
-                    yield self.request.incumbent, self._ordered([step, other])
+                    yield self.request.incumbent, self._ordered([*whole, step, other])
 
     def _ordered(self, steps: list[str]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(steps), key=self.steps.index))
@@ -535,8 +475,8 @@ class _Search:
         Best first, with a bound: applying steps costs milliseconds each and there are thousands of lists, of which the
         promise of one plan rules out most.
         """
-        lists = {plan: self._at_most(*plan) for plan in dict.fromkeys(self._lists())}
-        place = {step: at for at, step in enumerate(self.steps)}
+        if not self.request.attempts:
+            yield from self._best_first(self._opening(), [])
         waiting: list[tuple[float, int, list[int], str, _Proposal]] = []
         joined = [(-round(p.speedup, 6), 1, [len(self.steps)], name, p) for name, p in self._two_forms()]
         last = self.request.attempts[-1] if self.request.attempts else None
@@ -545,12 +485,27 @@ class _Search:
             yield from self._new(joined.pop(0))
         for entry in joined:
             heapq.heappush(waiting, entry)
-        for (base, steps), bound in sorted(lists.items(), key=lambda item: -item[1]):
+        yield from self._best_first(self._lists(), waiting)
+
+    def _opening(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Before anything was measured: all that should help, and that less one step which the others may do better without."""
+        bundle = self._bundle()
+        yield self.root, bundle
+        for step in self._searched(self._after(self.root, bundle)[1]):
+            yield self.root, tuple(other for other in bundle if other != step)
+
+    def _best_first(
+        self, lists: Iterator[tuple[str, tuple[str, ...]]], waiting: list[tuple[float, int, list[int], str, _Proposal]]
+    ) -> Iterator[_Proposal]:
+        """What these lists come to, most promising first; what is in `waiting` already goes among them."""
+        bounds = {plan: self._at_most(*plan) for plan in dict.fromkeys(lists)}
+        place = {step: at for at, step in enumerate(self.steps)}
+        for (base, steps), bound in sorted(bounds.items(), key=lambda item: -item[1]):
             while waiting and -waiting[0][0] > bound:
                 yield from self._new(heapq.heappop(waiting))
             text, applied = self._after(base, steps)
             name = self._structure(text)
-            if not applied or applied in self.given_up:
+            if not applied or self._searched(applied) in {(), *self.given_up}:
                 continue
             if (base, applied) not in self.tried and not {name, digest(text)} & self.known:
                 speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))

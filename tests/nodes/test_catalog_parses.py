@@ -3,7 +3,7 @@
 import pytest
 
 from kernels import catalog
-from nodes.rewrites.source import Source
+from nodes.rewrites.syntax.source import Source
 
 SOURCES = [
     path

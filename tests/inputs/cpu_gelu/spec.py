@@ -19,6 +19,7 @@ SPEC = Spec(
         Size(name="columns"),
     ),
     flops="12*rows*columns",
+    default_baseline={"cpu": "baseline"},
     workloads=(
         at("float32", 1024, 4096),
         at("bfloat16", 64, 4096),

@@ -22,6 +22,7 @@ SPEC = Spec(
         Scalar(name="eps", value=1e-5),
     ),
     flops="4*tokens*hidden",
+    default_baseline={"cuda": "plain"},
     workloads=(
         at(128, 5120),
         at(2048, 4096),

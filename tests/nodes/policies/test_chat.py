@@ -284,11 +284,11 @@ def test_planner_returns_at_most_width_different_new_plans(server: ModelServer, 
 
 
 def test_plans_for_rules_name_rewrites(server: ModelServer, tmp_path: Path) -> None:
-    rewrites = {"vectorise": "16-byte loads", "restrict": "no aliasing"}
-    named = {**A_PLAN, "steps": ["restrict", "vectorise"]}
+    rewrites = {"vectorise": "16-byte loads", "restrict_pointers": "no aliasing"}
+    named = {**A_PLAN, "steps": ["restrict_pointers", "vectorise"]}
     server.script = [says(PLANS), says({"plans": [named], "nothing_left": ""})]
     (plan,) = policy(server, tmp_path, rewrites=rewrites).planner(for_planner())
-    assert plan.steps == ("restrict", "vectorise")
+    assert plan.steps == ("restrict_pointers", "vectorise")
     assert "- vectorise: 16-byte loads" in server.requests[0]["body"]["messages"][1]["content"]
 
 

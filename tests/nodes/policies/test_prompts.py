@@ -169,7 +169,7 @@ def test_coder_reads_what_a_rules_plan_means() -> None:
     if rewrite is None:
         pytest.skip("no rewrite is written yet")
     _, user = prompt("coder", for_coder(plan=PLAN.model_copy(update={"steps": (name,)})))
-    assert f"{name}: {rewrite.EXPECTED}" in user
+    assert f"{name}: {rewrite.expected}" in user
 
 
 def test_coder_reads_both_forms_of_a_rules_plan_that_puts_them_in_one_file() -> None:

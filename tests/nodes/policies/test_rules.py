@@ -69,7 +69,13 @@ class Run:
 
 def test_the_first_round_is_everything_that_should_help() -> None:
     (plan,) = RulesPolicy().planner(Run().request())
-    assert plan.steps == ("trim_tail", "fast_math", "spread", "one_step", "dependent_launch")
+    assert plan.steps == (
+        "trim_vector_tail",
+        "fast_math",
+        "grid_stride",
+        "drop_grid_stride_loop",
+        "programmatic_dependent_launch",
+    )
     assert plan.base == digest(BASELINE)
     assert plan.expected_speedup is not None and plan.expected_speedup > 1
 
@@ -93,7 +99,9 @@ def test_a_failure_sends_it_back_to_what_passed() -> None:
 
 def test_what_measured_well_is_built_upon() -> None:
     run = Run()
-    run.play(8, lambda plan: 2.0 if "dependent_launch" not in plan.steps and plan.base == run.root else 1.1)
+    run.play(
+        8, lambda plan: 2.0 if "programmatic_dependent_launch" not in plan.steps and plan.base == run.root else 1.1
+    )
     assert run.best == 2.0
     assert any(attempt.plan.base != run.root for attempt in run.attempts)
 
@@ -109,9 +117,9 @@ def test_more_rounds_try_more_and_it_ends() -> None:
 def test_the_numbers_of_what_passed_are_searched_again_before_worse_plans_are_tried() -> None:
     run = Run()
     plans = run.play(12, lambda plan: 1.1 ** len(plan.steps) if plan.base == run.root else 1.01 * run.best)
-    again = [at for at, plan in enumerate(plans) if "search_on" in plan.steps]
+    again = [at for at, plan in enumerate(plans) if "refine_search" in plan.steps]
     assert again and again[0] < 5, [plan.steps for plan in plans]
-    assert all(plans[at].steps == ("search_on",) and plans[at].base != run.root for at in again)
+    assert all(plans[at].steps == ("refine_search",) and plans[at].base != run.root for at in again)
 
 
 def test_a_step_that_came_to_nothing_by_itself_twice_is_not_planned_so_from_the_next_base() -> None:
@@ -127,13 +135,13 @@ def test_a_step_is_credited_with_what_it_added_to_its_base() -> None:
     run = Run()
     bundle = run.play(1, lambda plan: 3.0)[0]
     gained = run.attempts[0].candidate
-    for step in ("search_on", "fast_math"):
+    for step in ("refine_search", "fast_math"):
         plan = Plan(id=step, title=step, steps=(step,), base=gained)
         run.attempts.append(Attempt(round=2, plan=plan, candidate=step, outcome=Outcome.PASSED, speedup=3.0))
         run.sources[step] = run.sources[gained] + f"// {step}\n"
     found = _Search(run.request())
     assert sum(found.gains[step] for step in bundle.steps) > math.log(1.5)
-    for step in ("search_on", "fast_math"):
+    for step in ("refine_search", "fast_math"):
         assert found._measured(run.attempts[-1]) == 0.0
         if step not in bundle.steps:
             assert found.gains[step] <= max(found.prior(step), 0.0)
@@ -159,7 +167,7 @@ def test_the_same_request_gets_the_same_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "dropped"), [(Outcome.INCORRECT, "fast_math"), (Outcome.COMPILE_ERROR, "dependent_launch")]
+    ("outcome", "dropped"), [(Outcome.INCORRECT, "fast_math"), (Outcome.COMPILE_ERROR, "programmatic_dependent_launch")]
 )
 def test_a_repair_drops_the_step_that_is_most_likely_to_blame(outcome: Outcome, dropped: str) -> None:
     run = Run()
@@ -170,7 +178,7 @@ def test_a_repair_drops_the_step_that_is_most_likely_to_blame(outcome: Outcome, 
     )  # fmt: skip
     answer = run.policy.coder(repair)
     assert answer.source not in {"", failed}
-    assert dropped not in answer.reason and "spread" in answer.reason
+    assert dropped not in answer.reason and "grid_stride" in answer.reason
     assert run.policy.coder(repair.model_copy(update={"repair": len(plan.steps)})).source == ""
 
 
@@ -182,10 +190,10 @@ def test_a_kernel_that_no_rule_fits_gets_no_plan() -> None:
 
 
 def test_the_coder_says_why_there_is_no_source() -> None:
-    plan = Plan(id="x", title="x", steps=("warp_reduce",))
+    plan = Plan(id="x", title="x", steps=("warp_shuffle_reduction",))
     request = CoderRequest(spec=KERNEL.spec, device=H200, finding=LATENCY, plan=plan, source=BASELINE)
     answer = RulesPolicy().coder(request)
-    assert answer.source == "" and "warp_reduce" in answer.reason
+    assert answer.source == "" and "warp_shuffle_reduction" in answer.reason
 
 
 def timing(axes: dict[str, int], time_us: float, light_us: float) -> Timing:

@@ -13,7 +13,14 @@ from nodes.roles import Attempt, Plan, PlannerRequest
 from tests.nodes.policies.test_rules import KERNEL, Run
 from tests.nodes.test_memory import told
 
-TRUTH = {"trim_tail": 0.97, "fast_math": 0.8, "spread": 1.4, "one_step": 0.9, "dependent_launch": 1.2, "pack": 1.3}
+TRUTH = {
+    "trim_vector_tail": 0.97,
+    "fast_math": 0.8,
+    "grid_stride": 1.4,
+    "drop_grid_stride_loop": 0.9,
+    "programmatic_dependent_launch": 1.2,
+    "vectorize": 1.3,
+}
 """What each step is worth on this device; others are worth nothing."""
 
 
@@ -82,16 +89,22 @@ def test_however_often_it_was_remembered_what_this_run_measures_decides() -> Non
 
 
 def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_nothing() -> None:
-    plain = _Search(Run().request()).gains["spread"]
+    plain = _Search(Run().request()).gains["grid_stride"]
     for outcome, changes in (("INCORRECT", True), ("REFUSED", False), ("NO_CANDIDATE", False), ("CHEATED", False)):
         lesson = told(
-            KERNEL.spec.name, steps=("spread",), outcome=outcome, gain=None, over_base=None, speedup=None, kept=False
+            KERNEL.spec.name,
+            steps=("grid_stride",),
+            outcome=outcome,
+            gain=None,
+            over_base=None,
+            speedup=None,
+            kept=False,
         )
-        found = _Search(Taught((lesson,)).request()).gains["spread"]
+        found = _Search(Taught((lesson,)).request()).gains["grid_stride"]
         assert (found < plain) is changes and (changes or found == plain)
 
 
 def test_steps_that_are_no_rewrite_are_left_out() -> None:
-    hostile = told(KERNEL.spec.name, steps=("__import__('os')",), path=("rm -rf", "spread"), over_base=9.0)
+    hostile = told(KERNEL.spec.name, steps=("__import__('os')",), path=("rm -rf", "grid_stride"), over_base=9.0)
     (plan,) = RulesPolicy().planner(Taught((hostile,)).request())
     assert all(step.partition(":")[0] in _Search(Run().request()).names for step in plan.steps)

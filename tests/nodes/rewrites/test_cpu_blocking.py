@@ -36,7 +36,7 @@ TRANSPOSED = """\
 
 
 def test_passes_become_one():
-    assert behind(apply("cpu_fuse", PASSES), "    for (int64_t r") == (
+    assert behind(apply("loop_fusion", PASSES), "    for (int64_t r") == (
         """\
     for (int64_t r = 0; r < rows; ++r) {
         const float g = gain[r];
@@ -53,7 +53,7 @@ def test_passes_become_one():
 
 def test_rows_join_where_elements_may_not():
     first = PASSES.replace("= -y[row * columns + c]", "= -y[row * columns]")
-    text = apply("cpu_fuse", first)
+    text = apply("loop_fusion", first)
     assert text is not None and text.count("r < rows") == 1 and text.count("c < columns") == 2
 
 
@@ -71,7 +71,7 @@ def test_rows_join_where_elements_may_not():
 def test_passes_stay_apart(old, new):
     text = PASSES.replace("float* y, ", "float* y, int64_t r, ") if new.endswith("* r") else PASSES
     assert old in text
-    assert apply("cpu_fuse", text.replace(old, new)) is None
+    assert apply("loop_fusion", text.replace(old, new)) is None
 
 
 def test_a_sum_is_finished_before_it_is_used():
@@ -86,11 +86,11 @@ def test_a_sum_is_finished_before_it_is_used():
             }
         }
     """
-    assert apply("cpu_fuse", text) is None
+    assert apply("loop_fusion", text) is None
 
 
 def test_what_is_stored_down_columns_goes_through_a_buffer():
-    after = apply("cpu_tile", TRANSPOSED)
+    after = apply("loop_tiling", TRANSPOSED)
     assert [t.name for t in tunables(after)] == ["TILE"]
     assert behind(after, "    for (long r_tile") == (
         """\
@@ -117,7 +117,7 @@ def test_what_is_stored_down_columns_goes_through_a_buffer():
 
 def test_what_is_read_down_columns_needs_none():
     after = apply(
-        "cpu_tile",
+        "loop_tiling",
         TRANSPOSED.replace("x[r * columns + c]", "x[c * rows + r]").replace("y[c * rows + r]", "y[r * columns + c]"),
     )
     assert "tile[" not in after and after.count("for (long") == 4
@@ -136,4 +136,4 @@ def test_what_is_read_down_columns_needs_none():
 )
 def test_tiles_leave(old, new):
     assert old in TRANSPOSED
-    assert apply("cpu_tile", TRANSPOSED.replace(old, new)) is None
+    assert apply("loop_tiling", TRANSPOSED.replace(old, new)) is None

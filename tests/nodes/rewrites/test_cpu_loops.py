@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodes.rewrites._loops import effects, independent, loops, reductions
-from nodes.rewrites.source import Source, Unsupported
+from nodes.rewrites.analysis.host_loops import effects, independent, loops, reductions
+from nodes.rewrites.syntax.source import Source, Unsupported
 
 
 def first_loop(

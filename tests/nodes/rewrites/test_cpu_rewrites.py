@@ -8,7 +8,7 @@ from harness.records import DeviceFacts
 from harness.tunables import tunables
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.rewrites import Facts, catalog
-from nodes.rewrites.source import Source
+from nodes.rewrites.syntax.source import Source
 
 AVX512 = DeviceFacts(
     device="cpu", name="", architecture="avx512f", units=2, last_level_cache_bytes=32 << 20, bandwidth_gbps=40.0
@@ -33,10 +33,10 @@ def facts(rows: int = 4096, device: DeviceFacts = AVX512) -> Facts:
 
 
 def apply(name: str, text: str, given: Facts | None = None) -> str | None:
-    new = catalog()[name].rewrite(Source(dedent(text), "cpu"), given or facts())
+    new = catalog()[name](Source(dedent(text), "cpu"), given or facts())
     if new is not None:
         assert not Source(new, "cpu").root.has_error
-        assert catalog()[name].rewrite(Source(new, "cpu"), given or facts()) in {None, new}, "applies twice"
+        assert catalog()[name](Source(new, "cpu"), given or facts()) in {None, new}, "applies twice"
     return new
 
 
@@ -64,7 +64,7 @@ SCALE = """\
 
 
 def test_parallel():
-    after = apply("cpu_parallel", SCALE)
+    after = apply("omp_parallel", SCALE)
     assert "#pragma omp parallel for schedule(static) if (rows * columns >= PARALLEL_FROM)\n    for (int64_t r" in after
     assert after.count("#pragma") == 1
     assert [t.name for t in tunables(after)] == ["PARALLEL_FROM"]
@@ -80,14 +80,14 @@ def test_parallel_shares_out_two_loops_of_rows_together():
             }
         }
     """
-    assert "if (batch * heads * n >= PARALLEL_FROM) collapse(2)\n" in apply("cpu_parallel", text)
+    assert "if (batch * heads * n >= PARALLEL_FROM) collapse(2)\n" in apply("omp_parallel", text)
     alone = text.replace("y[(b * heads + h) * n + i] = x[i];", "y[b * n + i] += x[h];")
-    assert "collapse" not in apply("cpu_parallel", alone)
+    assert "collapse" not in apply("omp_parallel", alone)
 
 
 def test_parallel_leaves_the_remainder_of_another_loop():
     text = "void f(const float* x, float* y, long n) {\n    for (long i = n / 8 * 8; i < n; ++i) { y[i] = x[i]; }\n}\n"
-    assert apply("cpu_parallel", text) is None
+    assert apply("omp_parallel", text) is None
 
 
 def test_parallel_only_outside():
@@ -99,7 +99,7 @@ def test_parallel_only_outside():
             }
         }
     """
-    assert apply("cpu_parallel", text) is None
+    assert apply("omp_parallel", text) is None
 
 
 def test_parallel_not_in_a_function_that_a_loop_calls():
@@ -111,20 +111,20 @@ def test_parallel_not_in_a_function_that_a_loop_calls():
             for (long r = 0; r < rows; ++r) { row(x + r * columns, y + r * columns, columns); }
         }
     """
-    after = apply("cpu_parallel", text)
+    after = apply("omp_parallel", text)
     assert after.count("#pragma omp") == 1
     assert "if (rows * columns >= PARALLEL_FROM)" in behind(after, "void f("), (
         "the work is that of the rows it calls for"
     )
-    assert apply("cpu_simd", behind(after, "void f(")) is None
+    assert apply("omp_simd", behind(after, "void f(")) is None
 
 
 def test_simd():
-    vector = apply("cpu_vector_math", SCALE)
-    after = apply("cpu_simd", vector)
+    vector = apply("vector_math", SCALE)
+    after = apply("omp_simd", vector)
     assert "#pragma omp simd reduction(max:highest)\n        for" in after
     assert after.count("#pragma omp simd") == 2
-    assert apply("cpu_simd", SCALE) is None, "expf and fmaxf keep both loops scalar"
+    assert apply("omp_simd", SCALE) is None, "expf and fmaxf keep both loops scalar"
 
 
 def test_simd_joins_a_parallel_flat_loop_in_either_order():
@@ -136,7 +136,7 @@ def test_simd_joins_a_parallel_flat_loop_in_either_order():
         }
     """
     wanted = "#pragma omp parallel for simd schedule(static) if (parallel: n >= PARALLEL_FROM)\n    for"
-    for first, second in (("cpu_simd", "cpu_parallel"), ("cpu_parallel", "cpu_simd")):
+    for first, second in (("omp_simd", "omp_parallel"), ("omp_parallel", "omp_simd")):
         assert wanted in apply(second, apply(first, flat))
 
 
@@ -147,13 +147,13 @@ def test_vector_math_of_literals_without_a_suffix():
             for (long i = 0; i < n; ++i) { y[i] = 0.5 * x[i] * (1.0 + tanh(0.797885 * (x[i] + 0.044715 * x[i]))) + log(1.0 + x[i]) + exp(z[i]); }
         }
     """
-    after = apply("cpu_vector_math", text)
+    after = apply("vector_math", text)
     assert "simd_tanh(0.797885 * (x[i]" in after
     assert "+ log(1.0 + x[i]) + exp(z[i]);" in after
 
 
 def test_vector_math():
-    after = apply("cpu_vector_math", SCALE)
+    after = apply("vector_math", SCALE)
     assert "simd_exp(x[r * columns + c]) / highest" in after
     assert "highest = simd_max(highest, x[r * columns + c]);" in after
     assert "simd_tanh" not in after, "only what is used"
@@ -184,7 +184,7 @@ def test_vector_math_takes_floats_only(call, taken):
             }}
         }}
     """
-    assert (apply("cpu_vector_math", text) is not None) == taken
+    assert (apply("vector_math", text) is not None) == taken
 
 
 def test_hoist():
@@ -202,7 +202,7 @@ def test_hoist():
             }
         }
     """
-    after = apply("cpu_hoist", text)
+    after = apply("licm", text)
     assert behind(after, "for (long r") == dedent(
         """\
         for (long r = 0; r < rows; ++r) {
@@ -236,7 +236,7 @@ def test_hoist_leaves(body):
             }}
         }}
     """
-    assert apply("cpu_hoist", text) is None
+    assert apply("licm", text) is None
 
 
 FLAT = """\
@@ -252,7 +252,7 @@ FLAT = """\
 
 
 def test_nest():
-    assert behind(apply("cpu_nest", FLAT), "for (long row") == dedent(
+    assert behind(apply("unflatten_loop", FLAT), "for (long row") == dedent(
         """\
         for (long row = 0; row < rows; ++row) {
                 for (long column = 0; column < columns; ++column) {
@@ -266,8 +266,8 @@ def test_nest():
 
 
 def test_nest_needs_whole_rows():
-    assert apply("cpu_nest", FLAT.replace("rows * columns", "rows * columns + 1")) is None
-    assert apply("cpu_nest", FLAT.replace("i % columns", "i % rows")) is None
+    assert apply("unflatten_loop", FLAT.replace("rows * columns", "rows * columns + 1")) is None
+    assert apply("unflatten_loop", FLAT.replace("i % columns", "i % rows")) is None
 
 
 def test_reciprocal():
@@ -278,11 +278,11 @@ def test_reciprocal():
             }
         }
     """
-    after = behind(apply("cpu_reciprocal", text), "const float inverse_s")
+    after = behind(apply("reciprocal_division", text), "const float inverse_s")
     assert after.startswith("const float inverse_s = 1.0f / s;\n    for (long i")
     assert "y[i] = x[i] * inverse_s * 2.0f;" in after
-    assert apply("cpu_reciprocal", text.replace("x[i] / s * 2.0f", "rintf(x[i] / s)")) is None, "a tie may flip"
-    assert apply("cpu_reciprocal", text.replace("float s", "long s")) is None, "an integer division"
+    assert apply("reciprocal_division", text.replace("x[i] / s * 2.0f", "rintf(x[i] / s)")) is None, "a tie may flip"
+    assert apply("reciprocal_division", text.replace("float s", "long s")) is None, "an integer division"
 
 
 HALF = """\
@@ -305,7 +305,7 @@ HALF = """\
 
 
 def test_lanes():
-    assert behind(apply("cpu_lanes", HALF), "float sum = 0.0f;") == dedent(
+    assert behind(apply("explicit_simd", HALF), "float sum = 0.0f;") == dedent(
         """\
         float sum = 0.0f;
                 lanes sum_lanes = lanes{};
@@ -325,7 +325,7 @@ def test_lanes():
 
 def test_lanes_only_where_the_vectors_are():
     older = AVX512.model_copy(update={"architecture": "avx2"})
-    assert apply("cpu_lanes", HALF, facts(device=older)) is None
+    assert apply("explicit_simd", HALF, facts(device=older)) is None
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_lanes_only_where_the_vectors_are():
     ],
 )
 def test_lanes_leave(before, after):
-    assert apply("cpu_lanes", dedent(HALF).replace(before, after)) is None
+    assert apply("explicit_simd", dedent(HALF).replace(before, after)) is None
 
 
 def test_lanes_know_bfloat16_by_what_a_conversion_does():
@@ -359,9 +359,9 @@ def test_lanes_know_bfloat16_by_what_a_conversion_does():
             }
         }
     """
-    assert "store_lanes(y + i, load_lanes(x + i, count), count);" in apply("cpu_lanes", text)
-    assert apply("cpu_lanes", text.replace("<< 16", "<< 15")) is None
-    assert apply("cpu_lanes", text.replace("= up(x[i])", "= x[i]")) is None, "bits as an integer are another number"
+    assert "store_lanes(y + i, load_lanes(x + i, count), count);" in apply("explicit_simd", text)
+    assert apply("explicit_simd", text.replace("<< 16", "<< 15")) is None
+    assert apply("explicit_simd", text.replace("= up(x[i])", "= x[i]")) is None, "bits as an integer are another number"
 
 
 def test_lanes_follow_a_function_of_the_file():
@@ -374,7 +374,7 @@ def test_lanes_follow_a_function_of_the_file():
             for (long i = 0; i < n; ++i) y[i] = bend(x[i]);
         }
     """
-    after = apply("cpu_lanes", text)
+    after = apply("explicit_simd", text)
     assert (
         "static lanes bend(lanes v) {\n    const lanes w = v * v;\n    return v < 0.0f ? splat(0.0f) : w;\n}" in after
     )
@@ -393,7 +393,7 @@ def test_lanes_update_in_place_and_choose():
             }
         }
     """
-    after = behind(apply("cpu_lanes", text), "lanes v =")
+    after = behind(apply("explicit_simd", text), "lanes v =")
     assert after.startswith(
         "lanes v = load_lanes(q + i, count) * s;\n"
         "        v = v < 0.0f ? splat(0.0f) : v;\n"
@@ -402,30 +402,32 @@ def test_lanes_update_in_place_and_choose():
 
 
 def test_names_that_are_taken():
-    assert apply("cpu_lanes", dedent(HALF).replace("sums", "lanes")) is None
-    assert apply("cpu_vector_math", "static int bits_of(float v) { return (int)v; }\n" + dedent(SCALE)) is None
+    assert apply("explicit_simd", dedent(HALF).replace("sums", "lanes")) is None
+    assert apply("vector_math", "static int bits_of(float v) { return (int)v; }\n" + dedent(SCALE)) is None
 
 
 def test_lanes_define_nothing_twice():
     """A loop that only a later step made fit, in a source with lanes already."""
-    once = apply("cpu_lanes", HALF)
+    once = apply("explicit_simd", HALF)
     loop = "\nvoid g(const float* x, float* y, int64_t n) {\n    for (int64_t i = 0; i < n; ++i) { y[i] = -x[i]; }\n}\n"
-    twice = apply("cpu_lanes", once + loop)
+    twice = apply("explicit_simd", once + loop)
     assert twice.count("typedef float lanes") == 1
     assert twice.count("static inline lanes load_lanes(const float*") == 1
     assert "store_lanes(y + i, -load_lanes(x + i, count), count);" in twice
 
 
 def test_stream():
-    lanes = apply("cpu_lanes", HALF)
-    after = apply("cpu_stream", lanes)
+    lanes = apply("explicit_simd", HALF)
+    after = apply("nontemporal_stores", lanes)
     assert "* static_cast<int64_t>(sizeof(*y)) >= STREAM_FROM_MB * int64_t{1 << 20};\n    for (int64_t r" in after
     assert "0.5f * v, count, streams);" in after
     assert [(t.name, t.value) for t in tunables(after)] == [("STREAM_FROM_MB", 20)]
-    assert apply("cpu_stream", lanes, facts(rows=64)) is None, "everything fits into the cache"
-    assert apply("cpu_stream", lanes.replace("sums[r] = sum", "sums[r] = y[r]")) is None, "the output is read again"
+    assert apply("nontemporal_stores", lanes, facts(rows=64)) is None, "everything fits into the cache"
+    assert apply("nontemporal_stores", lanes.replace("sums[r] = sum", "sums[r] = y[r]")) is None, (
+        "the output is read again"
+    )
     again = lanes.replace("0.5f * v, count", "0.5f * v + load_lanes(y + r * columns + i, count), count")
-    assert again != lanes and apply("cpu_stream", again) is None, "the output is read again, in lanes"
+    assert again != lanes and apply("nontemporal_stores", again) is None, "the output is read again, in lanes"
 
 
 SWISH = """\
@@ -448,13 +450,13 @@ SWISH = """\
 
 
 def streamed(text: str, *first: str) -> str:
-    for step in (*first, "cpu_lanes", "cpu_stream"):
+    for step in (*first, "explicit_simd", "nontemporal_stores"):
         text = apply(step, text)
     return text
 
 
 def test_prefetch():
-    after = apply("cpu_prefetch", streamed(SWISH, "cpu_vector_math"))
+    after = apply("software_prefetch", streamed(SWISH, "vector_math"))
     assert behind(after, "const int64_t count = std").startswith(
         "const int64_t count = std::min<int64_t>(LANES, columns - c);\n"
         "            prefetch_ahead(row + c);\n"
@@ -466,20 +468,20 @@ def test_prefetch():
 def test_prefetch_leaves_alone():
     short = streamed(SWISH.replace("expf(-v)", "v * v"))
     assert ", count, streams);" in short
-    assert apply("cpu_prefetch", short) is None, "little arithmetic"
-    lanes = apply("cpu_lanes", apply("cpu_vector_math", SWISH))
-    assert apply("cpu_prefetch", lanes) is None, "nothing goes past the caches"
+    assert apply("software_prefetch", short) is None, "little arithmetic"
+    lanes = apply("explicit_simd", apply("vector_math", SWISH))
+    assert apply("software_prefetch", lanes) is None, "nothing goes past the caches"
     loop = "for (int64_t c = 0; c < columns; ++c) {"
     twice = SWISH.replace(loop, f"float sum = 0.0f;\n{loop} sum += weight[c]; }}\n{loop}").replace(
         "= swish", "= sum * swish"
     )
-    assert apply("cpu_prefetch", streamed(twice, "cpu_vector_math")).count("prefetch_ahead(row + c);") == 1
+    assert apply("software_prefetch", streamed(twice, "vector_math")).count("prefetch_ahead(row + c);") == 1
     twice = twice.replace("+= weight[c]", "+= row[c]")
-    assert apply("cpu_prefetch", streamed(twice, "cpu_vector_math")) is None, "the sum has just read the row"
+    assert apply("software_prefetch", streamed(twice, "vector_math")) is None, "the sum has just read the row"
 
 
 def test_prefetch_of_bodies_that_somebody_else_wrote():
-    text = streamed(SWISH, "cpu_vector_math")
+    text = streamed(SWISH, "vector_math")
     count = "const int64_t count = std::min<int64_t>(LANES, columns - c);\n"
     start = text.index(" {\n            " + count)
     end = text.index("        }\n", start)
@@ -487,9 +489,9 @@ def test_prefetch_of_bodies_that_somebody_else_wrote():
         text[:start] + "\n" + text[start + len(" {\n            " + count) : end] + text[end + len("        }\n") :]
     )
     single = single.replace(", count)", ", LANES)").replace(", count, streams", ", LANES, streams")
-    assert apply("cpu_prefetch", single) is None, "the prefetch would be the loop's body"
+    assert apply("software_prefetch", single) is None, "the prefetch would be the loop's body"
     branch = text.replace("store_lanes(y + r", "if (r > 2) { const float* from = row; store_lanes(y + r", 1).replace(
         "load_lanes(row + c, count)", "load_lanes(from + c, count)"
     )
     branch = branch.replace(", count, streams);\n", ", count, streams); }\n")
-    assert apply("cpu_prefetch", branch) is None, "of a variable that is not in sight in front of the branch"
+    assert apply("software_prefetch", branch) is None, "of a variable that is not in sight in front of the branch"

@@ -16,22 +16,17 @@ from benchmarks.cpu_rewrites import FACTS, order
 from harness.backends import cpu
 from kernels.spec import Spec, Tensor, Workload
 from nodes.rewrites import Facts, catalog
-from nodes.rewrites.source import Source
+from nodes.rewrites.syntax.source import Source
 
 SETTLING = [
-    "cpu_accumulate",
-    "cpu_bytes",
-    "cpu_calls",
-    "cpu_compare",
-    "cpu_functors",
-    "cpu_inline",
-    "cpu_macros",
-    "cpu_nest",
-    "cpu_places",
-    "cpu_returns",
-    "cpu_scope",
-    "cpu_tables",
-    "cpu_walks",
+    "inline_algorithms",
+    "specialize_functors",
+    "expand_expression_macros",
+    "unflatten_loop",
+    "if_conversion",
+    "narrow_scopes",
+    "lookup_tables",
+    "canonicalize_host_loops",
 ]
 """Of these, every trap's outcome is the same to the bit."""
 HEADERS = """\
@@ -899,7 +894,7 @@ def outcomes(text: str, folder) -> dict[str, list[np.ndarray]]:
 
 def rewritten(text: str, steps: list[str]) -> str:
     for step in steps:
-        new = catalog()[step].rewrite(Source(text, "cpu"), Facts(spec=SPEC, device=DEVICE))
+        new = catalog()[step](Source(text, "cpu"), Facts(spec=SPEC, device=DEVICE))
         text = new or text
     text = text.replace("COLUMNS 1024 ", "COLUMNS 16 ")  # more than one block of them
     return text.replace("PARALLEL_FROM 16384", "PARALLEL_FROM 0")  # threads at any size
@@ -909,6 +904,7 @@ def test_the_traps_are_understood():
     assert not Source(source(), "cpu").root.has_error
 
 
+@pytest.mark.slow  # a build each of all the traps; the next one has them together
 @pytest.mark.parametrize("step", SETTLING)
 def test_what_only_changes_the_form_changes_no_bit(step, expected, tmp_path):
     text = rewritten(source(), [step])

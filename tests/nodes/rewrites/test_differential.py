@@ -17,7 +17,7 @@ import torch
 from harness.records import DeviceFacts
 from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
-from nodes.rewrites import Facts, catalog
+from nodes.rewrites import Facts, ordered
 from tests.nodes.rewrites.emulate import emulation
 
 pytestmark = pytest.mark.slow  # 32 kernels, each rewritten in every way and run thread by thread
@@ -278,9 +278,8 @@ TRAPS: dict[str, tuple[str, str]] = {
   }
 }"""),
 }  # fmt: skip
-STRUCTURE = ("pack", "spread", "warp_reduce", "keep_row", "trim_tail")
+STRUCTURE = ("vectorize", "grid_stride", "warp_shuffle_reduction", "cache_row_in_registers", "trim_vector_tail")
 SHAPES = [(3, 64), (2, 129), (5, 36), (1, 512), (2, 1030)]
-CUDA_STEPS = [name for name, rewrite in catalog().items() if "cuda" in rewrite.LANGUAGES]
 
 
 def source(name: str) -> str:
@@ -293,9 +292,8 @@ def source(name: str) -> str:
 
 def variants(text: str) -> dict[str, str]:
     """The steps that change a kernel's structure, each alone, and all steps together, where they apply."""
-    ordered = sorted(CUDA_STEPS, key=lambda name: (getattr(catalog()[name], "ORDER", 50), name))
     found: dict[str, str] = {}
-    for steps in [*((step,) for step in STRUCTURE), tuple(ordered)]:
+    for steps in [*((step,) for step in STRUCTURE), tuple(rewrite.name for rewrite in ordered("cuda"))]:
         here = text
         for step in steps:
             here = applied_step(step, here, FACTS) or here

@@ -18,8 +18,8 @@ from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.policies.rules import RulesPolicy, applied_step
 from nodes.rewrites import Facts
-from nodes.rewrites.dispatch import dispatched
-from nodes.rewrites.source import Unsupported
+from nodes.rewrites.specialize.dispatch import dispatched
+from nodes.rewrites.syntax.source import Unsupported
 from nodes.roles import Attempt, Finding, Plan, PlannerRequest
 from tests.nodes.rewrites.emulate.emulation import emulated
 
@@ -165,7 +165,7 @@ def test_a_cuda_kernel_computes_the_same_in_every_band(tmp_path: Path) -> None:
     kernel = catalog.load("silu_and_mul")
     text = kernel.baseline("cuda", "extracted")[1].read_text()
     facts = Facts(spec=kernel.spec, device=H200)
-    for step in ("restrict", "pack", "spread"):
+    for step in ("restrict_pointers", "vectorize", "grid_stride"):
         text = applied_step(step, text, facts) or text
     open_ = tunables(text)
     assert {t.name for t in open_} == {"PACK_BYTES", "ROW_THREADS", "ROW_BLOCKS"}
@@ -184,9 +184,9 @@ def test_what_came_back_by_size_is_not_planned_again() -> None:
     kernel = catalog.load("silu_and_mul")
     root = kernel.baseline("cuda", "extracted")[1].read_text()
     facts = Facts(spec=kernel.spec, device=H200)
-    packed = applied_step("pack", root, facts)
+    packed = applied_step("vectorize", root, facts)
     assert packed is not None
-    spread = applied_step("spread", packed, facts)
+    spread = applied_step("grid_stride", packed, facts)
     assert spread is not None
     numbers = tunables(spread)
     first, last = ({t.name: t.choices[end] for t in numbers} for end in (0, -1))
@@ -200,8 +200,8 @@ def test_what_came_back_by_size_is_not_planned_again() -> None:
     request = PlannerRequest(
         spec=kernel.spec, device=H200, finding=Finding(bound="latency", summary="slow"), incumbent=digest(packed),
         source=packed, sources={digest(text): text for text in (root, packed, by_size)}, width=30, round=3,
-        attempts=(attempt(("pack",), packed, 3.0), attempt(("pack", "spread"), by_size, 2.0)),
+        attempts=(attempt(("vectorize",), packed, 3.0), attempt(("vectorize", "grid_stride"), by_size, 2.0)),
     )  # fmt: skip
     plans = RulesPolicy().planner(request)
     assert len(plans) == 30
-    assert (digest(packed), ("spread",)) not in {(plan.base, plan.steps) for plan in plans}
+    assert (digest(packed), ("grid_stride",)) not in {(plan.base, plan.steps) for plan in plans}

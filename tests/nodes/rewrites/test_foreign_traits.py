@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodes.rewrites.device_code import Code
-from nodes.rewrites.source import Source
+from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites.test_cuda_rewrites import ROWS, TREE, after, flat, refused
 
 NAMED = """\
@@ -43,7 +43,7 @@ def kernel(
 
 def test_a_launch_in_a_namespace_keeps_its_template_arguments() -> None:
     """The name of the last template argument was once taken for the kernel's."""
-    new = after(NAMED, "pack")
+    new = after(NAMED, "vectorize")
     assert "engine::gate<float, engine::twice<float>, true, WIDTH><<<grid, block, 0, stream>>>" in new
 
 
@@ -51,8 +51,8 @@ def test_a_launch_shape_that_is_set_in_two_steps_is_no_constant() -> None:
     (launch,) = Code(Source(NAMED, "cuda")).launches
     assert launch.extents(launch.block) == ("block.x", "1", "1")
     text = ROWS.replace("scale_rows<<<rows, 256,", "dim3 block(256); block.x = n; scale_rows<<<rows, block,")
-    assert refused(text, "block_extent") and refused(text, "block_size")
-    assert refused(TREE.replace("sums<<<rows, 256,", "dim3 b(256); b.x = n; sums<<<rows, b,"), "warp_reduce")
+    assert refused(text, "symbolic_block_size") and refused(text, "tune_block_size")
+    assert refused(TREE.replace("sums<<<rows, 256,", "dim3 b(256); b.x = n; sums<<<rows, b,"), "warp_shuffle_reduction")
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,16 @@ def test_a_launch_shape_that_is_set_in_two_steps_is_no_constant() -> None:
 )
 def test_a_launch_out_of_sight_leaves_the_kernel_alone(hidden: str) -> None:
     text = ROWS.replace('extern "C"', hidden + 'extern "C"')
-    for step in ("pack", "spread", "restrict", "block_extent", "dependent_launch"):
+    for step in (
+        "vectorize",
+        "grid_stride",
+        "restrict_pointers",
+        "symbolic_block_size",
+        "programmatic_dependent_launch",
+    ):
         assert refused(text, step), step
     unused = "#define LAUNCH scale_rows<<<1, 7, 0, stream>>>(x, factor, y, n)\n"
-    assert not refused(ROWS.replace('extern "C"', unused + 'extern "C"'), "pack")
+    assert not refused(ROWS.replace('extern "C"', unused + 'extern "C"'), "vectorize")
 
 
 def test_what_the_compiler_must_know_stays_a_constant() -> None:
@@ -78,7 +84,8 @@ def test_what_the_compiler_must_know_stays_a_constant() -> None:
   __shared__ float sums[warps];
   for (int i = threadIdx.x; i < n; i += W) y[i] = x[i] * (W + warps);"""
     new = after(
-        kernel(body, launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);", head="template <int W> "), "block_extent"
+        kernel(body, launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);", head="template <int W> "),
+        "symbolic_block_size",
     )
     assert "if constexpr (W > 32)" in new and "warps = W / 32;" in new
     assert "i += blockDim.x" in new and "(blockDim.x + warps)" in new
@@ -90,22 +97,22 @@ def test_a_parameter_that_is_passed_the_width() -> None:
         parameters="const float* x, float* y, int n, int block_size",
         launch="const int block_size = 128;\n  plain<<<rows, block_size, 0, stream>>>(x, y, n, block_size);",
     )
-    assert "i += blockDim.x" in after(text, "block_extent")
-    assert refused(text.replace("y, n, block_size);", "y, n, 64);"), "block_extent")
+    assert "i += blockDim.x" in after(text, "symbolic_block_size")
+    assert refused(text.replace("y, n, block_size);", "y, n, 64);"), "symbolic_block_size")
 
 
 def test_a_pointer_moves_by_something_of_its_own() -> None:
     """`x += n * (x != nullptr)` once read the new variable in its own initialiser."""
-    new = after(kernel("  x += blockIdx.x * n * (x != nullptr);\n  y[0] = x[0];"), "settle_pointers")
+    new = after(kernel("  x += blockIdx.x * n * (x != nullptr);\n  y[0] = x[0];"), "single_assignment_pointers")
     assert "const float* x = x_all + blockIdx.x * n * (x_all != nullptr);" in new
 
 
 def test_a_pointer_that_changes_to_another_buffer_is_two() -> None:
     body = "  const float* row = x + blockIdx.x * n;\n  y[0] = row[0];\n  row = y + 1;\n  y[2] = row[1];"
-    new = after(kernel(body), "settle_pointers")
+    new = after(kernel(body), "single_assignment_pointers")
     assert "y[0] = row[0];" in new and "const float* row_y = y + 1;" in new and "y[2] = row_y[1];" in new
     looped = body.replace("  row = y + 1;", "  for (int k = 0; k < n; ++k) row = y + k;")
-    assert refused(kernel(looped), "settle_pointers")
+    assert refused(kernel(looped), "single_assignment_pointers")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +126,7 @@ def test_a_pointer_that_changes_to_another_buffer_is_two() -> None:
     ],
 )
 def test_loops_of_other_forms(loop: str) -> None:
-    new = flat(after(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "settle_loops"))
+    new = flat(after(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "canonicalize_loops"))
     assert "i = tid; i < n; i += blockDim.x) { y[i] = x[i]; }" in new or (
         "i = threadIdx.x; i < n; i += blockDim.x) { y[i] = x[i]; }" in new
     )
@@ -138,7 +145,7 @@ def test_loops_of_other_forms(loop: str) -> None:
     ],
 )
 def test_loops_that_only_look_like_it(loop: str) -> None:
-    assert refused(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "settle_loops")
+    assert refused(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "canonicalize_loops")
 
 
 def test_a_branch_that_every_launch_decides_alike() -> None:
@@ -151,10 +158,10 @@ def test_a_branch_that_every_launch_decides_alike() -> None:
   }
   if (W > 32) y[1] = step;"""
     head, launch = "template <int W, bool kBias> ", "plain<0, false><<<rows, 256, 0, stream>>>(x, y, n);"
-    new = flat(after(kernel(body, launch=launch, head=head), "settle_branches"))
+    new = flat(after(kernel(body, launch=launch, head=head), "fold_branches"))
     assert "const int step = blockDim.x; y[0] = 2; }" in new
     both = launch + "\n  plain<64, false><<<rows, 64, 0, stream>>>(x, y, n);"
-    new = flat(after(kernel(body, launch=both, head=head), "settle_branches"))
+    new = flat(after(kernel(body, launch=both, head=head), "fold_branches"))
     assert "W == 0 ? blockDim.x : W" in new and "if (W > 32)" in new and "kBias) {" not in new
 
 
@@ -165,18 +172,20 @@ def test_defaults_are_written_out() -> None:
         launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);",
         head="template <int W, bool kBias = false> ",
     )
-    new = after(text, "settle_defaults")
+    new = after(text, "fill_default_arguments")
     assert "template <int W, bool kBias> " in new and "const float* bias)" in new
     assert "plain<256, false><<<rows, 256, 0, stream>>>(x, y, n, nullptr);" in new
-    assert refused(text.replace("bool kBias = false", "bool kBias = W == 4"), "settle_defaults")
+    assert refused(text.replace("bool kBias = false", "bool kBias = W == 4"), "fill_default_arguments")
 
 
 def test_a_function_of_the_files_own_with_our_name() -> None:
     own = "template <class T> T ceil_div(T a, T b) { return (a + b - 1) / b; }\n"
     text = own + TREE.replace("sums<<<rows,", "sums<<<ceil_div(rows, 1L),")
-    new = after(text, "settle_names", "warp_reduce", "pack", "keep_row")
+    new = after(text, "free_reserved_names", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
     assert "ceil_div_of_file(rows, 1L)" in new and "inline int64_t ceil_div(int64_t a, int64_t b)" in new
-    assert refused(after(own + TREE, "warp_reduce", "pack"), "keep_row"), "it would call the wrong one"
+    assert refused(after(own + TREE, "warp_shuffle_reduction", "vectorize"), "cache_row_in_registers"), (
+        "it would call the wrong one"
+    )
 
 
 def test_a_tree_whose_barrier_comes_first() -> None:
@@ -185,7 +194,7 @@ def test_a_tree_whose_barrier_comes_first() -> None:
         "    __syncthreads();\n    if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];\n  }\n  __syncthreads();",
     )
     assert text != TREE
-    new = after(text, "warp_reduce")
+    new = after(text, "warp_shuffle_reduction")
     body = new[new.index("__global__ void sums") : new.index("extern")]
     assert "block_sum<0>(sum)" in body and "__syncthreads" not in body
 
@@ -200,13 +209,13 @@ def test_a_tree_whose_barrier_comes_first() -> None:
 )
 def test_a_tree_over_some_of_the_threads_stays(old: str, new: str) -> None:
     assert old in TREE
-    assert refused(TREE.replace(old, new), "warp_reduce")
+    assert refused(TREE.replace(old, new), "warp_shuffle_reduction")
 
 
 def test_macros_and_helpers_that_load() -> None:
     head = "#define LDG(p) __ldg(p)\ntemplate <typename T> __device__ T ldg(const T* p) { return __ldg(p); }\n"
     body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = LDG(&x[i]) + ldg(y + i);"
-    new = after(kernel(body, head=head), "pack")
+    new = after(kernel(body, head=head), "vectorize")
     assert "x_pack.at[k] + ldg(&y_pack.at[k])" in new
 
 
@@ -214,13 +223,13 @@ def test_a_macro_may_store_anything() -> None:
     head = "#define FLOAT4(v) (reinterpret_cast<float4*>(&(v))[0])\n"
     body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) { y[i] = x[i]; if (i % 4 == 0) FLOAT4(y[i]) = FLOAT4(x[i]); }"
     text = kernel(body, head=head)
-    assert refused(text, "pack") or "store_lanes(&y" not in after(text, "pack")
+    assert refused(text, "vectorize") or "store_lanes(&y" not in after(text, "vectorize")
 
 
 @pytest.mark.parametrize("change", ["float& v = y[i]; v = x[i];", "put(y[i], x[i]);"])
 def test_an_element_changes_through_a_reference(change: str) -> None:
     head = "__device__ void put(float& to, float v) { to = v; }\n"
-    new = after(kernel(f"  for (int i = threadIdx.x; i < n; i += blockDim.x) {{ {change} }}", head=head), "pack")
+    new = after(kernel(f"  for (int i = threadIdx.x; i < n; i += blockDim.x) {{ {change} }}", head=head), "vectorize")
     assert "store_lanes(&y[first], y_pack);" in new
 
 
@@ -230,8 +239,8 @@ def test_types_that_are_called_otherwise() -> None:
     text = kernel(
         body, "const scalar* x, scalar* y, int n", "plain<<<(n + 255) / 256, 256, 0, stream>>>(x, y, n);", head
     )
-    assert "Lanes<scalar, VEC> x_pack" in after(text, "pack")
-    assert refused(text.replace("typedef half_t scalar;", "struct scalar;"), "pack")
+    assert "Lanes<scalar, VEC> x_pack" in after(text, "vectorize")
+    assert refused(text.replace("typedef half_t scalar;", "struct scalar;"), "vectorize")
 
 
 def test_what_the_guard_needs_stays_in_front_of_it() -> None:
@@ -244,10 +253,10 @@ def test_what_the_guard_needs_stays_in_front_of_it() -> None:
     y[i] = x[i] * f;
   }"""
     launch = "plain<<<(2 * n + 255) / 256, 256, 0, stream>>>(x, y, n);"
-    new = flat(after(kernel(body, launch=launch), "pack"))
+    new = flat(after(kernel(body, launch=launch), "vectorize"))
     assert "int all = n * 2;" in new and new.index("int all") < new.index("if (pack < all / VEC)")
     moved = body.replace("int all = n * 2;", "int all = n * 2 - i % 2;")
-    assert refused(kernel(moved, launch=launch), "pack")
+    assert refused(kernel(moved, launch=launch), "vectorize")
 
 
 def test_elements_along_another_dimension_of_the_grid() -> None:
@@ -256,7 +265,7 @@ def test_elements_along_another_dimension_of_the_grid() -> None:
   if (c >= n) return;
   y[blockIdx.x * n + c] = x[blockIdx.x * n + c];"""
     text = kernel(body, launch="dim3 grid(rows, (n + 255) / 256);\n  plain<<<grid, 256, 0, stream>>>(x, y, n);")
-    assert "<<<dim3(rows, ceil_div(n / WIDTH, 256)), 256, 0, stream>>>" in after(text, "pack")
+    assert "<<<dim3(rows, ceil_div(n / WIDTH, 256)), 256, 0, stream>>>" in after(text, "vectorize")
 
 
 def test_sums_in_the_fields_of_a_variable() -> None:
@@ -268,8 +277,8 @@ def test_sums_in_the_fields_of_a_variable() -> None:
     sums.y += v * v;
   }
   if (threadIdx.x == 0) y[blockIdx.x] = sums.x + sums.y;"""
-    assert "x_pack.at[k]" in after(kernel(body), "pack")
-    assert refused(kernel(body.replace("sums.y += v * v;", "sums.y += sums.x;")), "pack")
+    assert "x_pack.at[k]" in after(kernel(body), "vectorize")
+    assert refused(kernel(body.replace("sums.y += v * v;", "sums.y += sums.x;")), "vectorize")
 
 
 def test_a_tangent_by_itself_keeps_small_numbers() -> None:
@@ -285,7 +294,7 @@ def test_sizes_in_a_struct() -> None:
         launch="Sizes sizes = {n};\n  plain<<<rows, 256, 0, stream>>>(x, y, sizes);",
         head="struct Sizes { long n; };\n",
     )
-    assert "sizes.n % PACK == 0" in after(text, "pack")
+    assert "sizes.n % PACK == 0" in after(text, "vectorize")
 
 
 def test_no_thread_meets_what_another_now_has() -> None:
@@ -295,10 +304,10 @@ def test_no_thread_meets_what_another_now_has() -> None:
   for (int i = threadIdx.x; i < n; i += blockDim.x) line[i] = x[i];
   for (int i = threadIdx.x; i < n; i += blockDim.x) line[i] = line[i] * line[i];
   for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = line[i];"""
-    assert refused(kernel(body), "pack")
+    assert refused(kernel(body), "vectorize")
     parts = body.split("\n")
     apart = "\n".join([*parts[:2], "  __syncthreads();", parts[2], "  __syncthreads();", parts[3]])
-    assert not refused(kernel(apart), "pack")
+    assert not refused(kernel(apart), "vectorize")
 
 
 def test_all_of_1024_threads_are_counted_on() -> None:
@@ -312,12 +321,12 @@ def test_all_of_1024_threads_are_counted_on() -> None:
   v = by_warp[threadIdx.x % 32];
   for (int m = 16; m > 0; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
   for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] - v;"""
-    text = after(kernel(body, launch="plain<<<rows, 1024, 0, stream>>>(x, y, n);"), "pack")
-    assert refused(text, "keep_row")
+    text = after(kernel(body, launch="plain<<<rows, 1024, 0, stream>>>(x, y, n);"), "vectorize")
+    assert refused(text, "cache_row_in_registers")
     guarded = text.replace(
         "v = by_warp[threadIdx.x % 32]", "v = threadIdx.x % 32 < blockDim.x / 32 ? by_warp[threadIdx.x % 32] : 0"
     )
-    assert not refused(guarded, "keep_row")
+    assert not refused(guarded, "cache_row_in_registers")
 
 
 WARP_A_ROW = """\
@@ -335,12 +344,12 @@ def a_warp_a_row(body: str = WARP_A_ROW) -> str:
 
 
 def test_the_lanes_of_a_warp_share_a_row_out() -> None:
-    new = flat(after(a_warp_a_row(), "pack"))
+    new = flat(after(a_warp_a_row(), "vectorize"))
     assert new.count("for (int pack = lane; pack < n / VEC; pack += WARP)") == 2
     assert "store_lanes(&y[row * n + first], y_pack);" in new
     assert "plain<WIDTH><<<(rows + 7) / 8, 256, 0, stream>>>" in new
     masked = WARP_A_ROW.replace("threadIdx.x % WARP", "threadIdx.x & 31").replace("i += WARP", "i += 32")
-    assert "pack = lane; pack < n / VEC; pack += 32" in flat(after(a_warp_a_row(masked), "pack"))
+    assert "pack = lane; pack < n / VEC; pack += 32" in flat(after(a_warp_a_row(masked), "vectorize"))
 
 
 @pytest.mark.parametrize(
@@ -352,16 +361,16 @@ def test_the_lanes_of_a_warp_share_a_row_out() -> None:
     ],
 )
 def test_what_only_looks_like_the_lanes_of_a_warp(old: str, new: str) -> None:
-    assert refused(a_warp_a_row(WARP_A_ROW.replace(old, new)), "pack")
+    assert refused(a_warp_a_row(WARP_A_ROW.replace(old, new)), "vectorize")
 
 
 def test_the_threads_of_a_block_of_two_dimensions_share_a_row_out() -> None:
     body = """\
   const int at = threadIdx.x + threadIdx.y * blockDim.x, all = blockDim.x * blockDim.y;
   for (int i = at; i < n; i += all) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] + 1;"""
-    new = flat(after(kernel(body, launch="plain<<<rows, dim3(32, 4), 0, stream>>>(x, y, n);"), "pack"))
+    new = flat(after(kernel(body, launch="plain<<<rows, dim3(32, 4), 0, stream>>>(x, y, n);"), "vectorize"))
     assert "for (int pack = at; pack < n / VEC; pack += all)" in new
-    assert refused(kernel(body.replace("threadIdx.y * blockDim.x", "threadIdx.y * 8")), "pack")
+    assert refused(kernel(body.replace("threadIdx.y * blockDim.x", "threadIdx.y * 8")), "vectorize")
 
 
 LARGEST = """\
@@ -384,11 +393,11 @@ LARGEST = """\
 
 
 def test_a_thread_may_sum_its_elements_up_in_state_of_any_form() -> None:
-    new = flat(after(kernel(LARGEST), "pack"))
+    new = flat(after(kernel(LARGEST), "vectorize"))
     assert "const int i = first + k; const float v = x_pack.at[k]; if (v > largest) { largest = v; at = i; }" in new
     online = LARGEST.replace("if (v > largest) {", "{\n      at = at * (v > largest) + (v == largest);")
     online = online.replace("at = i;", "").replace("= v;\n", "= fmaxf(largest, v);\n")
-    assert "= v;" not in online.replace("float v =", "") and not refused(kernel(online), "pack")
+    assert "= v;" not in online.replace("float v =", "") and not refused(kernel(online), "vectorize")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +410,7 @@ def test_a_thread_may_sum_its_elements_up_in_state_of_any_form() -> None:
     ],
 )
 def test_state_that_is_more_than_a_summary(old: str, new: str) -> None:
-    assert refused(kernel(LARGEST.replace(old, new)), "pack")
+    assert refused(kernel(LARGEST.replace(old, new)), "vectorize")
 
 
 SUMMARIES = {
@@ -448,12 +457,12 @@ def rounds(start: str, step: str) -> str:
 
 @pytest.mark.parametrize("form", SUMMARIES)
 def test_what_is_the_same_in_any_order_is_packed(form: str) -> None:
-    assert not refused(rounds(*SUMMARIES[form]), "pack")
+    assert not refused(rounds(*SUMMARIES[form]), "vectorize")
 
 
 @pytest.mark.parametrize("form", ROUNDS)
 def test_what_tells_one_round_from_another_is_not(form: str) -> None:
-    assert refused(rounds(*ROUNDS[form]), "pack")
+    assert refused(rounds(*ROUNDS[form]), "vectorize")
 
 
 def test_state_that_a_function_changes_by_reference_is_state() -> None:
@@ -462,8 +471,8 @@ def test_state_that_a_function_changes_by_reference_is_state() -> None:
     body = """\
   float count = 0;
   for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = next(count, x[blockIdx.x * n + i]);"""
-    assert refused(kernel(body, head=head), "pack")
-    assert not refused(kernel(body, head=head.replace("float&", "float")), "pack")
+    assert refused(kernel(body, head=head), "vectorize")
+    assert not refused(kernel(body, head=head.replace("float&", "float")), "vectorize")
 
 
 EMBED = """\
@@ -477,11 +486,13 @@ EMBED_LAUNCH = "plain<<<(rows * n + 255) / 256, 256, 0, stream>>>(x, y, nullptr,
 
 
 def test_a_row_that_is_looked_up_is_the_same_for_a_pack() -> None:
-    new = flat(after(kernel(EMBED, EMBED_PARAMETERS, EMBED_LAUNCH), "pack"))
+    new = flat(after(kernel(EMBED, EMBED_PARAMETERS, EMBED_LAUNCH), "vectorize"))
     assert "load_lanes<VEC>(&x[token * columns + first % columns])" in new
     assert "(n) % PACK == 0" in new or "n % PACK == 0" in new
     # Declared together they are declared for each lane, and the address was of a name that nobody had declared yet.
-    assert refused(kernel(EMBED.replace(";\n  const int token", ", token"), EMBED_PARAMETERS, EMBED_LAUNCH), "pack")
+    assert refused(
+        kernel(EMBED.replace(";\n  const int token", ", token"), EMBED_PARAMETERS, EMBED_LAUNCH), "vectorize"
+    )
 
 
 @pytest.mark.parametrize(
@@ -493,7 +504,7 @@ def test_a_row_that_is_looked_up_is_the_same_for_a_pack() -> None:
 )
 def test_a_row_that_is_looked_up_by_element(old: str, new: str) -> None:
     text = kernel(EMBED.replace(old, new), EMBED_PARAMETERS, EMBED_LAUNCH)
-    assert refused(text, "pack") or "x[token * columns + first" not in after(text, "pack")
+    assert refused(text, "vectorize") or "x[token * columns + first" not in after(text, "vectorize")
 
 
 def test_pairs_of_halves_are_elements_too() -> None:
@@ -507,7 +518,7 @@ def test_pairs_of_halves_are_elements_too() -> None:
             "plain<<<1, 256, 0, stream>>>((const __half2*)x, (__half2*)y, n);",
             head,
         ),
-        "pack",
+        "vectorize",
     )
     assert "PACK = PACK_BYTES / sizeof(__half2);" in new and "Lanes<__half2, VEC> y_pack;" in new
 
@@ -518,5 +529,5 @@ def test_a_functor_that_is_passed_by_value_names_its_type() -> None:
     body = "  if (threadIdx.x < n) y[threadIdx.x] = f(x[threadIdx.x]);"
     text = kernel(body, "F f, const T* x, T* y, int n", "plain<<<1, 256, 0, stream>>>(Twice(), x, y, n);", head)
     assert "launch_dependent(plain<std::decay_t<decltype(*x)>, std::decay_t<decltype(Twice())>>, 1," in after(
-        text, "dependent_launch"
+        text, "programmatic_dependent_launch"
     )

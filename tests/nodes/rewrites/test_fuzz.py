@@ -6,6 +6,7 @@ A file of `fuzz/found` names steps in its first line; what they make of the prog
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from nodes.policies.rules import _rewritten
-from nodes.rewrites import Facts, restrict
-from nodes.rewrites.source import Source
+from nodes.rewrites import Facts, catalog
+from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites.fuzz.search import PROGRAMS, Case, Search, shrunk, with_fewer_steps
 from tests.nodes.rewrites.fuzz.trial import Bench, Verdict
 
@@ -58,14 +59,15 @@ def test_a_wrong_rewrite_is_noticed_and_made_small(bench: Bench, monkeypatch: py
     def rewrite(source: Source, facts: Facts) -> str | None:
         return source.text.replace("; i < n; ", "; i < n - 1; ")
 
-    monkeypatch.setattr(restrict, "rewrite", rewrite)
+    wrong = dataclasses.replace(catalog()["restrict_pointers"], apply=rewrite)
+    monkeypatch.setitem(catalog(), "restrict_pointers", wrong)
     _rewritten.cache_clear()
     try:
         search = Search("cuda", bench, batch=1)
-        found = [failure for failure in next(search.rounds(first=0)) if "restrict" in failure.case.steps]
+        found = [failure for failure in next(search.rounds(first=0)) if "restrict_pointers" in failure.case.steps]
         assert {failure.verdict.kind for failure in found} == {"wrong"}
         fewer = with_fewer_steps(bench, found[0])
-        assert fewer.case.steps == ("restrict",)
+        assert fewer.case.steps == ("restrict_pointers",)
         small = shrunk(bench, fewer, seconds=10)
         assert small.verdict.kind == "wrong" and len(small.case.program.text) <= len(found[0].case.program.text)
     finally:

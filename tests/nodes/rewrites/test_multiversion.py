@@ -15,8 +15,8 @@ from harness.tunables import tunables
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.policies.rules import RulesPolicy
-from nodes.rewrites.multiversion import multiversion
-from nodes.rewrites.source import Source, Unsupported
+from nodes.rewrites.specialize.multiversion import multiversion
+from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import CoderRequest, Finding, PlannerRequest, Version
 from tests.nodes.rewrites.emulate.emulation import emulated
 

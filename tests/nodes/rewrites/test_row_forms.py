@@ -12,7 +12,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import library
 from tests.nodes.rewrites.test_cuda_rewrites import H200
-from tests.nodes.rewrites.test_ragged_rows import at, spec
+from tests.nodes.rewrites.test_vectorize_unaligned_rows import at, spec
 
 ROWS = Facts(spec=spec(at(4096), at(2048)), device=H200)
 GROUPS = """\
@@ -238,7 +238,7 @@ def kernel_of(text: str, name: str = "norm_kernel") -> str:
 
 
 def test_groups_become_coordinates_and_shuffles() -> None:
-    new = after(GROUPS, "settle_groups")
+    new = after(GROUPS, "lower_cooperative_groups")
     kernel = kernel_of(new)
     assert "cg::" not in new and "cooperative_groups" not in new and "warp." not in kernel
     assert "int idx = blockIdx.x * (blockDim.x / 32) + (threadIdx.x / 32);" in kernel
@@ -255,7 +255,7 @@ def test_other_words_of_groups() -> None:
   if (tile.any(v > block.group_index().x)) o[0] = block.thread_rank() + block.size();
 """
     last = GROUPS.rindex("  for (int c")
-    kernel = kernel_of(after(GROUPS[:last] + more + GROUPS[last:], "settle_groups"))
+    kernel = kernel_of(after(GROUPS[:last] + more + GROUPS[last:], "lower_cooperative_groups"))
     assert "float v = __shfl_xor_sync(0xffffffffu, x[0], 1) + __shfl_sync(0xffffffffu, x[1], 0)" in kernel
     assert "+ warp_max(static_cast<float>(x[2] + 1));" in kernel
     assert "__syncthreads(); __syncwarp(); if (__any_sync(0xffffffffu, v > blockIdx.x))" in kernel
@@ -276,16 +276,16 @@ def test_other_words_of_groups() -> None:
 )
 def test_other_groups_stay(old: str, new: str) -> None:
     assert old in GROUPS
-    assert applied_step("settle_groups", GROUPS.replace(old, new), ROWS) is None
+    assert applied_step("lower_cooperative_groups", GROUPS.replace(old, new), ROWS) is None
 
 
 def test_a_variable_may_serve_two_reductions_of_a_warp() -> None:
-    new = after(GROUPS, "settle_groups", "pack", "warp_rows")
+    new = after(GROUPS, "lower_cooperative_groups", "vectorize", "warp_per_row")
     assert "norm_kernel_by_teams" in new and new.count("sum = team_sum<TEAM>(sum);") == 2
 
 
 def test_long_rows_of_warps_leave_the_weights_for_later() -> None:
-    steps = ("settle_groups", "pack", "warp_rows")
+    steps = ("lower_cooperative_groups", "vectorize", "warp_per_row")
     text = after(GROUPS, *steps)
     assert "#define TEAM_ITEMS 4  // tune: 1 2 4" in text and "weight_row" not in text
     short = Facts(spec=spec(at(128)), device=H200)
@@ -304,8 +304,8 @@ def test_a_share_of_the_round_before_is_not_whole() -> None:
         "  float sum = 0.0f;\n  for (int i", "  if (idx == 3) out[0] = sum;\n  sum = 0.0f;\n  for (int i"
     )
     rounds = rounds.replace("* weight[c];\n", "* weight[c];\n    }\n")
-    settled = after(rounds, "settle_groups", "pack")
-    assert applied_step("warp_rows", settled, ROWS) is None
+    settled = after(rounds, "lower_cooperative_groups", "vectorize")
+    assert applied_step("warp_per_row", settled, ROWS) is None
 
 
 # Shared memory with CUDA's own word for its alignment.
@@ -321,21 +321,21 @@ def test_a_share_of_the_round_before_is_not_whole() -> None:
 )
 def test_alignment_is_said_in_standard_words(declared: str) -> None:
     text = f"__global__ void k(float* x) {{\n  int n = 1;\n  {declared}\n  x[n] = bytes[0];\n}}\n"
-    new = after(text, "settle_alignment")
+    new = after(text, "standard_alignas")
     given = declared[declared.index("(") : declared.index(")") + 1 + declared.count("))")]
     assert f"  alignas{given} extern __shared__ char bytes[];\n" in new
 
 
 def test_alignment_of_other_things_stays() -> None:
     text = "struct __align__(8) Pair { float a, b; };\n__global__ void k(float* x) { Pair p = {1, 2}; x[0] = p.a; }\n"
-    assert applied_step("settle_alignment", text, ROWS) is None
+    assert applied_step("standard_alignas", text, ROWS) is None
 
 
 # Blocks as wide as their row.
 
 
 def test_blocks_as_wide_as_a_row_become_whole_warps() -> None:
-    new = after(WIDE, "settle_reduce")
+    new = after(WIDE, "canonicalize_reductions")
     assert "dim3 block(std::min<int64_t>((C + 31) / 32 * 32, 1024));" in new
     assert "const float sum_of_block = block_sum<0>(sum);" in new and "BlockReduce" not in new
 
@@ -357,7 +357,7 @@ def test_blocks_as_wide_as_a_row_become_whole_warps() -> None:
 )
 def test_other_blocks_stay_as_wide_as_they_are(old: str, new: str) -> None:
     assert old in WIDE
-    assert applied_step("settle_reduce", WIDE.replace(old, new), ROWS) is None
+    assert applied_step("canonicalize_reductions", WIDE.replace(old, new), ROWS) is None
 
 
 def test_functors_and_short_names_of_reductions() -> None:
@@ -365,17 +365,17 @@ def test_functors_and_short_names_of_reductions() -> None:
     for functor in ("struct Most {\n  __device__ float operator()(float a, float b) const { return fmaxf(b, a); }\n};\n",
                     "using Most = cuda::maximum<>;\n", "using Most = cub::Max;\n"):  # fmt: skip
         text = most.replace("struct SumOp", functor + "struct SumOp").replace("SumOp{}", "Most{}")
-        assert "block_max<0>(sum);" in after(text, "settle_reduce")
+        assert "block_max<0>(sum);" in after(text, "canonicalize_reductions")
     two = "#if NEW\nusing Most = cuda::maximum<>;\n#else\nusing Most = cub::Min;\n#endif\n"
     text = most.replace("struct SumOp", two + "struct SumOp").replace("SumOp{}", "Most{}")
-    assert applied_step("settle_reduce", text, ROWS) is None
+    assert applied_step("canonicalize_reductions", text, ROWS) is None
 
 
 # Widths in templates, blocks of one warp among them, and grids of more than one dimension.
 
 
 def test_a_launch_of_one_warp_has_its_result_early() -> None:
-    kernel = kernel_of(after(TEMPLATES, "settle_reduce"))
+    kernel = kernel_of(after(TEMPLATES, "canonicalize_reductions"))
     assert (
         "const float sum_of_block = block_sum<0>(sum); const float scale = rsqrtf(sum_of_block / C + 1e-5f);" in kernel
     )
@@ -384,14 +384,28 @@ def test_a_launch_of_one_warp_has_its_result_early() -> None:
 
 def test_one_warp_alone_is_no_reduction_over_a_block() -> None:
     text = TEMPLATES.replace("norm_kernel<256><<<blocks, dim3(256, 1, 1)", "norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE")
-    assert applied_step("settle_reduce", text, ROWS) is None
+    assert applied_step("canonicalize_reductions", text, ROWS) is None
 
 
 def test_rows_over_a_grid_of_two_dimensions_are_kept() -> None:
-    new = after(TEMPLATES, "settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row")
+    new = after(
+        TEMPLATES,
+        "single_assignment_pointers",
+        "symbolic_block_size",
+        "canonicalize_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    )
     assert "norm_kernel_in_registers" in new and "row_items(int64_t{1} * N, steps" not in new
     plane = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
-    new = after(plane, "settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row")
+    new = after(
+        plane,
+        "single_assignment_pointers",
+        "symbolic_block_size",
+        "canonicalize_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    )
     assert "row_items(int64_t{1} * (N / 2) * 2, steps" in new
 
 
@@ -409,7 +423,7 @@ def test_the_pragma_of_a_loop_goes_with_it(around: str) -> None:
         + around.format("  float part = sum;\n" + shuffles + rest + "  if (threadIdx.x == 0) out[0] = part;\n")
         + TEMPLATES[end:]
     )
-    kernel = kernel_of(after(text, "settle_reduce"))
+    kernel = kernel_of(after(text, "canonicalize_reductions"))
     assert "const float part_of_block = block_sum<0>(part);" in kernel and "#pragma" not in kernel
     assert ("__syncthreads(); const float part_of_block" in kernel) == (around != "{}")
 
@@ -450,13 +464,13 @@ __global__ void rows(const float* x, float* y, int n) {
 }
 extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 256, 0, 0>>>(x, y, n); }
 """
-    kernel = kernel_of(after(text, "online_reduce"), "rows")
+    kernel = kernel_of(after(text, "online_reduction"), "rows")
     assert "#pragma" not in kernel and "partials" not in kernel
     assert "of_block = block_shifted_sum<0>(md.m, md.d, expf); if (threadIdx.x == 0) {" in kernel
     assert "y[blockIdx.x] = of_block.shift + logf(of_block.sum);" in kernel
-    assert applied_step("online_reduce", text.replace("int w = 1", "int w = 2"), ROWS) is None
+    assert applied_step("online_reduction", text.replace("int w = 1", "int w = 2"), ROWS) is None
     later = text.replace("    y[blockIdx.x] =", "    total.d += 1.0f;\n    y[blockIdx.x] =")
-    assert applied_step("online_reduce", later, ROWS) is None
+    assert applied_step("online_reduction", later, ROWS) is None
 
 
 # Sums to which a thread without elements adds something: they are others with another number of threads.
@@ -473,9 +487,11 @@ extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 
     ],
 )
 def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
-    plain = after(PLACES, "settle_rows", "block_extent", "warp_reduce", "pack")
-    other = after(PLACES.replace(old, new), "settle_rows", "block_extent", "warp_reduce", "pack")
-    for step in ("keep_row", "short_rows", "cluster_rows"):
+    plain = after(PLACES, "rebase_row_loops", "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
+    other = after(
+        PLACES.replace(old, new), "rebase_row_loops", "symbolic_block_size", "warp_shuffle_reduction", "vectorize"
+    )
+    for step in ("cache_row_in_registers", "several_rows_per_block", "cluster_split"):
         assert applied_step(step, plain, ROWS) is not None
         assert applied_step(step, other, ROWS) is None, step
 
@@ -483,7 +499,14 @@ def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
 def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     for more in ("if (threadIdx.x == 0) sum += 1.0f;", "sum *= 2.0f;", "sum = sum / 3.0f;", "sum = 2 * (sum - 0.0f);"):
         text = PLACES.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
-        after(text, "settle_rows", "block_extent", "warp_reduce", "pack", "keep_row")
+        after(
+            text,
+            "rebase_row_loops",
+            "symbolic_block_size",
+            "warp_shuffle_reduction",
+            "vectorize",
+            "cache_row_in_registers",
+        )
 
 
 @pytest.mark.parametrize(
@@ -497,14 +520,17 @@ def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
 )
 def test_warps_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
     assert old in GROUPS
-    assert applied_step("warp_rows", after(GROUPS.replace(old, new, 1), "settle_groups", "pack"), ROWS) is None
+    assert (
+        applied_step("warp_per_row", after(GROUPS.replace(old, new, 1), "lower_cooperative_groups", "vectorize"), ROWS)
+        is None
+    )
 
 
 # Trees that are written out, their last warp through volatile memory.
 
 
 def test_an_unrolled_tree_becomes_ours() -> None:
-    new = after(HARRIS, "settle_reduce", "settle_broadcast")
+    new = after(HARRIS, "canonicalize_reductions", "redundant_broadcast")
     kernel = kernel_of(new)
     assert "warpReduce" not in new and "sdata" not in kernel and "__syncthreads" not in kernel
     assert "const float sum_of_block = block_sum<0>(sum);" in kernel and "rsqrtf(sum_of_block / C + 1e-5f)" in kernel
@@ -523,12 +549,12 @@ def test_an_unrolled_tree_becomes_ours() -> None:
 )
 def test_other_trees_stay(old: str, new: str) -> None:
     assert old in HARRIS
-    assert applied_step("settle_reduce", HARRIS.replace(old, new), ROWS) is None
+    assert applied_step("canonicalize_reductions", HARRIS.replace(old, new), ROWS) is None
 
 
 def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
-    assert applied_step("settle_calls", HARRIS, ROWS) is None
-    assert applied_step("settle_calls", HARRIS.replace("volatile ", ""), ROWS) is not None
+    assert applied_step("inline_device_functions", HARRIS, ROWS) is None
+    assert applied_step("inline_device_functions", HARRIS.replace("volatile ", ""), ROWS) is not None
 
 
 # Widths that the host doubles until they fit.
@@ -543,14 +569,14 @@ def test_a_width_that_grows_by_factors_is_whole_warps(start: str, step: str, who
     grown = f"  int threads = {start};\n  while (threads < C && threads < 256) {step};\n  const dim3 block(threads, 1, 1);\n"
     text = PLACES.replace("  norm_kernel<<<N, 256,", grown + "  norm_kernel<<<N, block,")
     text = text.replace("int d = 128;", "int d = blockDim.x / 2;")
-    assert (applied_step("warp_reduce", text, ROWS) is not None) == whole
+    assert (applied_step("warp_shuffle_reduction", text, ROWS) is not None) == whole
 
 
 # Loops over a row's places in the whole tensor.
 
 
 def test_places_in_the_tensor_become_places_in_the_row() -> None:
-    kernel = kernel_of(after(PLACES, "settle_rows"))
+    kernel = kernel_of(after(PLACES, "rebase_row_loops"))
     assert "const int row_begin = blockIdx.x * C; for (int j = threadIdx.x; j < C; j += blockDim.x) sum +=" in kernel
     assert "sum += inp[row_begin + j] * inp[row_begin + j];" in kernel
     second = "const int row_begin_2 = blockIdx.x * C; #pragma unroll 4 for (int j = threadIdx.x; j < C; j += 256) {"
@@ -572,14 +598,14 @@ def test_places_in_the_tensor_become_places_in_the_row() -> None:
 def test_other_loops_stay(old: str, new: str) -> None:
     assert old in PLACES
     text = PLACES[: PLACES.index("#pragma")] + "}\n" + PLACES[PLACES.index("\nextern") :]
-    assert applied_step("settle_rows", text.replace(old, new), ROWS) is None
+    assert applied_step("rebase_row_loops", text.replace(old, new), ROWS) is None
 
 
 # Vector types with methods.
 
 
 def test_a_vector_types_loads_and_stores_are_written_out() -> None:
-    kernel = kernel_of(after(METHODS, "settle_methods"))
+    kernel = kernel_of(after(METHODS, "inline_vector_methods"))
     assert "{ vec x = *reinterpret_cast<const vec*>(inp + blockIdx.x * C + i * N); #pragma unroll" in kernel
     assert "vec x, w; x = *reinterpret_cast<const vec*>(inp + blockIdx.x * C + i * N); w = *rein" in kernel
     assert "*reinterpret_cast<vec*>(out + blockIdx.x * C + i * N) = x;" in kernel
@@ -597,13 +623,13 @@ def test_a_vector_types_loads_and_stores_are_written_out() -> None:
 )
 def test_methods_that_do_more_stay(old: str, new: str) -> None:
     assert old in METHODS
-    text = applied_step("settle_methods", METHODS.replace(old, new), ROWS)
+    text = applied_step("inline_vector_methods", METHODS.replace(old, new), ROWS)
     assert text is None or "x.load(" in text
 
 
 def test_a_row_of_such_vectors_is_kept() -> None:
     joined = METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n")
-    new = after(joined, "settle_methods", "warp_reduce", "keep_row")
+    new = after(joined, "inline_vector_methods", "warp_shuffle_reduction", "cache_row_in_registers")
     assert "vec x_row[ITEMS]" in new and "x_row[item] = *reinterpret_cast<const vec*>(" in new
     assert "sizeof(vec_t<float, 4>)" in new and "sizeof(vec)" not in new
 
@@ -616,7 +642,7 @@ def test_a_launch_through_a_variable_names_its_kernel() -> None:
     through = "  auto kernel = norm_kernel<256>;\n  cudaFuncSetAttribute(kernel, Most, 7);\n" + launch.replace(
         "norm_kernel<256>", "kernel"
     )
-    new = after(HARRIS.replace(launch, through), "settle_kernels")
+    new = after(HARRIS.replace(launch, through), "resolve_kernel_variables")
     assert new == HARRIS.replace(launch, "  cudaFuncSetAttribute(norm_kernel<256>, Most, 7);\n" + launch)
     for other in (
         through.replace("cudaFuncSetAttribute(kernel", "ask(kernel"),
@@ -625,7 +651,7 @@ def test_a_launch_through_a_variable_names_its_kernel() -> None:
         ),
         through.replace("= norm_kernel<256>", "= choose(C)"),
     ):
-        assert applied_step("settle_kernels", HARRIS.replace(launch, other), ROWS) is None
+        assert applied_step("resolve_kernel_variables", HARRIS.replace(launch, other), ROWS) is None
 
 
 # What they compute.
@@ -634,15 +660,15 @@ def test_a_launch_through_a_variable_names_its_kernel() -> None:
 @pytest.mark.parametrize(
     ("text", "steps", "centred"),
     [
-        (GROUPS, ("settle_groups",), True),
-        (GROUPS, ("settle_groups", "pack", "warp_rows"), True),
-        (WIDE, ("settle_reduce", "settle_broadcast", "pack", "keep_row"), False),
-        (PLACES, ("settle_rows", "block_extent", "warp_reduce", "pack", "keep_row"), False),
-        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("settle_methods", "warp_reduce", "keep_row"), False),
-        (HARRIS, ("block_extent", "settle_reduce", "settle_broadcast", "pack", "keep_row"), False),
-        (TEMPLATES, ("settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row"), False),
+        (GROUPS, ("lower_cooperative_groups",), True),
+        (GROUPS, ("lower_cooperative_groups", "vectorize", "warp_per_row"), True),
+        (WIDE, ("canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers"), False),
+        (PLACES, ("rebase_row_loops", "symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"), False),
+        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("inline_vector_methods", "warp_shuffle_reduction", "cache_row_in_registers"), False),
+        (HARRIS, ("symbolic_block_size", "canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers"), False),
+        (TEMPLATES, ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers"), False),
         (TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)"),
-         ("settle_pointers", "block_extent", "settle_reduce", "pack", "keep_row"), False),
+         ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers"), False),
     ],
 )  # fmt: skip
 def test_they_compute_the_same(text: str, steps: tuple[str, ...], centred: bool, tmp_path: Path) -> None:
@@ -668,5 +694,5 @@ __global__ void twice(float* x, int n) {
 }
 extern "C" void f(float* x, long rows, long n) { twice<<<rows, 256, 0, 0>>>(x, n); }
 """
-    new = after(text, "pack")
+    new = after(text, "vectorize")
     assert "load_lanes<VEC>(&row[first])" in new and "store_lanes(&x[blockIdx.x * n + first], " in new

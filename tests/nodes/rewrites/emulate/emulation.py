@@ -8,6 +8,7 @@ with status 1 where a value is wrong, 9 where the emulation itself refuses (a ba
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -19,15 +20,16 @@ from tree_sitter import Node
 
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-from nodes.rewrites import settle_macros
-from nodes.rewrites.device_code import Code, declared_name
-from nodes.rewrites.source import Edits, Source
+from nodes.rewrites.analysis.device_code import Code, declared_name
+from nodes.rewrites.normalize.expand_macros import expanded
+from nodes.rewrites.syntax.source import Edits, Source
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 GUARD = 64
 """Elements on either side of every tensor that must stay as they are."""
 MOST_ELEMENTS = 70_000
+EMULATION_S = 240
 HEADERS = (
     "cuda_runtime.h",
     "cuda_fp16.h",
@@ -41,7 +43,7 @@ HEADERS = (
 
 def host_source(text: str) -> str:
     """The file as C++: launches become calls, shared memory a place in the block's, CUDA's headers the emulation's."""
-    source = Source(settle_macros.expanded(Source(text, "cuda")), "cuda")  # launches may stand in macros
+    source = Source(expanded(Source(text, "cuda")), "cuda")  # launches may stand in macros
     edits = Edits(source)
     for launch in Code(source).launches:
         if launch.dependent:
@@ -184,10 +186,32 @@ def workload(named: str) -> Workload:
 
 
 def emulated(folder: Path, candidate: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command above, in a process of its own: what the source does wrong may end it."""
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.emulation", folder, candidate, *arguments]
-    variables = os.environ | environment
-    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
+    """The command above, in a process of its own: what the source does wrong may end it.
+
+    Forked from one that has imported torch, which takes three times as long as a run does.
+    """
+    apart = multiprocessing.get_context("forkserver")
+    apart.set_forkserver_preload([__name__])
+    with tempfile.TemporaryDirectory() as scratch:
+        said = [Path(scratch) / name for name in ("stdout", "stderr")]
+        command = [str(folder), str(candidate), *map(str, arguments)]
+        process = apart.Process(target=_apart, args=(command, environment, said))
+        process.start()
+        process.join(EMULATION_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(command, EMULATION_S)
+        out, err = (path.read_text(errors="replace") if path.exists() else "" for path in said)
+        return subprocess.CompletedProcess(command, process.exitcode, out, err)
+
+
+def _apart(command: list[str], environment: dict[str, str], said: list[Path]) -> None:
+    for number, path in enumerate(said, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    sys.exit(main(command))
 
 
 def check(folder: Path, text: str, offsets: list[int], workloads: list[Workload] | None = None) -> list[str]:
@@ -204,8 +228,12 @@ def check(folder: Path, text: str, offsets: list[int], workloads: list[Workload]
     return found
 
 
+def main(command: list[str]) -> int:
+    offsets, named = [int(a) for a in command[2:] if a.isdigit()], [a for a in command[2:] if not a.isdigit()]
+    problems = check(Path(command[0]), Path(command[1]).read_text(), offsets or [0], [workload(a) for a in named])
+    print("\n".join(problems) or "right", flush=True)
+    return 1 if problems else 0
+
+
 if __name__ == "__main__":
-    offsets_, named_ = [int(a) for a in sys.argv[3:] if a.isdigit()], [a for a in sys.argv[3:] if not a.isdigit()]
-    problems = check(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), offsets_ or [0], [workload(a) for a in named_])
-    print("\n".join(problems) or "right")
-    sys.exit(1 if problems else 0)
+    sys.exit(main(sys.argv[1:]))

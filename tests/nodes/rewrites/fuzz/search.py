@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
 from nodes.policies.rules import first_steps
-from nodes.rewrites import catalog
+from nodes.rewrites import ordered
 from tests.nodes.rewrites.fuzz import cpp_programs, cuda_programs
 from tests.nodes.rewrites.fuzz.trial import DEVICES, Bench, Program, Verdict, applied, of_text
 
@@ -76,18 +76,16 @@ class Failure:
 
 
 @functools.cache
-def ordered(language: str) -> tuple[str, ...]:
+def every_form(language: str) -> tuple[str, ...]:
     """Every step with its variants, in the order of their application."""
-    rewrites = {name: rewrite for name, rewrite in catalog().items() if language in rewrite.LANGUAGES}
-    names = sorted(rewrites, key=lambda name: (getattr(rewrites[name], "ORDER", 50), name))
-    return tuple(s for n in names for s in (n, *(f"{n}:{v}" for v in getattr(rewrites[n], "VARIANTS", ()))))
+    return tuple(form for rewrite in ordered(language) for form in rewrite.forms)
 
 
 @st.composite
 def cases(draw: st.DrawFn, language: str) -> list[Case]:
     """A program with lists of steps."""
     program = draw(PROGRAMS[language]())
-    every = ordered(language)
+    every = every_form(language)
     planned = first_steps(program.spec, DEVICES[language])
     less = st.sets(st.sampled_from(planned), max_size=3).map(lambda d: tuple(s for s in planned if s not in d))
     some = st.sets(st.sampled_from(every), min_size=1, max_size=16).map(lambda c: tuple(s for s in every if s in c))

@@ -1,4 +1,4 @@
-// cpu_columns
+// loop_interchange
 // timed 64 1000
 // raises, seed 5004
 // the rewrite cpu_columns failed on this source: StopIteration()

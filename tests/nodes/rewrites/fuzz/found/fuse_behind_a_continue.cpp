@@ -1,4 +1,4 @@
-// cpu_fuse
+// loop_fusion
 // timed 1024 4096
 // What leaves an element of the first loop early must not leave the second one's out.
 #include <cstdint>

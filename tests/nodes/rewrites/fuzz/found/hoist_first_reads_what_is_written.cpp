@@ -1,4 +1,4 @@
-// cpu_hoist
+// licm
 // timed 1024 4096
 // What is done in the first round reads what that round has written.
 #include <cstdint>

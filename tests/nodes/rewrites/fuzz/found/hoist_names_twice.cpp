@@ -1,4 +1,4 @@
-// cpu_hoist
+// licm
 // timed 64 1000
 // does not compile, seed 5005
 // text_1: In function ‘void text_1::fuzz_float16(const _Float16*, const _Float16*, float*, float*, int64_t, int64_t)’:

@@ -1,4 +1,4 @@
-// in_flight
+// load_pipelining
 // timed 4096 4096
 // All steps of a thread change one element: none may read it before the one in front has written.
 #include <stdint.h>

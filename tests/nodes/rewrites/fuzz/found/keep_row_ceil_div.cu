@@ -1,4 +1,4 @@
-// settle_loops pack keep_row
+// canonicalize_loops vectorize cache_row_in_registers
 // timed 4096 4096
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

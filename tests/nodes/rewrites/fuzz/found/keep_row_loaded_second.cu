@@ -1,4 +1,4 @@
-// keep_row
+// cache_row_in_registers
 // timed 4096 4096
 // An element that the second loop loads first, and the third one again, was never loaded.
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// online_reduce
+// online_reduction
 // timed 4096 4096
 // What the first thread tells the others was lost with the statements in front of it.
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// pack
+// vectorize
 // timed 4096 4096
 // What decides whether y is read is told from the pack of x, which came later as some of its reads ask as well.
 #include <stdint.h>

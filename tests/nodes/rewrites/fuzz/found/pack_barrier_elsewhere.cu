@@ -1,4 +1,4 @@
-// pack
+// vectorize
 // timed 4096 4096
 // A barrier in front of both loops lets no thread have the elements of another one in the second.
 #include <stdint.h>

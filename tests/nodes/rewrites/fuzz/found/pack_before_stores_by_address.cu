@@ -1,4 +1,4 @@
-// settle_macros pack
+// expand_macros vectorize
 // timed 8192 1024
 // wrong, seed 30001
 // rows=3 n=36, 0 elements off, forwards, 132 multiprocessors: y: 48 of 108 values wrong, first (0, 20): 0.05623984336853027 for 0.046211715787649155

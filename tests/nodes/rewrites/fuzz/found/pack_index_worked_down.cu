@@ -1,4 +1,4 @@
-// pack
+// vectorize
 // timed 8192 1024
 // does not compile, seed 30000
 // text_1: In function ‘void text_1::first_kernel(const float*, const int64_t*, float*, int64_t, int64_t)’:

@@ -1,4 +1,4 @@
-// pack
+// vectorize
 // timed 4096 4096 even
 // A wrapped neighbour's pack.
 #include <cuda_bf16.h>

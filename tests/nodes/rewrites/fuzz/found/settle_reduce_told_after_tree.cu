@@ -1,4 +1,4 @@
-// settle_reduce
+// canonicalize_reductions
 // timed 4096 4096
 // A tree ends with a barrier, and so must what the first thread leaves in its place.
 #include <stdint.h>

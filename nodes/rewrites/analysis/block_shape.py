@@ -1,0 +1,57 @@
+"""What is known of a block's width, and its barriers."""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, Definition, Kernel
+from nodes.rewrites.syntax.source import Source
+
+
+def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
+    """Whether the block is known to be a multiple of 32 threads."""
+    value = code.polynomial(block).value
+    if value is not None:
+        return value >= 32 and value % 32 == 0
+    if block.type == "identifier":
+        found = code.definition(block)
+        if found is not None and found.kind == "macro":
+            text = code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()")
+            return text.isdigit() and int(text) >= 32 and int(text) % 32 == 0
+        if found is not None and found.value is not None and (not code.mutated(found) or _is_multiplied(code, found)):
+            return whole_warps(code, kernel, found.value)
+    if block.type in {"call_expression", "compound_literal_expression"} and code.source.of(block).startswith("dim3"):
+        listed = block.child_by_field_name("arguments") or block.child_by_field_name("value")
+        return listed is not None and whole_warps(code, kernel, listed)
+    if block.type in {"argument_list", "initializer_list"} and block.named_child_count:
+        first, *others = (c for c in block.named_children if c.type != "comment")
+        return all(code.source.of(c) == "1" for c in others) and whole_warps(code, kernel, first)
+    if block.type == "call_expression":
+        name = code.source.of(block.child_by_field_name("function")).partition("<")[0].removeprefix("std::")
+        listed = block.child_by_field_name("arguments")
+        if name in {"min", "max"} and listed is not None and listed.named_child_count == 2:
+            return all(whole_warps(code, kernel, side) for side in listed.named_children)
+    return all(c % 32 == 0 for _, c in code.polynomial(block).terms)
+
+
+def _is_multiplied(code: Code, found: Definition) -> bool:
+    """`int threads = 32; while (threads < n) threads *= 2;`"""
+    if found.kind != "local":
+        return False
+    for target in code.assigned(code.source.root):
+        here, owner = code.definition(target), target.parent
+        if here is None or here.where != found.where:
+            continue
+        if (
+            owner is None
+            or owner.type != "assignment_expression"
+            or code.source.of(owner.children[1]) not in {"*=", "<<="}
+        ):
+            return False
+        if not code.source.of(owner.child_by_field_name("right")).isdigit():
+            return False
+    return True
+
+
+def is_barrier(source: Source, node: Node) -> bool:
+    return node.type == "expression_statement" and source.of(node).replace(" ", "") == "__syncthreads();"

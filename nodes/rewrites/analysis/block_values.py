@@ -1,0 +1,760 @@
+"""What the threads of one block compute when they reduce a value: the statements run, in step, on a syntax tree.
+
+A thread's number is a number. The value that is reduced is none: it is the set of the threads whose values went into it,
+so that after `v += __shfl_down_sync(~0u, v, 16)` thread 0 holds {0, 16}. A reduction over the block is understood where
+some thread ends with the set of all, each once; how a source got there, in which order and by which helpers, is its own
+affair. What is left unsaid (an element that nobody wrote, a sum with one part twice) is Unknown, and may be computed as
+long as nothing depends on it. Whatever else there is in the statements raises Unsupported.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, declared_name, statements
+from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.syntax.source import Unsupported
+
+WARP = 32
+FULL_MASKS = {-1, 0xFFFFFFFF}
+_NUMBERS: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "<": operator.lt, ">": operator.gt, "<=": operator.le,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_INTEGERS: dict[str, Callable[[int, int], int]] = {
+    "&": operator.and_, "|": operator.or_, "^": operator.xor, "%": operator.mod, "<<": operator.lshift,
+    ">>": operator.rshift, **_NUMBERS,
+}  # fmt: skip
+KNOWN = {
+    "INFINITY": math.inf,
+    "HUGE_VALF": math.inf,
+    "CUDART_INF_F": math.inf,
+    "FLT_MAX": 3.4028234663852886e38,
+    "warpSize": 32,
+}
+_IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
+_SHUFFLES = {"xor", "down", "up", ""}
+
+
+class Unknown:
+    """A value that nothing may depend on."""
+
+
+UNKNOWN = Unknown()
+
+
+class Part(NamedTuple):
+    """The threads whose values are in it, a bit each; `bound`: a number that took part in the extreme too."""
+
+    threads: int
+    bound: float | None = None
+
+
+@dataclass(eq=False)
+class Memory:
+    """An array, or a variable, in shared memory."""
+
+    name: str
+    element: str
+    size: int | None = None
+    scalar: bool = False
+    held: dict[int, tuple[object, int, int]] = field(default_factory=dict)
+    """By place: the value, the thread that wrote it, and how many barriers there had been."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Of cooperative groups: the block, or the thread's warp."""
+
+    warp: bool
+
+
+@dataclass
+class Frame:
+    """A function that runs: its variables by scope, what its template parameters stand for, and who runs it."""
+
+    active: list[int]
+    types: dict[str, str]
+    scopes: list[dict[str, object]]
+    held: dict[str, str] = field(default_factory=dict)
+    """The types of the variables."""
+    result: object = None
+    done: bool = False
+
+
+Seen = Callable[[Node], object]
+"""What a name that the statements did not make themselves stands for, None where that is not known."""
+
+
+class Block:
+    """A block of `width` threads, whole warps. `element` is the type of the value that is reduced."""
+
+    def __init__(self, code: Code, width: int, element: str, outer: Seen) -> None:
+        self.code, self.source, self.width, self.element, self.outer = code, code.source, width, element, outer
+        self.everyone = list(range(width))
+        self.full = (1 << width) - 1
+        self.kind = ""
+        """sum, max or min, once two parts have met."""
+        self.barriers = 0
+        self.bounds: dict[float, str] = {}
+        """Numbers that may bound an extreme, as they are written."""
+        self.shared: dict[int, Memory] = {}
+        """By where they are declared."""
+        self.used: set[int] = set()
+        """Where the functions begin that were called."""
+        self.depth = 0
+
+    def singles(self) -> list[object]:
+        """The value that is reduced, as it is in the beginning."""
+        return [Part(1 << thread) for thread in self.everyone]
+
+    def frame(self) -> Frame:
+        return Frame(self.everyone, {}, [{}])
+
+    def of_thread(self, value: object, thread: int) -> object:
+        return value[thread] if isinstance(value, list) else value
+
+    # Statements.
+
+    def run(self, node: Node, frame: Frame, active: list[int]) -> None:
+        if node.type in _IDLE or not active or frame.done:
+            return
+        if node.type == "compound_statement":
+            frame.scopes.append({})
+            for statement in statements(node):
+                self.run(statement, frame, active)
+            frame.scopes.pop()
+        elif node.type == "expression_statement":
+            for child in node.named_children:
+                if child.type != "comment" and not self._declares_tile(child, frame, active):
+                    self.value(child, frame, active)
+        elif node.type == "declaration":
+            self._declare(node, frame, active)
+        elif node.type == "if_statement":
+            self._branch(node, frame, active)
+        elif node.type == "for_statement":
+            self._loop(node, frame, active)
+        elif node.type == "return_statement":
+            if active != frame.active or len(node.named_children) != 1:
+                raise Unsupported("a return of some threads")
+            frame.result, frame.done = self.value(node.named_children[0], frame, active), True
+        else:
+            raise Unsupported(f"a {node.type} in a reduction")
+
+    def _declare(self, node: Node, frame: Frame, active: list[int]) -> None:
+        kind = self._type(self.source.of(node.child_by_field_name("type")), frame)
+        shared = any(self.source.of(c) == "__shared__" for c in node.children)
+        if any(self.source.of(c) in {"extern", "volatile"} for c in node.children) or (
+            not shared and any(self.source.of(c) == "static" for c in node.children)
+        ):
+            raise Unsupported("memory of unknown use")
+        for declarator in node.children_by_field_name("declarator"):
+            name = declared_name(declarator)
+            if name is None:
+                raise Unsupported("a declaration without a name")
+            text = self.source.of(name)
+            if shared:
+                memory = self.shared.setdefault(declarator.start_byte, Memory(text, kind))
+                memory.scalar = declarator.type == "identifier"
+                if not memory.scalar:
+                    size = declarator.child_by_field_name("size") if declarator.type == "array_declarator" else None
+                    plain = size is not None and declarator.child_by_field_name("declarator").type == "identifier"
+                    extent = self.value(size, frame, active) if plain else None
+                    if type(extent) is not int:
+                        raise Unsupported("shared memory of another shape")
+                    memory.size = extent
+                frame.scopes[-1][text], frame.held[text] = memory, kind
+                continue
+            value: object = UNKNOWN
+            if declarator.type == "init_declarator":
+                value = self.value(declarator.child_by_field_name("value"), frame, active)
+                if declarator.child_by_field_name("declarator").type != "identifier":
+                    raise Unsupported("a pointer or a reference")
+            elif declarator.type != "identifier":
+                raise Unsupported("an array of the thread's own")
+            frame.held[text] = self.element if kind == "auto" and self._has_part(value, active) else kind
+            frame.scopes[-1][text] = UNKNOWN
+            self._set(text, value, frame, active)
+
+    def _declares_tile(self, node: Node, frame: Frame, active: list[int]) -> bool:
+        """`cg::thread_block_tile<32> warp = ...`, which the grammar takes for comparisons."""
+        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        if node.type != "binary_expression" or left is None or right is None or right.type != "assignment_expression":
+            return False
+        name, value = right.child_by_field_name("left"), right.child_by_field_name("right")
+        words = self.source.of(left).replace(" ", "").rpartition("::")[2]
+        if (
+            words not in {"thread_block_tile<32", "thread_block_tile<warpSize"}
+            or name is None
+            or name.type != "identifier"
+        ):
+            return False
+        group = self.value(value, frame, active)
+        if group != Group(True):
+            raise Unsupported("a group of another kind")
+        frame.scopes[-1][self.source.of(name)] = group
+        return True
+
+    def _branch(self, node: Node, frame: Frame, active: list[int]) -> None:
+        holder = node.child_by_field_name("condition")
+        condition = holder.child_by_field_name("value") if holder is not None else None
+        if condition is None:
+            raise Unsupported("a branch of another form")
+        holds = self.value(condition, frame, active)
+        yes = [t for t in active if self._truth(self.of_thread(holds, t))]
+        no = sorted(set(active) - set(yes))
+        for branch, threads in (
+            (node.child_by_field_name("consequence"), yes),
+            (node.child_by_field_name("alternative"), no),
+        ):
+            if branch is not None and threads:
+                inner = branch.named_children[-1] if branch.type == "else_clause" else branch
+                self.run(inner, frame, threads)
+
+    def _loop(self, node: Node, frame: Frame, active: list[int]) -> None:
+        start, condition, update = (node.child_by_field_name(f) for f in ("initializer", "condition", "update"))
+        body = node.child_by_field_name("body")
+        if start is None or condition is None or update is None or body is None:
+            raise Unsupported("a loop of another form")
+        frame.scopes.append({})
+        if start.type == "declaration":
+            self._declare(start, frame, active)
+        else:
+            self.value(start, frame, active)
+        for _ in range(64):
+            goes_on = self.value(condition, frame, active)
+            if isinstance(goes_on, list):
+                (goes_on, *others) = {self._truth(goes_on[t]) for t in active}
+                if others:
+                    raise Unsupported("a loop that some threads leave")
+            if not self._truth(goes_on):
+                frame.scopes.pop()
+                return
+            self.run(body, frame, active)
+            self.value(update, frame, active)
+        raise Unsupported("a long loop")
+
+    def _truth(self, value: object) -> bool:
+        if not isinstance(value, (int, float)):
+            raise Unsupported("a branch that depends on the values")
+        return bool(value)
+
+    # Variables.
+
+    def _type(self, text: str, frame: Frame) -> str:
+        text = re.sub(r"\b(const|volatile|static|__shared__)\b", "", text).strip(" &")
+        return frame.types.get(text, text)
+
+    def _has_part(self, value: object, active: list[int]) -> bool:
+        return isinstance(value, list) and any(isinstance(value[t], Part) for t in active)
+
+    def _set(self, name: str, value: object, frame: Frame, active: list[int]) -> None:
+        scope = next((s for s in reversed(frame.scopes) if name in s), None)
+        if scope is None or isinstance(scope[name], (Memory, Group)):
+            raise Unsupported(f"{name} is assigned to")
+        if frame.held.get(name) != self.element and self._has_part(value, active):
+            raise Unsupported("a value that changes its type")
+        if active == self.everyone:
+            scope[name] = value
+            return
+        old = scope[name]
+        new = list(old) if isinstance(old, list) else [old] * self.width
+        for thread in active:
+            new[thread] = self.of_thread(value, thread)
+        scope[name] = new
+
+    def name(self, node: Node, frame: Frame, active: list[int]) -> object:
+        text = self.source.of(node)
+        scope = next((s for s in reversed(frame.scopes) if text in s), None)
+        if scope is not None:
+            return scope[text]
+        if text in KNOWN:
+            return KNOWN[text]
+        found = self.outer(node)
+        if found is None:
+            raise Unsupported(f"{text} is not known")
+        return found
+
+    # Expressions.
+
+    def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
+        """A number, a memory or a group that all threads share, or a list of what each has."""
+        assert node is not None
+        text, kind = self.source.of, node.type
+        if kind == "parenthesized_expression" and node.named_child_count == 1:
+            return self.value(node.named_children[0], frame, active)
+        if kind == "number_literal":
+            return self._literal(node)
+        if kind in {"true", "false"}:
+            return int(kind == "true")
+        if kind == "identifier":
+            found = self.name(node, frame, active)
+            return self._read(found, 0, active) if isinstance(found, Memory) and found.scalar else found
+        if kind == "field_expression" and text(node) == "threadIdx.x":
+            return self.everyone
+        if kind == "field_expression" and text(node) in {
+            "blockDim.x",
+            "threadIdx.y",
+            "threadIdx.z",
+            "blockDim.y",
+            "blockDim.z",
+        }:
+            return self.width if text(node) == "blockDim.x" else int(text(node).startswith("blockDim"))
+        if kind == "unary_expression":
+            return self._unary(node, frame, active)
+        if kind == "binary_expression":
+            return self._binary(node, frame, active)
+        if kind == "conditional_expression":
+            return self._choice(node, frame, active)
+        if kind == "subscript_expression":
+            memory, index = self._place(node, frame, active)
+            return self._read(memory, index, active)
+        if kind == "assignment_expression":
+            return self._assign(node, frame, active)
+        if kind == "update_expression":
+            target, old = (
+                node.child_by_field_name("argument"),
+                self.value(node.child_by_field_name("argument"), frame, active),
+            )
+            step = self._each("+" if "++" in text(node) else "-", old, 1, active)
+            self._set(text(target), step, frame, active)
+            return old
+        if kind == "cast_expression":
+            inner = self.value(node.child_by_field_name("value"), frame, active)
+            return self._cast(text(node.child_by_field_name("type")), inner, frame, active)
+        if kind == "comma_expression":
+            self.value(node.child_by_field_name("left"), frame, active)
+            return self.value(node.child_by_field_name("right"), frame, active)
+        if kind == "call_expression":
+            return self._call(node, frame, active)
+        raise Unsupported(f"a {kind} in a reduction")
+
+    def _literal(self, node: Node) -> int | float:
+        text = self.source.of(node).replace("'", "")
+        number: int | float
+        try:
+            number = int(text.rstrip("uUlL"), 0)
+            text = f"{number}.0f"
+        except ValueError:
+            try:
+                number = float(text.rstrip("fFlL"))
+            except ValueError as error:
+                raise Unsupported(f"the number {text}") from error
+        self.bounds.setdefault(number, text)
+        return number
+
+    def _unary(self, node: Node, frame: Frame, active: list[int]) -> object:
+        inner, sign = self.value(node.child_by_field_name("argument"), frame, active), self.source.of(node.children[0])
+        if sign == "!":
+            return self._mapped(lambda v: int(not self._truth(v)), inner, active)
+        if isinstance(inner, (int, float)) and sign == "-":
+            self.bounds.setdefault(-inner, self.source.of(node))
+            return -inner
+        if inner == 0 and sign == "~":
+            return -1
+        raise Unsupported(f"{sign} of a value")
+
+    def _mapped(self, function: Callable[[object], object], value: object, active: list[int]) -> object:
+        if not isinstance(value, list):
+            return function(value)
+        new: list[object] = [UNKNOWN] * self.width
+        for thread in active:
+            new[thread] = function(value[thread])
+        return new
+
+    def _binary(self, node: Node, frame: Frame, active: list[int]) -> object:
+        sign = self.source.of(node.child_by_field_name("operator"))
+        if (cast := self._negative_cast(node, sign, frame, active)) is not None:
+            return cast
+        left = self.value(node.child_by_field_name("left"), frame, active)
+        if sign not in {"&&", "||"}:
+            return self._each(sign, left, self.value(node.child_by_field_name("right"), frame, active), active)
+        holds = [self._truth(self.of_thread(left, t)) for t in active]
+        asked = [t for t, yes in zip(active, holds, strict=True) if yes == (sign == "&&")]
+        new: list[object] = [UNKNOWN] * self.width
+        right = self.value(node.child_by_field_name("right"), frame, asked) if asked else 0
+        for thread, yes in zip(active, holds, strict=True):
+            new[thread] = int(yes)
+        for thread in asked:
+            new[thread] = int(self._truth(self.of_thread(right, thread)))
+        return new
+
+    def _negative_cast(self, node: Node, sign: str, frame: Frame, active: list[int]) -> object:
+        """`(T)-1e20f`, which the grammar takes for a difference."""
+        kind, number = node.child_by_field_name("left"), node.child_by_field_name("right")
+        if sign != "-" or kind is None or number is None or kind.type != "parenthesized_expression":
+            return None
+        value = self.value(number, frame, active) if self.source.of(kind)[1:-1] in frame.types else None
+        if not isinstance(value, (int, float)):
+            return None
+        self.bounds.setdefault(-value, f"-{self.source.of(number)}")
+        return -value
+
+    def _each(self, sign: str, left: object, right: object, active: list[int]) -> object:
+        if not isinstance(left, list) and not isinstance(right, list):
+            return self._two(sign, left, right)
+        new: list[object] = [UNKNOWN] * self.width
+        here, there = isinstance(left, list), isinstance(right, list)
+        for thread in active:
+            new[thread] = self._two(sign, left[thread] if here else left, right[thread] if there else right)
+        return new
+
+    def _two(self, sign: str, a: object, b: object) -> object:
+        """One operation of one thread; `max` and `min` beside the language's own."""
+        if isinstance(a, Part) and isinstance(b, Part) and self.kind == "sum" and sign == "+":
+            return UNKNOWN if a.threads & b.threads else Part(a.threads | b.threads)
+        if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+            return self._of_numbers(sign, a, b)
+        if not isinstance(a, (int, float, Part, Unknown)) or not isinstance(b, (int, float, Part, Unknown)):
+            raise Unsupported("arithmetic with memory")
+        if sign not in {"+", "max", "min"}:
+            raise Unsupported(f"{sign} of the values")
+        kind = "sum" if sign == "+" else sign
+        if self.kind not in {"", kind}:
+            raise Unsupported("a reduction of two kinds")
+        self.kind = kind
+        if isinstance(a, Unknown) or isinstance(b, Unknown):
+            return UNKNOWN
+        if isinstance(a, Part) and isinstance(b, Part):
+            if kind == "sum" and a.threads & b.threads:
+                return UNKNOWN
+            if a.bound is not None and b.bound is not None and a.bound != b.bound:
+                raise Unsupported("an extreme with two bounds")
+            return Part(a.threads | b.threads, a.bound if a.bound is not None else b.bound)
+        part, number = (a, b) if isinstance(a, Part) else (b, a)
+        assert isinstance(part, Part) and isinstance(number, (int, float))
+        if number == {"sum": 0, "max": -math.inf, "min": math.inf}[kind]:
+            return part
+        if kind == "sum" or part.bound not in {None, number}:
+            return UNKNOWN
+        return Part(part.threads, number)
+
+    def _of_numbers(self, sign: str, a: int | float, b: int | float) -> int | float:
+        if sign in {"max", "min"}:
+            return (max if sign == "max" else min)(a, b)
+        whole = isinstance(a, int) and isinstance(b, int)
+        try:
+            if sign == "/":
+                value: int | float = a // b if whole else a / b
+            elif sign in (_INTEGERS if whole else _NUMBERS):
+                value = (_INTEGERS if whole else _NUMBERS)[sign](a, b)
+            else:
+                raise Unsupported(f"{sign} of numbers")
+        except (ZeroDivisionError, ValueError) as error:
+            raise Unsupported("arithmetic that has no result") from error
+        if whole and value < 0:
+            raise Unsupported("a number below zero, which may be unsigned")
+        return int(value) if isinstance(value, bool) else value
+
+    def _choice(self, node: Node, frame: Frame, active: list[int]) -> object:
+        condition, yes, no = (node.child_by_field_name(f) for f in ("condition", "consequence", "alternative"))
+        assert condition is not None and yes is not None and no is not None
+        compared = condition
+        while compared.type == "parenthesized_expression" and compared.named_child_count == 1:
+            compared = compared.named_children[0]
+        if compared.type == "binary_expression":
+            sides = [self.source.of(compared.child_by_field_name(f)) for f in ("left", "right")]
+            sign = self.source.of(compared.child_by_field_name("operator"))[0]
+            if sign in "<>" and sorted(sides) == sorted([self.source.of(yes), self.source.of(no)]):
+                larger = sides[0] if sign == ">" else sides[1]
+                kind = "max" if larger == self.source.of(yes) else "min"
+                return self._each(kind, self.value(yes, frame, active), self.value(no, frame, active), active)
+        holds = self.value(condition, frame, active)
+        taken = [t for t in active if self._truth(self.of_thread(holds, t))]
+        rest = sorted(set(active) - set(taken))
+        new: list[object] = [UNKNOWN] * self.width
+        for branch, threads in ((yes, taken), (no, rest)):
+            value = self.value(branch, frame, threads) if threads else UNKNOWN
+            for thread in threads:
+                new[thread] = self.of_thread(value, thread)
+        return new
+
+    # Memory.
+
+    def _place(self, node: Node, frame: Frame, active: list[int]) -> tuple[Memory, object]:
+        base, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+        if base is None or base.type != "identifier" or indices is None or indices.named_child_count != 1:
+            raise Unsupported("an element of another form")
+        memory = self.name(base, frame, active)
+        if not isinstance(memory, Memory):
+            raise Unsupported("an element that is not in shared memory")
+        return memory, self.value(indices.named_children[0], frame, active)
+
+    def _read(self, memory: Memory, index: object, active: list[int]) -> object:
+        new: list[object] = [UNKNOWN] * self.width
+        for thread in active:
+            value, writer, barriers = memory.held.get(
+                self._within(memory, self.of_thread(index, thread)), (UNKNOWN, thread, 0)
+            )
+            if barriers == self.barriers and writer // WARP != thread // WARP:
+                raise Unsupported("memory that another warp may not have written yet")
+            new[thread] = value
+        return new
+
+    def _within(self, memory: Memory, at: object) -> int:
+        if not isinstance(at, int) or at < 0 or (memory.size is not None and at >= memory.size):
+            raise Unsupported("an element outside of its array")
+        return at
+
+    def _assign(self, node: Node, frame: Frame, active: list[int]) -> object:
+        target, sign = node.child_by_field_name("left"), self.source.of(node.child_by_field_name("operator"))
+        assert target is not None
+        value = self.value(node.child_by_field_name("right"), frame, active)
+        if sign != "=":
+            value = self._each(sign[:-1], self.value(target, frame, active), value, active)
+        if target.type == "identifier":
+            here = self.name(target, frame, active)
+            if not isinstance(here, Memory):
+                self._set(self.source.of(target), value, frame, active)
+                return value
+            memory, index = here, 0
+            if not memory.scalar:
+                raise Unsupported("an array is assigned to")
+        elif target.type == "subscript_expression":
+            memory, index = self._place(target, frame, active)
+        else:
+            raise Unsupported("an assignment of another form")
+        if memory.element != self.element:
+            raise Unsupported("memory of another type")
+        for thread in active:
+            place = self._within(memory, self.of_thread(index, thread))
+            memory.held[place] = (self.of_thread(value, thread), thread, self.barriers)
+        return value
+
+    # Calls.
+
+    def _cast(self, to: str, value: object, frame: Frame, active: list[int]) -> object:
+        to = self._type(to, frame)
+        if self._has_part(value, active):
+            if to != self.element:
+                raise Unsupported("a value that changes its type")
+            return value
+        integer = re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|\s)+", to) is not None
+        return self._mapped(
+            lambda v: int(v) if integer and isinstance(v, float) and math.isfinite(v) else v, value, active
+        )
+
+    def _call(self, node: Node, frame: Frame, active: list[int]) -> object:
+        function, listed = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+        assert function is not None
+        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        if function.type == "field_expression":
+            return self._method(function, arguments, frame, active)
+        if function.type == "parenthesized_expression" and len(arguments) == 1:
+            return self._cast(self.source.of(function)[1:-1], self.value(arguments[0], frame, active), frame, active)
+        while function.type == "qualified_identifier" and "numeric_limits" not in self.source.of(function):
+            function = function.child_by_field_name("name")
+            assert function is not None
+        text = self.source.of(function)
+        name, _, given = text.partition("<")
+        if "numeric_limits" in text:
+            return self._limit(node, text)
+        if name == "static_cast":
+            return self._cast(given.removesuffix(">"), self.value(arguments[0], frame, active), frame, active)
+        if (
+            name in frame.types or function.type == "primitive_type" or name in {"float", "int", "double", "unsigned"}
+        ) and len(arguments) == 1:
+            return self._cast(name, self.value(arguments[0], frame, active), frame, active)
+        if name == "__syncthreads" and not arguments:
+            return self._wait(active)
+        if name == "__syncwarp":
+            return 0
+        if name == "sync" and len(arguments) == 1:
+            return self._sync(self.value(arguments[0], frame, active), active)
+        if name == "this_thread_block" and not arguments:
+            return Group(False)
+        if name == "tiled_partition" and given in {"32>", "warpSize>"} and len(arguments) == 1:
+            return Group(True)
+        if name.startswith("__shfl_") and name.endswith("sync"):
+            return self._shuffle(name, arguments, frame, active)
+        values = [self.value(a, frame, active) for a in arguments if not self.source.of(a).endswith((">()", ">{}"))]
+        if name == "reduce" and len(arguments) == 3 and len(values) == 2 and values[0] == Group(True):
+            return self._over_warp(self.source.of(arguments[2]), values[1], active)
+        if name in EXTREMES and len(values) == 2 and name not in self.code.functions:
+            return self._each(EXTREMES[name], values[0], values[1], active)
+        if name == "__int_as_float" and values == [0xFF800000]:
+            return -math.inf
+        return self.call(name, function, values, frame, active)
+
+    def _limit(self, node: Node, text: str) -> float:
+        """`std::numeric_limits<float>::lowest()` and its like."""
+        number = {"lowest": -KNOWN["FLT_MAX"], "infinity": math.inf, "max": KNOWN["FLT_MAX"]}.get(
+            text.rpartition("::")[2]
+        )
+        if number is None or "float" not in text:
+            raise Unsupported(f"the number {text}")
+        self.bounds.setdefault(number, self.source.of(node))
+        return number
+
+    def _wait(self, active: list[int]) -> int:
+        if active != self.everyone:
+            raise Unsupported("a barrier that some threads skip")
+        self.barriers += 1
+        return 0
+
+    def _sync(self, group: object, active: list[int]) -> int:
+        if not isinstance(group, Group):
+            raise Unsupported("a group of another kind")
+        return 0 if group.warp else self._wait(active)
+
+    def _method(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
+        holder, name = function.child_by_field_name("argument"), self.source.of(function.child_by_field_name("field"))
+        group = self.value(holder, frame, active)
+        if not isinstance(group, Group):
+            raise Unsupported(f"a call of {name}")
+        threads = self.everyone
+        if name == "sync":
+            return self._sync(group, active)
+        if name == "thread_rank":
+            return [t % WARP for t in threads] if group.warp else threads
+        if name in {"size", "num_threads"}:
+            return WARP if group.warp else self.width
+        if name == "meta_group_rank" and group.warp:
+            return [t // WARP for t in threads]
+        if name == "meta_group_size" and group.warp:
+            return self.width // WARP
+        if name.startswith("shfl") and group.warp:
+            return self._shuffled(name.removeprefix("shfl").removeprefix("_"), arguments, frame, active)
+        raise Unsupported(f"a call of {name}")
+
+    def _shuffle(self, name: str, arguments: list[Node], frame: Frame, active: list[int]) -> object:
+        if len(arguments) not in {3, 4} or self.value(arguments[0], frame, active) not in FULL_MASKS:
+            raise Unsupported("a shuffle of some lanes")
+        if len(arguments) == 4 and self.value(arguments[3], frame, active) != WARP:
+            raise Unsupported("a shuffle within parts of a warp")
+        return self._shuffled(
+            name.removeprefix("__shfl_").removesuffix("sync").strip("_"), arguments[1:3], frame, active
+        )
+
+    def _whole(self, active: list[int]) -> None:
+        lanes = dict.fromkeys(range(self.width // WARP), 0)
+        for thread in active:
+            lanes[thread // WARP] += 1
+        if any(count not in {0, WARP} for count in lanes.values()):
+            raise Unsupported("a shuffle that some lanes skip")
+
+    def _shuffled(self, how: str, arguments: list[Node], frame: Frame, active: list[int]) -> object:
+        value, by = (self.value(a, frame, active) for a in arguments)
+        if how not in _SHUFFLES:
+            raise Unsupported(f"a shuffle {how}")
+        self._whole(active)
+        steps = [by] * self.width if not isinstance(by, list) else by
+        new: list[object] = [UNKNOWN] * self.width
+        for thread in active:
+            lane, step = thread % WARP, steps[thread]
+            if not isinstance(step, int) or step < 0:
+                raise Unsupported("a shuffle by something else")
+            other = lane ^ step if how == "xor" else step % WARP
+            if how in {"down", "up"}:
+                other = lane + step if how == "down" else lane - step
+            other = other if 0 <= other < WARP else lane
+            new[thread] = value[thread - lane + other] if isinstance(value, list) else value
+        return new
+
+    def _over_warp(self, by: str, value: object, active: list[int]) -> object:
+        """`cg::reduce(warp, value, cg::plus<float>())`"""
+        sign = {"plus": "+", "greater": "max", "less": "min"}.get(by.rpartition("::")[2].partition("<")[0])
+        if sign is None or not by.startswith(("cg::", "cooperative_groups::")):
+            raise Unsupported(f"a reduction by {by}")
+        self._whole(active)
+        new: list[object] = [UNKNOWN] * self.width
+        for first in range(0, self.width, WARP):
+            if active[0] <= first <= active[-1]:
+                total = self.of_thread(value, first)
+                for thread in range(first + 1, first + WARP):
+                    total = self._two(sign, total, self.of_thread(value, thread))
+                new[first : first + WARP] = [total] * WARP
+        return new
+
+    def call(self, name: str, function: Node, values: list[object], frame: Frame, active: list[int]) -> object:
+        """What a function of the file returns."""
+        known = self.code.overloads.get(name, [])
+        if len(known) != 1 or self.depth > 8:
+            raise Unsupported(f"a call of {name}")
+        (node,) = known
+        declarator, body = node.child_by_field_name("declarator"), node.child_by_field_name("body")
+        listed = declarator.child_by_field_name("parameters") if declarator is not None else None
+        if body is None or listed is None or node.has_error or any(c.type == "__global__" for c in node.children):
+            raise Unsupported(f"a call of {name}")
+        inner = Frame(active, {}, [{}])
+        self._templates(node, function, inner, frame, active)
+        parameters = [p for p in listed.named_children if p.type != "comment"]
+        if len(parameters) < len(values):
+            raise Unsupported("more arguments than parameters")
+        for at, parameter in enumerate(parameters):
+            mine = parameter.child_by_field_name("declarator")
+            named, kind = (
+                declared_name(mine) if mine is not None else None,
+                self.source.of(parameter.child_by_field_name("type")),
+            )
+            if named is None or mine is None:
+                raise Unsupported("a parameter without a name")
+            if at < len(values):
+                value = values[at]
+            else:
+                value = self.value(parameter.child_by_field_name("default_value"), inner, active)
+            if self._has_part(value, active):
+                if kind in inner.types and inner.types[kind] in {kind, self.element}:
+                    inner.types[kind] = self.element
+                if self._type(kind, inner) != self.element:
+                    raise Unsupported("a value that changes its type")
+            if isinstance(value, Memory) != (mine.type in {"pointer_declarator", "array_declarator"}):
+                raise Unsupported("a parameter of another form")
+            if not isinstance(value, (Memory, Group)) and mine.type != "identifier":
+                raise Unsupported("a parameter of another form")
+            inner.scopes[0][self.source.of(named)] = value
+            inner.held[self.source.of(named)] = self._type(kind, inner)
+        for value in values:
+            if isinstance(value, Memory) and not value.element:
+                value.element = self.element
+        self.depth += 1
+        self.used.add(node.start_byte)
+        for statement in statements(body):
+            self.run(statement, inner, active)
+        self.depth -= 1
+        if not inner.done and self.source.of(node.child_by_field_name("type")) == "void":
+            return UNKNOWN
+        if not inner.done:
+            raise Unsupported(f"{name} has no result")
+        if (
+            self._has_part(inner.result, active)
+            and self._type(self.source.of(node.child_by_field_name("type")), inner) != self.element
+        ):
+            raise Unsupported("a value that changes its type")
+        return inner.result
+
+    def _templates(self, node: Node, function: Node, inner: Frame, frame: Frame, active: list[int]) -> None:
+        """Types by what is given, or by themselves until an argument says; numbers by what is given or their default."""
+        outer = node.parent
+        if outer is None or outer.type != "template_declaration":
+            return
+        listed = function.child_by_field_name("arguments") if function.type == "template_function" else None
+        given = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        for at, parameter in enumerate(
+            c for c in outer.child_by_field_name("parameters").named_children if c.type != "comment"
+        ):
+            if parameter.type == "type_parameter_declaration":
+                name = self.source.of(parameter.named_children[-1])
+                inner.types[name] = self._type(self.source.of(given[at]), frame) if at < len(given) else name
+                continue
+            declarator = parameter.child_by_field_name("declarator")
+            value = given[at] if at < len(given) else parameter.child_by_field_name("default_value")
+            if declarator is None or value is None:
+                raise Unsupported("a template of another form")
+            if value.type == "type_descriptor":  # a name could be either
+                value = next(self.source.walk(value, "type_identifier", "identifier"))
+            found = (
+                self.name(value, frame, active)
+                if value.type in {"identifier", "type_identifier"}
+                else self.value(value, frame, active)
+            )
+            if not isinstance(found, int):
+                raise Unsupported("a template of another form")
+            inner.scopes[0][self.source.of(declarator)] = found

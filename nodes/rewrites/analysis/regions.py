@@ -1,0 +1,589 @@
+"""Where a kernel hands out elements to threads: strided loops and guarded thread indices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import (
+    COORDINATES,
+    GRID_CALLS,
+    LOOPS,
+    Access,
+    Code,
+    Definition,
+    Kernel,
+    Loop,
+    declared_name,
+    inside,
+    same,
+    statements,
+)
+from nodes.rewrites.analysis.summaries import begins_alike, is_summary
+from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
+BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
+
+
+def _poly(*symbols: Symbol) -> Polynomial:
+    product = Polynomial.constant(1)
+    for symbol in symbols:
+        product = product * Polynomial.symbol(symbol)
+    return product
+
+
+@dataclass(frozen=True)
+class Region:
+    """Statements that run once for every `name` below `bound`, shared out over threads.
+
+    block: the threads of a block's x stride over it. team: those of a warp, or of a block of two dimensions, do. grid: all
+    threads of the grid's x do. guard: one element a thread.
+    """
+
+    kind: Literal["block", "team", "grid", "guard"]
+    name: str
+    symbol: Symbol
+    type: str
+    bound_node: Node
+    bound: Polynomial
+    body: tuple[Node, ...]
+    loop: Loop | None = None
+    definition: Node | None = None
+    """guard: the declaration of the index."""
+    condition: Node | None = None
+    """guard: the comparison with the bound."""
+    guard: Node | None = None
+    """guard: the if statement."""
+    axis: str = "x"
+    """guard: along which of the grid's dimensions the elements run."""
+    otherwise: Node | None = None
+    """guard: the else branch, in which the one thread behind the last element does what is left over."""
+
+    def holds(self, node: Node) -> bool:
+        return any(inside(node, statement) for statement in self.body)
+
+    def tells_apart(self, place: Polynomial) -> bool:
+        """Whether threads that share the elements out between them mean different places by this."""
+
+        def differs(symbol: Symbol) -> bool:
+            whole = self.kind == "team" and self.loop is not None and symbol.operator == "/"
+            if whole and symbol.operands == (_poly(THREAD), self.loop.step):
+                return False  # which team it is
+            return symbol == THREAD or any(differs(part) for part in symbol.parts)
+
+        return any(differs(symbol) for symbol in place.symbols)
+
+
+def thread_loops(kernel: Kernel) -> list[Loop]:
+    """Loops whose start differs by thread: `i = <something of threadIdx.x>; i += <something of blockDim.x>`."""
+    return [loop for loop in kernel.loops if loop.start.depends_on(THREAD)]
+
+
+def row_loop(kernel: Kernel) -> Loop | None:
+    """The outer loop `for (row = blockIdx.x; row < rows; row += gridDim.x)`, where there is one."""
+    for loop in kernel.loops:
+        if loop.start == _poly(BLOCK) and loop.step == _poly(GRID_DIM) and same(loop.node.parent, kernel.body):
+            return loop
+    return None
+
+
+def is_extent(kernel: Kernel, step: Polynomial) -> bool:
+    """Whether a stride is the block's width: blockDim.x, or a name or number that stands for it in every launch."""
+    if step == _poly(BLOCK_DIM):
+        return True
+    if step.depends_on(BLOCK_DIM) or step.depends_on(GRID_DIM):
+        return False
+    if step.value is not None:
+        return bool(kernel.launches) and all(
+            launch.extents(launch.block)[0] == str(step.value) for launch in kernel.launches
+        )
+    (only, *more) = step.symbols
+    return not more and step == _poly(only) and only.node is not None and only.node.type == "identifier" and (
+        only.text.isupper() or only.text in kernel.template_names or only.text.startswith("k")
+    )  # fmt: skip
+
+
+def regions(kernel: Kernel, with_rest: bool = False) -> list[Region]:
+    """Every place of the kernel that hands out single elements, in source order; guards with an else branch only where
+    `with_rest` says that the caller knows of these."""
+    found: list[Region] = []
+    for loop in thread_loops(kernel):
+        kind: Literal["block", "team", "grid", "guard"]
+        if loop.start == _poly(THREAD) and is_extent(kernel, loop.step):
+            kind = "block"
+        elif _is_place_in_team(loop.start, loop.step):
+            kind = "team"
+        elif _is_global_index(kernel, loop.start) and loop.step in (
+            _poly(BLOCK_DIM, GRID_DIM), loop.start.coefficient(BLOCK) * _poly(GRID_DIM),
+        ):  # fmt: skip
+            kind = "grid"
+        else:
+            continue
+        if any(same(loop.node, outer.loop.node) or inside(loop.node, outer.loop.node) for outer in found if outer.loop):
+            continue
+        body = tuple(statements(loop.body))
+        found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
+    if not found:
+        guarded = _guarded(kernel)
+        if guarded is not None and (with_rest or guarded.otherwise is None):
+            found.append(guarded)
+    return found
+
+
+def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
+    """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
+    if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
+        return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
+    (place, *more) = start.symbols
+    return not more and start == _poly(place) and place.operator == "%" and place.operands == (_poly(THREAD), step)
+
+
+def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:
+    block = Symbol(f"blockIdx.{axis}")
+    width = start.coefficient(block)
+    return start == _poly(block) * width + _poly(THREAD) and is_extent(kernel, width)
+
+
+def _guarded(kernel: Kernel) -> Region | None:
+    """`const int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; ...` or `if (i < n) { ... }`."""
+    source, code = kernel.source, kernel.code
+    body = statements(kernel.body)
+    for at, statement in enumerate(body):
+        if statement.type != "declaration":
+            continue
+        declarators = statement.children_by_field_name("declarator")
+        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+            continue
+        value, name_node = declarators[0].child_by_field_name("value"), declarators[0].child_by_field_name("declarator")
+        if value is None or name_node is None or name_node.type != "identifier":
+            continue
+        index = code.polynomial(value)
+        axis = next((a for a in "xyz" if _is_global_index(kernel, index, a)), None)
+        if axis is None:
+            continue
+        name = source.of(name_node)
+        symbol = Symbol(name, declarators[0].start_byte, node=name_node)
+        for later in range(at + 1, len(body)):
+            guard = body[later]
+            if guard.type in {"declaration", "alias_declaration", "type_definition"} or waits(source, guard):
+                continue
+            if guard.type != "if_statement":
+                return None
+            otherwise = guard.child_by_field_name("alternative")
+            consequence, holder = guard.child_by_field_name("consequence"), guard.child_by_field_name("condition")
+            condition = holder.child_by_field_name("value") if holder is not None else None
+            if consequence is None or condition is None:
+                return None
+            leaves = only_returns(source, consequence)
+            comparison = _comparison(code, condition, name, ">=" if leaves else "<", "||" if leaves else "&&")
+            if comparison is None or (not leaves and later != len(body) - 1):
+                return None
+            bound = comparison.child_by_field_name("right")
+            assert bound is not None
+            if otherwise is not None and (
+                leaves or not same(comparison, condition) or not _is_rest(kernel, otherwise, symbol, bound)
+            ):
+                return None
+            between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
+            if between is None:
+                return None
+            rest = tuple(s for s in (body[later + 1 :] if leaves else statements(consequence)) if not waits(source, s))
+            return Region(
+                "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
+                between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
+                otherwise=otherwise,
+            )  # fmt: skip
+    return None
+
+
+def _is_rest(kernel: Kernel, otherwise: Node, symbol: Symbol, bound: Node) -> bool:
+    """Whether of all indices that are not below the bound, the branch does something for the bound itself alone.
+
+    `else if (i == n / 2 && ...)`, or where i counts twos, `else if (2 * i < n)` and `else for (j = 2 * i; j < n; ++j)`.
+    """
+    code = Code(kernel.source, pinned=frozenset({symbol.where}))
+    limit, element = code.polynomial(bound), Polynomial.symbol(symbol)
+    branch = [statement for child in otherwise.named_children for statement in statements(child)]
+    if len(branch) != 1:
+        return False
+    (only,) = branch
+
+    def reaches(left: Polynomial, right: Polynomial) -> bool:
+        """Whether `left < right` says that the index is below the bound, where that is rounded up."""
+        (divided, *more) = limit.symbols or {symbol}
+        if more or limit != Polynomial.symbol(divided) or divided.operator != "/":
+            return False
+        whole, by = divided.operands
+        return right == whole and by.value is not None and left == Polynomial.constant(by.value) * element
+
+    if only.type == "for_statement":
+        loop = next((loop for loop in kernel.loops if same(loop.node, only)), None)
+        return loop is not None and loop.step.value == 1 and reaches(code.polynomial(loop.start_node), loop.bound)
+    if only.type != "if_statement" or only.child_by_field_name("alternative") is not None:
+        return False
+    holder = only.child_by_field_name("condition")
+    stack = [holder.child_by_field_name("value")] if holder is not None else []
+    while stack:
+        part = stack.pop()
+        if part is not None and part.type == "parenthesized_expression":
+            stack.append(part.named_children[0])
+        if part is None or part.type != "binary_expression":
+            continue
+        left, right = part.child_by_field_name("left"), part.child_by_field_name("right")
+        operator = kernel.source.of(part.child_by_field_name("operator"))
+        if operator == "&&":
+            stack += [left, right]
+        elif left is not None and right is not None and operator in {"==", "<"}:
+            a, b = code.polynomial(left), code.polynomial(right)
+            if (operator == "==" and {a, b} == {element, limit}) or (operator == "<" and reaches(a, b)):
+                return True
+    return False
+
+
+def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: str) -> tuple[Node, ...] | None:
+    """Statements between index and guard, less those that the guard needs; None where these need the index themselves."""
+    source = kernel.source
+    needed = {source.of(n) for n in source.walk(condition, "identifier")} - {index}
+    rest: list[Node] = []
+    for statement in reversed(between):
+        if statement.type in {"alias_declaration", "type_definition"}:
+            continue  # stays where it is
+        declared = {
+            source.of(name) for d in statement.children_by_field_name("declarator") if (name := declared_name(d)) is not None
+        }  # fmt: skip
+        if not declared & needed:
+            rest.insert(0, statement)
+            continue
+        used = {source.of(n) for n in source.walk(statement, "identifier")} - declared
+        if index in used:
+            return None
+        needed |= used
+    return tuple(rest)
+
+
+def _comparison(code: Code, condition: Node, name: str, operator: str, joint: str) -> Node | None:
+    source = code.source
+    if condition.type == "parenthesized_expression":
+        return _comparison(code, condition.named_children[0], name, operator, joint)
+    if condition.type != "binary_expression":
+        return None
+    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+    assert left is not None and right is not None
+    found = source.of(condition.child_by_field_name("operator"))
+    if found == joint:
+        return _comparison(code, left, name, operator, joint) or _comparison(code, right, name, operator, joint)
+    return condition if found == operator and source.of(left) == name else None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What a condition must come to for a node to be reached."""
+
+    condition: Node
+    holds: bool
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        return self.condition.id, self.holds
+
+
+def guards_of(node: Node, region: Region, kernel: Kernel) -> tuple[Guard, ...] | None:
+    """The conditions that decide whether the node is reached when its region's element is visited, outer ones first; None
+    where it may be reached several times, or in a way that conditions do not say."""
+    found: list[Guard] = []
+    here = node
+    while not any(same(here, statement) for statement in region.body):
+        parent = here.parent
+        if parent is None or parent.type in {*LOOPS, "switch_statement", "lambda_expression"}:
+            return None
+        if parent.type in {"if_statement", "conditional_expression"}:
+            condition = parent.child_by_field_name("condition")
+            if condition is not None and not same(here, condition):
+                if condition.type == "condition_clause":
+                    condition = condition.child_by_field_name("value")
+                if condition is None or condition.type == "declaration":
+                    return None
+                found.append(Guard(condition, not same(here, parent.child_by_field_name("alternative"))))
+        joint = kernel.source.of(parent.child_by_field_name("operator")) if parent.type == "binary_expression" else ""
+        left = parent.child_by_field_name("left")
+        if joint in {"&&", "||"} and left is not None and not same(here, left):
+            found.append(Guard(left, joint == "&&"))
+        here = parent
+    return None if here.type in {*LOOPS, "switch_statement"} else tuple(reversed(found))
+
+
+def conditional(node: Node, region: Region, kernel: Kernel) -> bool:
+    """Whether the node may be skipped, or run several times, when its region's element is visited."""
+    return guards_of(node, region, kernel) != ()
+
+
+class Stride:
+    """How an index moves when the region's element moves on by one, and what must hold for that."""
+
+    def __init__(self, symbol: Symbol) -> None:
+        self.symbol = symbol
+        self.multiples: list[Polynomial] = []
+        """Each must be a multiple of the pack's width."""
+
+    def of(self, polynomial: Polynomial) -> int:
+        """Raises Unsupported where it is no constant."""
+        return sum(step for _, _, step in self._steps(polynomial))
+
+    def _steps(self, polynomial: Polynomial) -> list[tuple[Monomial, int, int]]:
+        """Each term with how it moves."""
+        found = []
+        for monomial, coefficient in polynomial.terms:
+            moving = [s for s in monomial if s.depends_on(self.symbol)]
+            if len(moving) > 1:
+                raise Unsupported("an index that is not linear in the loop variable")
+            step = self._of_symbol(moving[0]) if moving else 0
+            if step and len(monomial) > 1:
+                raise Unsupported("a stride that is only known at run time")
+            found.append((monomial, coefficient, coefficient * step))
+        return found
+
+    def _of_symbol(self, symbol: Symbol) -> int:
+        if symbol == self.symbol:
+            return 1
+        if symbol.address is not None and self.of(symbol.address) == 0:
+            return 0  # a row that is looked up, the same for the whole pack
+        if symbol.operator not in {"/", "%"}:
+            raise Unsupported(f"an index through {symbol.text}")
+        dividend, divisor = symbol.operands
+        while symbol.operator == "/" and (inner := _only_symbol(dividend)) is not None and inner.operator == "/":
+            dividend, divisor = inner.operands[0], inner.operands[1] * divisor  # a / b / c is a / (b * c)
+        if divisor.depends_on(self.symbol):
+            raise Unsupported("a division by the loop variable")
+        terms = self._steps(dividend)
+        step = sum(moved for _, _, moved in terms)
+        if step == 0:
+            return 0
+        if step != 1:
+            raise Unsupported("a remainder of a multiple")
+        # What else is in the dividend must not carry it beyond a multiple of the divisor within a pack.
+        rest = Polynomial.of((monomial, coefficient) for monomial, coefficient, moved in terms if not moved)
+        self.multiples += [divisor, rest] if rest.terms else [divisor]
+        return 1 if symbol.operator == "%" else 0
+
+
+def _only_symbol(polynomial: Polynomial) -> Symbol | None:
+    symbols = list(polynomial.symbols)
+    return symbols[0] if len(symbols) == 1 and polynomial == Polynomial.symbol(symbols[0]) else None
+
+
+def check_coordinates(kernel: Kernel, headers: Iterable[Node], steps: Collection[str] = ()) -> None:
+    """Which thread does what is decided in the headers alone, beside the coordinates in `steps`. Raises Unsupported."""
+    code, text, headers = kernel.code, kernel.source.of, list(headers)
+    for node in kernel.source.walk(kernel.body, "field_expression"):
+        if text(node).split(".")[0] not in COORDINATES or text(node) in steps:
+            continue
+        if not any(inside(node, part) for part in headers):
+            raise Unsupported(f"{text(node)} beside the row")
+    for helper in kernel.helpers:
+        if any(text(n) in COORDINATES for n in kernel.source.walk(helper, "identifier")):
+            raise Unsupported("a helper that asks which thread it is")
+    for node in kernel.source.walk(kernel.node, "identifier"):
+        macro = code.macros.get(text(node))
+        if macro is not None and any(c in text(macro) for c in COORDINATES):
+            raise Unsupported("a macro that asks which thread it is")
+
+
+def accesses_in(kernel: Kernel, region: Region) -> list[Access]:
+    return [access for access in kernel.global_accesses() if region.holds(access.node)]
+
+
+EXTREMES = {
+    **dict.fromkeys(("fmaxf", "max", "fmax", "std::max", "__hmax"), "max"),
+    **dict.fromkeys(("fminf", "min", "fmin", "std::min", "__hmin"), "min"),
+}
+_COMPOUND = {"+=": "sum", "-=": "sum", "*=": "product", "|=": "bits", "&=": "bits", "^=": "bits"}
+
+
+def carries_state(kernel: Kernel, body: list[Node]) -> bool:
+    """Whether what a thread does with an element depends on the elements that it had before.
+
+    Sums, products and extremes over a thread's elements do not count: in the end they are the same whoever had which
+    element. Anything else would change with the number of threads.
+    """
+    source, code = kernel.source, kernel.code
+    whole = list(body)
+    outer: dict[int, str] = {}
+    for statement in whole:
+        for target in _changed(kernel, statement):
+            found = code.definition(target)
+            if found is not None and not any(inside(found.declaration, s) for s in whole):
+                outer[found.where] = found.name
+        for node in source.walk(statement, "assignment_expression"):
+            left = node.child_by_field_name("left")
+            base = (
+                left.child_by_field_name("argument")
+                if left is not None and left.type == "subscript_expression"
+                else None
+            )
+            found = code.definition(base) if base is not None and base.type == "identifier" else None
+            array = found is not None and found.declarator is not None and "array_declarator" in {
+                found.declarator.type, *(c.type for c in found.declarator.children)
+            }  # fmt: skip
+            own = found is not None and array and "__shared__" not in source.of(found.declaration)
+            if found is not None and own and not any(inside(found.declaration, s) for s in whole):
+                return True  # an array of the thread's own outlives the element
+    for access in kernel.accesses:
+        if access.writes and not access.root and any(inside(access.node, s) for s in whole):
+            held = code.own_variable(access.base.node) if access.base.node is not None else None
+            if held is not None and not any(inside(held.declaration, s) for s in whole):
+                return True  # so does a variable of its own, written through a pointer
+    kinds: dict[tuple[int, str], str] = {}
+    for statement in whole:
+        for identifier in source.walk(statement, "identifier"):
+            if source.of(identifier) not in outer.values():
+                continue
+            found = code.definition(identifier)
+            field = identifier.parent if identifier.parent is not None else identifier
+            value = (
+                field if field.type == "field_expression" else identifier
+            )  # the fields of a float2 are sums of their own
+            if found is not None and found.where in outer:
+                fold = fold_of(kernel, value)
+                if not fold or kinds.setdefault((found.where, source.of(value)), fold) != fold:
+                    return True  # also `h ^= e; h *= 31;`, where each by itself would be a fold
+    return False
+
+
+def _changed(kernel: Kernel, statement: Node) -> Iterator[Node]:
+    """Variables that a statement assigns to, or that a function of the file may, by reference."""
+    yield from kernel.code.assigned(statement)
+    for call in kernel.source.walk(statement, "call_expression"):
+        listed = call.child_by_field_name("arguments")
+        if listed is None or kernel.source.of(call.child_by_field_name("function")) in kernel.code.macros:
+            continue
+        for argument in listed.named_children:
+            if argument.type == "identifier" and kernel.code.lends(call, argument)[0]:
+                yield argument
+
+
+def streams(kernel: Kernel, region: Region) -> bool:
+    """Whether state that a thread carries along can only be a summary of its elements that others' are joined to.
+
+    A running maximum with its sum, the largest and its place, a mean with its variance: which thread of the block had which
+    element means nothing, as nothing leaves the loop but the state and everybody begins with the same. What happens to
+    it afterwards is not looked at: how many elements a thread had, worked out from its place, is for the checker to find.
+    """
+    source, code = kernel.source, kernel.code
+    if region.loop is None or not kernel.synchronises:
+        return False
+    if any(access.writes and region.holds(access.node) for access in kernel.accesses):
+        return False
+    for statement in region.body:
+        for target in _changed(kernel, statement):
+            found = code.definition(target)
+            if found is None or any(inside(found.declaration, s) for s in region.body):
+                continue
+            if found.kind != "local" or "__shared__" in source.of(found.declaration):
+                return False
+            if not begins_alike(kernel, found, list(region.body)):
+                return False
+        for use in source.walk(statement, "identifier"):
+            if source.of(use) == region.name and not _only_place(kernel, use):
+                return False
+    return is_summary(kernel, region.name, list(region.body))
+
+
+def sums_up(kernel: Kernel, loop: Loop) -> bool:
+    """Whether state that a loop carries along is a summary as `streams` has it."""
+    mine = (region for region in regions(kernel) if region.loop is not None and same(region.loop.node, loop.node))
+    return any(streams(kernel, region) for region in mine)
+
+
+def _only_place(kernel: Kernel, use: Node) -> bool:
+    """Whether an index says which element is meant, itself or by another name, or is kept as it is."""
+    source, parent = kernel.source, use.parent
+    if parent is not None and parent.type == "assignment_expression":
+        return (
+            same(parent.child_by_field_name("right"), use) and source.of(parent.child_by_field_name("operator")) == "="
+        )
+    while parent is not None and not parent.type.endswith("statement"):
+        if parent.type == "subscript_argument_list":
+            return True
+        if parent.type == "init_declarator" and parent.parent is not None:
+            name = declared_name(parent)
+            if name is None:
+                return False
+            place = Definition(source.of(name), "local", parent.parent, parent, None)
+            return all(_only_place(kernel, n) for n in kernel.code.uses(place, kernel.body) if not same(n, name))
+        parent = parent.parent
+    return False
+
+
+def fold_of(kernel: Kernel, identifier: Node) -> str:
+    """sum, product, bits, max or min: what the name, or field, takes part in as `v += e`, `v *= e`, `v |= e`, `v = v + e`,
+    `v = fmaxf(v, e)` or `++v`, and nowhere else in it; "" for anything else."""
+    source, name = kernel.source, kernel.source.of(identifier)
+    here: Node | None = identifier
+    while here is not None and here.type not in {"assignment_expression", "update_expression"}:
+        if here.type.endswith("statement"):
+            return ""
+        here = here.parent
+    if here is None or here.parent is None or here.parent.type not in {"expression_statement", "comma_expression"}:
+        return ""
+    if here.type == "update_expression":
+        return "sum"
+    left, right = here.child_by_field_name("left"), here.child_by_field_name("right")
+    if left is None or right is None or source.of(left) != name:
+        return ""
+    uses = sum(source.of(n) == name for n in source.walk(right, identifier.type))
+    operator = source.of(here.child_by_field_name("operator"))
+    if operator != "=":
+        return _COMPOUND.get(operator, "") if uses == 0 else ""
+    if right.type == "binary_expression":
+        operands = [source.of(right.child_by_field_name(f)) for f in ("left", "right")]
+        operator = source.of(right.child_by_field_name("operator"))
+        return _COMPOUND[f"{operator}="] if operator in {"+", "*", "|", "&"} and uses == 1 and name in operands else ""
+    if right.type == "call_expression":
+        listed = right.child_by_field_name("arguments")
+        operands = [source.of(c) for c in listed.named_children] if listed is not None else []
+        kind = EXTREMES.get(source.of(right.child_by_field_name("function")), "")
+        return kind if uses == 1 and name in operands else ""
+    return ""
+
+
+def is_return(source: Source, statement: Node) -> bool:
+    """`if (condition) return;`, also of a thread that waits for the grid before it first."""
+    if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+        return False
+    consequence = statement.child_by_field_name("consequence")
+    return consequence is not None and only_returns(source, consequence)
+
+
+def only_returns(source: Source, consequence: Node) -> bool:
+    return [source.of(s) for s in statements(consequence) if not waits(source, s)] == ["return;"]
+
+
+def waits(source: Source, statement: Node) -> bool:
+    """Waits for the grid before this one, or lets the next one begin to."""
+    return source.of(statement).startswith(GRID_CALLS)
+
+
+def waiting_return(condition: str, indent: str, unit: str) -> str:
+    """`if (condition) return;` of a kernel that waits for the grid before it, see programmatic_dependent_launch.py."""
+    wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
+    return f"\n{indent}".join([f"if {condition} {{", f"{unit}{wait}", f"{unit}return;", "}"])
+
+
+def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "blockIdx.x") -> None:
+    """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
+    source = kernel.source
+    first = statements(kernel.body)[0]
+    indent, at = source.indent(first), first.start_byte
+    declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
+    if any(waits(source, statement) for statement in statements(kernel.body)):
+        guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
+    line = source.data.rfind(b"\n", 0, at) + 1
+    if source.data[line:at].strip():
+        edits.insert(at, f"{declared}\n{indent}{guard}\n{indent}")
+    else:  # a directive that another edit puts above the statement stays next to it
+        edits.insert(line, f"{indent}{declared}\n{indent}{guard}\n")

@@ -1,0 +1,1 @@
+"""The special-function unit and packed 16-bit arithmetic."""

@@ -1,0 +1,250 @@
+"""Float arithmetic on the special-function unit: `__expf` for `expf`, `__fdividef` for `/`, `rsqrtf`, no doubles.
+
+The intrinsics are right to about 2 units in the last place of a float in ordinary ranges, far below a 16-bit output's
+rounding; where that is not enough the checks say so and the step is dropped. Only what is known to be float is touched.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Source, Unsupported
+
+_FAST = {"expf": "__expf", "exp": "__expf", "std::exp": "__expf"}
+"""Not the logarithm: `__logf` loses its relative accuracy near 1, and a kernel takes few of them."""
+_FLOAT_CALLS = {
+    "expf", "__expf", "logf", "__logf", "sqrtf", "rsqrtf", "fmaxf", "fminf", "fabsf", "tanhf", "erff", "powf", "fmaf", "exp2f",
+    "__half2float", "__bfloat162float", "__fdividef", "__frcp_rn", "__int2float_rn", "floorf", "rintf", "roundf", "ceilf",
+    "sinf", "cosf", "__sinf", "__cosf", "log1pf", "log2f", "__fmul_rn", "__fadd_rn", "__powf", "expm1f",
+}  # fmt: skip
+_SAME_TYPE_CALLS = {
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "fabs",
+    "abs",
+    "max",
+    "min",
+    "fmax",
+    "fmin",
+    "std::exp",
+    "std::log",
+}
+_VECTORS = {"float2", "float3", "float4"}
+_INTEGERS = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|char|bool|\s)+")
+
+
+@rule(
+    "cuda",
+    expected="an exponential in 2 instead of 8 instructions, a division in 2 instead of 10 and a branch",
+    speedup=1.05,
+    helps={"memory", "latency", "compute"},
+    after=("redundant_broadcast",),
+    risks=(Outcome.INCORRECT,),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = code_of(source)
+    text = source.text
+    # A replacement may sit inside another (an exponential in a divisor), so one at a time, innermost last.
+    for _ in range(200):
+        change = _next(code)
+        if change is None:
+            break
+        start, end, new = change
+        data = code.source.data
+        code = Code(source.reparsed((data[:start] + new.encode() + data[end:]).decode()))
+    changed = code.source.text
+    return changed if changed != text else None
+
+
+def _next(code: Code) -> tuple[int, int, str] | None:
+    source = code.source
+    for function in code.source.walk(None, "function_definition"):
+        if not any(c.type in {"__global__", "__device__"} for c in function.children) or function.has_error:
+            continue
+        for node in source.walk(
+            function.child_by_field_name("body") or function, "binary_expression", "call_expression", "number_literal"
+        ):
+            try:
+                new = _faster(code, node)
+            except Unsupported:
+                continue
+            if new is not None:
+                return node.start_byte, node.end_byte, new
+    return None
+
+
+def _faster(code: Code, node: Node) -> str | None:
+    source = code.source
+    if node.type == "number_literal":
+        parent = node.parent
+        if _literal(source.of(node)) == "double" and parent is not None and _in_float_company(code, node):
+            return source.of(node) + "f"
+        return None
+    if node.type == "call_expression":
+        name = source.of(node.child_by_field_name("function"))
+        arguments = node.child_by_field_name("arguments")
+        inner = arguments.named_children if arguments is not None else []
+        single = name == "expf" or (name in _FAST and len(inner) == 1 and kind(code, inner[0]) == "float")
+        if single and name not in code.functions:
+            return f"{_FAST[name]}({source.of(inner[0])})"
+        return None
+    if source.of(node.child_by_field_name("operator")) != "/" or kind(code, node) != "float":
+        return None
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    assert left is not None and right is not None
+    if right.type == "number_literal" and _power_of_two(source.of(right)):
+        return None  # the compiler multiplies
+    right_text, left_text = source.of(_bare(right)), source.of(_bare(left))
+    if re.fullmatch(r"1(\.0*)?f?", left_text) and _bare(right).type == "call_expression":
+        call = _bare(right)
+        if source.of(call.child_by_field_name("function")) in {"sqrtf", "sqrt", "std::sqrt"}:
+            return "rsqrtf" + source.of(call.child_by_field_name("arguments"))
+    return f"__fdividef({left_text}, {right_text})"
+
+
+def _bare(node: Node) -> Node:
+    while node.type == "parenthesized_expression" and node.named_child_count == 1:
+        node = node.named_children[0]
+    return node
+
+
+def _power_of_two(text: str) -> bool:
+    try:
+        value = abs(float(text.rstrip("fF")))
+    except ValueError:
+        return False
+    return value > 0 and value.hex().split("p")[0] == "0x1.0000000000000"
+
+
+def _literal(text: str) -> str:
+    if re.fullmatch(r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*", text):
+        return "int"
+    return "float" if text[-1] in "fF" else "double"
+
+
+def _in_float_company(code: Code, literal: Node) -> bool:
+    """Whether a double constant stands in float arithmetic or initialises a float."""
+    here = literal
+    while here.parent is not None:
+        parent = here.parent
+        if parent.type == "binary_expression":
+            other = parent.child_by_field_name("left" if parent.child_by_field_name("right") == here else "right")
+            found = kind(code, other) if other is not None else None
+            if found == "float":
+                return True
+            if found not in {"double", "int"} or (other is not None and not _constant(code, other)):
+                return False
+        elif parent.type == "init_declarator":
+            return code.source.of(parent.parent.child_by_field_name("type")) == "float" if parent.parent else False
+        elif parent.type not in {"parenthesized_expression", "unary_expression"}:
+            return False
+        here = parent
+    return False
+
+
+def _constant(code: Code, node: Node) -> bool:
+    return not any(True for _ in code.source.walk(node, "identifier", "field_expression"))
+
+
+def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
+    """`float`, `double`, `int`, or None where the type is not known."""
+    source = code.source
+    if node is None or depth > 12:
+        return None
+    if node.type == "number_literal":
+        return _literal(source.of(node))
+    if node.type in {"parenthesized_expression", "unary_expression"}:
+        return kind(code, node.named_children[-1], depth + 1)
+    if node.type == "identifier":
+        found = code.definition(node)
+        if found is None or found.kind in {"template", "macro"} or found.declarator is None:
+            return (
+                "int"
+                if found is not None and found.kind == "template" and "int" in source.of(found.declaration)
+                else None
+            )
+        inner = found.declarator
+        if inner.type == "init_declarator":
+            inner = inner.child_by_field_name("declarator") or inner
+        if inner.type in {"pointer_declarator", "array_declarator"}:
+            return None
+        return _named(code, source.of(found.declaration.child_by_field_name("type"))) or kind(
+            code, found.value, depth + 1
+        )
+    if node.type == "subscript_expression":
+        element = _element(code, node, depth)
+        return _named(code, element) if element else None
+    if node.type == "field_expression":
+        head = source.of(node).split(".")[0]
+        if head in {"threadIdx", "blockIdx", "blockDim", "gridDim"}:
+            return "int"
+        argument = node.child_by_field_name("argument")
+        if argument is not None and argument.type == "identifier":
+            found = code.definition(argument)
+            if found is not None and source.of(found.declaration.child_by_field_name("type")) in _VECTORS:
+                return "float"
+        return None
+    if node.type == "cast_expression":
+        return _named(code, source.of(node.child_by_field_name("type")))
+    if node.type == "conditional_expression":
+        a, b = (kind(code, node.child_by_field_name(f), depth + 1) for f in ("consequence", "alternative"))
+        return _joined(a, b)
+    if node.type == "binary_expression":
+        if source.of(node.child_by_field_name("operator")) not in {"+", "-", "*", "/"}:
+            return None
+        return _joined(*(kind(code, node.child_by_field_name(f), depth + 1) for f in ("left", "right")))
+    if node.type == "call_expression":
+        name = source.of(node.child_by_field_name("function"))
+        if name in _FLOAT_CALLS or name in {"static_cast<float>", "float"}:
+            return "float"
+        if name.startswith("static_cast<"):
+            return _named(code, name[12:-1].strip())
+        arguments = node.child_by_field_name("arguments")
+        inner = arguments.named_children if arguments is not None else []
+        if name in _SAME_TYPE_CALLS and inner:
+            found = kind(code, inner[0], depth + 1)
+            for argument in inner[1:]:
+                found = _joined(found, kind(code, argument, depth + 1))
+            return found
+        if name == "__ldg" and inner:
+            base = code.pointer_base(code.polynomial(inner[0]))
+            return _named(code, code.element_of(base)) if base is not None else None
+        function = code.functions.get(name.split("<")[0])
+        return _named(code, source.of(function.child_by_field_name("type"))) if function is not None else None
+    return None
+
+
+def _element(code: Code, node: Node, depth: int) -> str:
+    argument = node.child_by_field_name("argument")
+    if argument is None:
+        return ""
+    if argument.type == "identifier":
+        found = code.definition(argument)
+        if found is not None and found.declarator is not None:
+            return source_type(code, found.declaration)
+    return ""
+
+
+def source_type(code: Code, declaration: Node) -> str:
+    return code.source.of(declaration.child_by_field_name("type"))
+
+
+def _named(code: Code, name: str) -> str | None:
+    name = code.plain_type(name.removeprefix("const ").strip())
+    if name in {"float", "double"}:
+        return name
+    return "int" if _INTEGERS.fullmatch(name) else None
+
+
+def _joined(a: str | None, b: str | None) -> str | None:
+    if a is None or b is None:
+        return None
+    return "double" if "double" in (a, b) else "float" if "float" in (a, b) else "int"

@@ -1,0 +1,222 @@
+"""Reductions down the columns of a matrix go along its rows, a block of columns at a time.
+
+    for (c ...) { float s = 0; for (r ...) { s += x[r * columns + c]; } y[c] = s; }      sums column by column
+    for (r ...) { for (c ...) { y[c] += x[r * columns + c]; } }                          cannot share out its rows
+
+The first uses 4 of the 64 bytes of every line that it fetches, the second runs on one core. Both become loops over blocks of
+COLUMNS columns; in a block, every row's piece is read along the row, and what a column keeps stands in an array.
+
+Measured on one Zen 4 core with other work beside it, sums in double and maxima of 2048 x 4096 float32: 115 to 143 ms as it
+was, 19.6 in blocks of 64 columns, 11.7 of 256, 7.0 of 1024.
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.host_loops import (
+    Loop,
+    assignments,
+    canonical,
+    declared_names,
+    enclosing_function,
+    identifiers,
+    indentation,
+    loops,
+    over_lanes,
+    pragma_node,
+    unordered,
+)
+from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
+from nodes.rewrites.registry import rule
+from nodes.rewrites.syntax.insert import define, free, include
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, repeated
+
+_DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
+_SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
+
+
+@rule(
+    "cpu",
+    expected="every line that is fetched is used whole, vectors run along the rows, and blocks of columns are shared out",
+    speedup=3.0,
+    helps={"memory", "latency"},
+    after=("omp_parallel",),
+)
+def rewrite(source: Source, facts: object) -> str | None:
+    if "COLUMNS" in {source.of(node) for node in source.walk(None, "identifier")} and _DEFINE not in source.text:
+        return None
+    return repeated(source, _next, 16)
+
+
+def _next(source: Source) -> str | None:
+    for loop in loops(source):
+        for form in (_column_by_column, _row_by_row):
+            edits = Edits(source)
+            try:
+                form(source, loop, edits)
+            except Unsupported:
+                continue
+            include(source, edits, "algorithm")
+            define(source, edits, "COLUMNS", _DEFINE)
+            if form is _row_by_row:
+                define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
+            return edits.apply()
+    return None
+
+
+def _plain(source: Source, loop: Loop) -> None:
+    if loop.step is not None or loop.inclusive or source.of(loop.start) != "0" or over_lanes(source, loop.node):
+        raise Unsupported("a loop that does not count from 0 by 1")
+    if loop.bound.type not in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}:
+        raise Unsupported("a bound of another form")
+
+
+def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
+    """A loop over columns that keeps something of each, over all rows."""
+    _plain(source, outer)
+    if outer.body.type != "compound_statement":
+        raise Unsupported("no block")
+    body = [node for node in outer.body.named_children if node.type != "comment"]
+    at = [place for place, node in enumerate(body) if node.type == "for_statement"]
+    inner = canonical(source, body[at[0]]) if len(at) == 1 else None
+    if inner is None or inner.step is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
+        raise Unsupported("not one loop over rows in it")
+    if pragma_node(source, inner.node) is not None or inner.body.type != "compound_statement":
+        raise Unsupported("a loop of another form")
+    if any(source.walk(outer.body, "break_statement", "continue_statement", "while_statement", "preproc_call")):
+        raise Unsupported("an iteration that may end early")
+    whole, carried = unordered(source, outer)
+    if carried or whole.called_loops:
+        raise Unsupported("a reduction over the columns")
+    inside = [access for access in whole.accesses if access.inner]
+    if not inside or any(access.offset is None for access in inside):
+        raise Unsupported("elements that are not known")
+    row, column = inside[0].inner[0].symbol, whole.iteration.symbol
+    steps = [(access.offset.coefficient(row), access.offset.coefficient(column)) for access in inside]
+    # Down a column, and nothing that goes along a row already: that would be torn apart.
+    if not any(down.terms and down.value is None and along.value == 1 for down, along in steps):
+        raise Unsupported("nothing walks down a column")
+    if any(down.value == 1 and along.value not in {0, 1} for down, along in steps):
+        raise Unsupported("something walks along a row")
+    local = declared_names(source, inner.body) | {inner.variable}
+    if outer.variable in identifiers(source, inner.bound) | identifiers(source, inner.start):
+        raise Unsupported("rows that depend on the column")
+    first, last = body[: at[0]], body[at[0] + 1 :]
+    kept = _kept(source, first, local)
+    behind = {name for node in last for name in declared_names(source, node)}
+    if (set(kept) & (behind | local)) or (identifiers(source, inner.bound) | identifiers(source, inner.start)) & set(
+        kept
+    ):
+        raise Unsupported("a name for two things")
+    names = _Names(source, outer)
+    unit, indent = source.unit(outer.node), indentation(source, outer.node)
+    lines = [f"{unit}const {names.kind} {names.end} = {names.limit};"]
+    lines += [f"{unit}{kind} {name}[COLUMNS];" for name, (kind, _) in kept.items()]
+    starts = [
+        f"{names.of(name)} = {names.within(value, kept)};" for name, (_, value) in kept.items() if value is not None
+    ]
+    starts += [names.within(node, kept) for node in first if node.type != "declaration"]
+    lines += names.along(unit, starts) if starts else []
+    rows = source.data[inner.node.start_byte : inner.body.start_byte].decode().strip()
+    lines += [f"{unit}{rows} {{"]
+    lines += names.along(unit * 2, [names.within(node, kept) for node in inner.body.named_children])
+    lines += [f"{unit}}}"]
+    lines += names.along(unit, [names.within(node, kept) for node in last]) if last else []
+    edits.replace(outer.node, f"\n{indent}".join([names.header, *lines, "}"]))
+
+
+def _kept(source: Source, statements: list[Node], local: set[str]) -> dict[str, tuple[str, Node | None]]:
+    """name -> (type, first value) of the variables that each column has."""
+    found: dict[str, tuple[str, Node | None]] = {}
+    for node in statements:
+        if node.type == "expression_statement":
+            continue
+        kind = source.of(node.child_by_field_name("type")) if node.type == "declaration" else ""
+        if kind not in _SCALARS:
+            raise Unsupported("something else before the loop over rows")
+        for declarator in node.children_by_field_name("declarator"):
+            name = declarator.child_by_field_name("declarator") if declarator.type == "init_declarator" else declarator
+            if name.type != "identifier":
+                raise Unsupported("not a plain variable")
+            found[source.of(name)] = (kind, declarator.child_by_field_name("value"))
+    return found
+
+
+def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
+    """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory."""
+    if outer.step is not None or over_lanes(source, outer.node) or pragma_node(source, outer.node) is not None:
+        raise Unsupported("a loop of another form")
+    body = [node for node in outer.body.named_children if node.type != "comment"]
+    inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
+    if inner is None or not may_fork(source, outer):
+        raise Unsupported("not two loops and nothing between them")
+    _plain(source, inner)
+    if pragma_node(source, inner.node) is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
+        raise Unsupported("a loop of another form")
+    if outer.variable in identifiers(source, inner.bound) or {t for t, _ in assignments(source, outer.body)} & (
+        identifiers(source, outer.bound) | identifiers(source, inner.bound)
+    ):
+        raise Unsupported("columns that depend on the row")
+    if any(source.walk(inner.body, "break_statement", "return_statement")):
+        raise Unsupported("an iteration that may end early")
+    try:
+        unordered(source, outer)
+    except Unsupported:
+        pass
+    else:
+        raise Unsupported("rows that can be shared out")
+    _exchanged(source, outer, inner)
+    names = _Names(source, inner)
+    unit, indent = source.unit(outer.node), indentation(source, outer.node)
+    rows = source.data[outer.node.start_byte : outer.body.start_byte].decode().strip()
+    own = inner.body.named_children if inner.body.type == "compound_statement" else [inner.body]
+    work = f"int64_t{{1}} * {factor(source.of(outer.bound))} * {factor(source.of(inner.bound))}"
+    lines = [f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM)", names.header]
+    lines += [f"{unit}const {names.kind} {names.end} = {names.limit};", f"{unit}{rows} {{"]
+    lines += names.along(unit * 2, [names.within(node, {}) for node in own])
+    edits.replace(outer.node, f"\n{indent}".join([*lines, f"{unit}}}", "}"]))
+
+
+def _exchanged(source: Source, outer: Loop, inner: Loop) -> None:
+    """Raises Unsupported unless columns, taken as the outer loop, are independent of each other."""
+    headers = [source.data[loop.node.start_byte : loop.body.start_byte].decode() for loop in (outer, inner)]
+    text = f"{headers[1]} {{ {headers[0]} {{ {source.of(inner.body)} }} }}"
+    edits = Edits(source)
+    edits.replace(outer.node, text)
+    turned = Source(edits.apply(), source.language)
+    node = turned.root.descendant_for_byte_range(outer.node.start_byte, outer.node.start_byte + 3)
+    while node is not None and node.type != "for_statement":
+        node = node.parent
+    loop = canonical(turned, node) if node is not None else None
+    if loop is None or unordered(turned, loop)[1]:
+        raise Unsupported("columns that depend on each other")
+
+
+class _Names:
+    """The loop over blocks of what was a loop over columns."""
+
+    def __init__(self, source: Source, loop: Loop) -> None:
+        self.source, self.variable = source, loop.variable
+        taken = {source.of(node) for node in source.walk(enclosing_function(loop.node), "identifier")}
+        self.kind = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
+        self.begin, self.end = (free(f"{loop.variable}_{word}", taken) for word in ("block", "end"))
+        bound = source.of(loop.bound)
+        self.header = f"for ({self.kind} {self.begin} = 0; {self.begin} < {bound}; {self.begin} += COLUMNS) {{"
+        # The distance is what is compared: begin + COLUMNS may be more than the type holds.
+        self.limit = f"{self.begin} + std::min<{self.kind}>(COLUMNS, {bound} - {self.begin})"
+
+    def of(self, name: str) -> str:
+        return f"{name}[{self.variable} - {self.begin}]"
+
+    def within(self, node: Node, kept: dict[str, tuple[str, Node | None]]) -> str:
+        uses = [n for n in self.source.walk(node, "identifier") if self.source.of(n) in kept]
+        width = len(self.source.indent(node))
+        lines = self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses]).split("\n")
+        return "\n".join([lines[0], *(line[width:] if not line[:width].strip() else line for line in lines[1:])])
+
+    def along(self, indent: str, statements: list[str]) -> list[str]:
+        unit = "    "
+        lines = [line for statement in statements for line in statement.split("\n")]
+        header = f"for ({self.kind} {self.variable} = {self.begin}; {self.variable} < {self.end}; ++{self.variable}) {{"
+        return [indent + header, *(indent + unit + line for line in lines), indent + "}"]

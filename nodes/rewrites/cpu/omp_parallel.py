@@ -1,0 +1,179 @@
+"""OpenMP over the outermost loop whose iterations are provably independent.
+
+A parallel region costs about 2 us when the threads are awake, so small calls stay on one thread: the `if` clause
+compares the number of elements with PARALLEL_FROM, which is left open.
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.host_loops import (
+    Effects,
+    Loop,
+    assignments,
+    canonical,
+    declared_names,
+    functions,
+    identifiers,
+    indentation,
+    loops,
+    over_lanes,
+    pragma_before,
+    pragma_node,
+    reduction_clauses,
+    scratch_arrays,
+    unordered,
+)
+from nodes.rewrites.registry import rule
+from nodes.rewrites.syntax.insert import define
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
+
+
+@rule(
+    "cpu",
+    expected="time falls towards 1 / cores on all but the smallest workloads",
+    speedup=1.9,
+    helps={"memory", "latency", "compute"},
+    after=("vector_math",),
+)
+def rewrite(source: Source, facts: object) -> str | None:
+    edits = Edits(source)
+    repeated = _called_in_loops(source)
+    for loop in loops(source):
+        pragma = pragma_before(source, loop.node)
+        if over_lanes(source, loop.node) or _inside(source, loop.node) or loop.step is not None:
+            continue
+        if loop.start.type != "number_literal":  # the remainder of a loop before it: a few elements
+            continue
+        if pragma and not pragma.startswith("#pragma omp simd"):
+            continue
+        try:
+            own = scratch_arrays(source, loop)
+            found, carried, whole = _shared_out(source, loop, own)
+            if any(loop.node in _nodes(source, name) for name in repeated) or _forks(source, found):
+                continue
+            clauses = reduction_clauses(carried)
+            indent = indentation(source, loop.node)
+            condition = " && ".join([*whole, _condition(source, loop, found)])
+        except Unsupported:
+            continue
+        if _collapses(source, loop):
+            clauses = f" collapse(2){clauses}"
+        if own:
+            clauses += f" firstprivate({', '.join(sorted(own))})"
+        if pragma:
+            line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
+            edits.replace(pragma_node(source, loop.node), line)
+            continue
+        line = f"#pragma omp parallel for schedule(static) if ({condition}){clauses}\n{indent}"
+        edits.insert(loop.node.start_byte, line)
+    if not edits.changes:
+        return None
+    define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
+    return edits.apply()
+
+
+def _shared_out(source: Source, loop: Loop, own: frozenset[str]) -> tuple[Effects, dict[str, str], list[str]]:
+    """As `unordered`, and what has to hold for it: that rows of pairs, say, are of even length."""
+    try:
+        return *unordered(source, loop, own), []
+    except Unsupported:
+        steps: list[tuple[Node, int]] = []
+        found, carried = unordered(source, loop, own, steps)
+    inside = {name for name, _ in assignments(source, loop.body)} | declared_names(source, loop.body) | {loop.variable}
+    bounds = dict.fromkeys((factor(source.of(bound)), step) for bound, step in steps)
+    if not bounds or any(identifiers(source, bound) & inside for bound, _ in steps):
+        raise Unsupported("a length that changes")
+    return found, carried, [f"{bound} % {step} == 0" for bound, step in bounds]
+
+
+def may_fork(source: Source, loop: Loop) -> bool:
+    """Whether a loop runs once for a call of the kernel, as far as the file shows."""
+    repeated = any(loop.node in _nodes(source, name) for name in _called_in_loops(source))
+    return not repeated and not _inside(source, loop.node)
+
+
+def _inside(source: Source, node: Node) -> bool:
+    """Whether the loop is shared out already, or stands in another one: a fork in there would be repeated."""
+    here: Node | None = node
+    while here is not None and here.type != "function_definition":
+        if "omp parallel" in pragma_before(source, here):
+            return True
+        here = here.parent
+        if here is not None and here.type in {"for_statement", "while_statement", "do_statement", "lambda_expression"}:
+            return True  # a lambda may be called in a loop
+    return False
+
+
+def _forks(source: Source, found: Effects) -> bool:
+    """Whether a function that the loop calls shares out its own loops: inside another team those would run alone."""
+    own = functions(source)
+    return any(
+        source.of(pragma).startswith("#pragma omp parallel")
+        for name in found.calls
+        for function in own.get(name, ())
+        for pragma in source.walk(function.body, "preproc_call")
+    ) or any(source.of(p).startswith("#pragma omp parallel") for p in source.walk(found.loop.body, "preproc_call"))
+
+
+def _collapses(source: Source, loop: Loop) -> bool:
+    """Whether the loop holds one other loop of rows and nothing else, so that both can be shared out together.
+
+    The outer one alone may be too short: a batch of one with many heads. A loop over single elements stays whole, so
+    that it can be vectorised.
+    """
+    body = [node for node in loop.body.named_children if node.type != "comment"]
+    inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
+    if inner is None or inner.step is not None or loop.variable in identifiers(source, inner.bound):
+        return False
+    if loop.variable in identifiers(source, inner.start) or not any(source.walk(inner.body, "for_statement")):
+        return False
+    try:
+        return unordered(source, inner)[1] == {}
+    except Unsupported:
+        return False
+
+
+def _called_in_loops(source: Source) -> set[str]:
+    """Functions that run once per iteration of something: a fork in there would be repeated."""
+    own, names = functions(source), set()
+    for node in source.walk(None, "for_statement", "while_statement", "do_statement"):
+        for call in source.walk(node, "call_expression"):
+            name = source.of(call.child_by_field_name("function")).partition("<")[0]
+            if name in own:
+                names.add(name)
+    return names
+
+
+def _nodes(source: Source, name: str) -> set:
+    return {loop.node for function in functions(source)[name] for loop in loops(source, function.body)}
+
+
+def _condition(source: Source, loop: Loop, found: Effects) -> str:
+    """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
+    inside = {name for name, _ in assignments(source, loop.body)} | declared_names(source, loop.body) | {loop.variable}
+    products: list[str] = []
+    for inner in found.inner_loops:
+        chain = [inner]
+        chain += [o for o in found.inner_loops if o.node.start_byte < inner.node.start_byte < o.node.end_byte]
+        bounds = [source.of(each.bound) for each in sorted(chain, key=lambda each: each.node.start_byte)]
+        if all(not identifiers(source, each.bound) & inside for each in chain):
+            products.append(" * ".join([factor(source.of(loop.bound)), *map(factor, bounds)]))
+    outer = factor(source.of(loop.bound))
+    for bound in found.called_loops:
+        if bound is not None and not identifiers(source, bound) & inside:
+            products.append(f"{outer} * {factor(source.of(bound))}")
+    if not products and (found.inner_loops or found.called_loops):
+        return f"{outer} > 1"  # how long an iteration is cannot be said here
+    work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)
+    counter = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
+    if "int" in counter.split():  # a product of int may overflow
+        work = f"int64_t{{1}} * {work}"
+    return f"{work} >= PARALLEL_FROM"
+
+
+def factor(text: str) -> str:
+    return text if text.replace("_", "").isalnum() else f"({text})"

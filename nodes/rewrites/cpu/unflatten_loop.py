@@ -1,0 +1,179 @@
+"""A flat loop that takes row and column from its counter by `/` and `%` becomes two loops.
+
+A division per element costs some 10 ns where the arithmetic costs 0.3, and an index that goes round keeps the loop
+scalar. Only where the counter runs over a product that the divisor divides, so that every row is whole.
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.host_loops import (
+    Loop,
+    assignments,
+    calls,
+    canonical,
+    declared_names,
+    enclosing_function,
+    functions,
+    identifiers,
+    indentation,
+    pragma_node,
+)
+from nodes.rewrites.registry import rule
+from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
+
+
+@rule(
+    "cpu",
+    expected="no division per element, and an inner loop over consecutive elements that can be vectorised",
+    speedup=2.0,
+    helps={"memory", "latency", "compute"},
+)
+def rewrite(source: Source, facts: object) -> str | None:
+    edits = Edits(source)
+    for node in source.walk(None, "for_statement"):
+        loop = canonical(source, node)
+        if loop is None or loop.step is not None or loop.inclusive or source.of(loop.start) != "0":
+            continue
+        try:
+            _nest(source, loop, edits)
+        except Unsupported:
+            continue
+    return edits.apply() if edits.changes else None
+
+
+def _nest(source: Source, loop: Loop, edits: Edits) -> None:
+    if loop.body.type != "compound_statement" or pragma_node(source, loop.node) is not None:
+        raise Unsupported("a pragma or no braces")
+    quotients, rests = _divided(source, loop, "/"), _divided(source, loop, "%")
+    widths = {source.of(node.child_by_field_name("right")) for node in (*quotients, *rests)}
+    if len(widths) != 1 or any(source.walk(loop.body, "continue_statement", "break_statement", "preproc_call")):
+        raise Unsupported("no / or % by one divisor")
+    (width,) = widths
+    if width in {target for target, _ in assignments(source, loop.node)} | declared_names(source, loop.body):
+        raise Unsupported("a divisor that changes")
+    height = _quotient(source, loop, width)
+    kind = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
+    indent = indentation(source, loop.node)
+    inside = f"{indent}        "
+    taken = {source.of(n) for n in source.walk(enclosing_function(loop.node), "identifier")}
+    start, inner = loop.body.start_byte + 1, source.data[loop.body.start_byte + 1 : loop.body.end_byte - 1]
+    names, changes = [], []
+    for nodes, plain in ((quotients, "row"), (rests, "column")):
+        # `const T row = i / n;` is what the new loop counts; any other mention reads it.
+        declared = [d for d in (_declared_as(source, loop, node, kind) for node in nodes) if d is not None]
+        name = declared[0][1] if declared else free(plain, taken)
+        taken.add(name)
+        names.append(name)
+        for node in nodes:
+            if declared and declared[0][2] == node:
+                statement = declared[0][0]
+                before = source.data.rfind(b"\n", 0, statement.start_byte) + 1
+                after = source.data.find(b"\n", statement.end_byte) + 1
+                if (
+                    source.data[before : statement.start_byte].strip()
+                    or source.data[statement.end_byte : after].strip()
+                ):
+                    raise Unsupported("something else stands on the line")
+                changes.append((before, after, b""))
+            else:
+                changes.append((node.start_byte, node.end_byte, name.encode()))
+    row, column = names
+    for before, after, text in sorted(changes, reverse=True):
+        inner = inner[: before - start] + text + inner[after - start :]
+    lines = [f"    {line}" if line.strip() else line for line in inner.decode().strip("\n").rstrip().split("\n")]
+    text = "\n".join(
+        [
+            f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{",
+            f"{indent}    for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
+            f"{inside}const {kind} {loop.variable} = {row} * {width} + {column};",
+            *lines,
+            f"{indent}    }}",
+            f"{indent}}}",
+        ]
+    )
+    edits.replace(loop.node, text)
+
+
+def _divided(source: Source, loop: Loop, operator: str) -> list[Node]:
+    """`counter / n` or `counter % n` of the body, n being a name."""
+    return [
+        node
+        for node in source.walk(loop.body, "binary_expression")
+        if source.of(node.child_by_field_name("operator")) == operator
+        and source.of(node.child_by_field_name("left")) == loop.variable
+        and node.child_by_field_name("right").type == "identifier"
+    ]
+
+
+def _declared_as(source: Source, loop: Loop, node: Node, kind: str) -> tuple[Node, str, Node] | None:
+    """(declaration, name, value) where the value is what a constant of the body, of the counter's type, starts with."""
+    declarator = node.parent
+    declaration = declarator.parent
+    if declarator.type != "init_declarator" or declaration.parent != loop.body:
+        return None
+    if len(declaration.children_by_field_name("declarator")) != 1:
+        return None
+    name = source.of(declarator.child_by_field_name("declarator"))
+    own = source.of(declaration.child_by_field_name("type")) in {kind, "auto"}
+    if not own or name in {target for target, _ in assignments(source, loop.body)}:
+        return None
+    return declaration, name, node
+
+
+def _quotient(source: Source, loop: Loop, width: str) -> str:
+    """The loop's bound divided by `width`, where it is a product of names that holds it once, here or at every call."""
+    bound = loop.bound
+    if bound.type == "identifier":
+        if _given_as_product(source, loop, source.of(bound), width):
+            return f"{source.of(bound)} / {width}"
+        bound = _constant(source, loop, source.of(bound))
+    nodes = operands(source, bound, "*")
+    if any(node.type not in {"identifier", "number_literal"} for node in nodes):
+        raise Unsupported("a bound that is no product")
+    factors = [source.of(node) for node in nodes]
+    if width not in factors or len(factors) < 2:
+        raise Unsupported("a divisor that does not divide the bound")
+    factors.remove(width)
+    return " * ".join(factors)
+
+
+def _given_as_product(source: Source, loop: Loop, bound: str, width: str) -> bool:
+    """Whether both are parameters, and every call in the file gives for the bound a product with the width as a factor."""
+    definition = enclosing_function(loop.node)
+    function = next((f for group in functions(source).values() for f in group if f.node == definition), None)
+    if function is None or {target for target, _ in assignments(source, definition)} & {bound, width}:
+        return False
+    names = [name for name, _, _ in function.parameters]
+    if bound not in names or width not in names or len(functions(source)[function.name]) != 1:
+        return False
+    found = [n for called, nodes in calls(source).items() if called.rpartition("::")[2] == function.name for n in nodes]
+    named = [n for n in source.walk(None, "identifier") if source.of(n) == function.name]
+    for call in found:
+        given = [a for a in call.child_by_field_name("arguments").named_children if a.type != "comment"]
+        if len(given) != len(names):
+            return False
+        whole, part = given[names.index(bound)], given[names.index(width)]
+        if source.of(part) not in [source.of(f) for f in operands(source, whole, "*")] or any(
+            source.walk(part, "call_expression")
+        ):
+            return False
+    return bool(found) and len(named) == len(found) + 1
+
+
+def _constant(source: Source, loop: Loop, name: str) -> Node:
+    """The initial value of a `const` of the function whose factors cannot change either."""
+    function = enclosing_function(loop.node)
+    for node in source.walk(function, "declaration"):
+        declarator = node.child_by_field_name("declarator")
+        if node.start_byte > loop.node.start_byte or declarator.type != "init_declarator":
+            continue
+        if source.of(declarator.child_by_field_name("declarator")) != name or not source.of(node).startswith("const "):
+            continue
+        value = declarator.child_by_field_name("value")
+        if {target for target, _ in assignments(source, function)} & identifiers(source, value):
+            break
+        return value
+    raise Unsupported(f"{name} is not a constant product")

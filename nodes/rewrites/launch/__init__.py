@@ -1,0 +1,1 @@
+"""Grids, blocks, launches: how many threads there are and how many elements one takes."""

@@ -1,0 +1,199 @@
+"""The width of a block is left open for the search, where the kernel works with any.
+
+A constant that is the block's width in a launch, and from which the launch's grid is computed, becomes a `#define` with
+choices. Kernels that read their width from `blockDim.x`, or from that very constant, stay right for each of them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of, insertion_point, statements
+from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
+from nodes.rewrites.launch.grid_stride import check_threads
+from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.reductions.shares import check_block_shares
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+CHOICES = (64, 128, 256, 512)
+LANES_AT_MOST = 16
+"""Smaller numbers in a grid are elements of a pack; a larger one may be a multiple of the width."""
+DEFINE = "#define {name} {value}  // tune: {choices}\n"
+
+
+@rule(
+    "cuda",
+    expected="the width that fits the device and the size of the tensor, found by measuring",
+    speedup=1.03,
+    helps={"memory", "latency", "compute"},
+    after=("neighbouring_rows_per_block",),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = code_of(source)
+    edits = Edits(source)
+    value = 0
+    name = code.fresh("BLOCK_THREADS")
+    done: set[int] = set()
+    for kernel in code.kernels:
+        for launch in kernel.launches:
+            try:
+                if not _is_free(code, kernel):
+                    continue
+                check_block_shares(code, kernel)
+                nodes, width = _width_nodes(code, launch)
+                if value not in {0, width} or not 32 <= width <= 1024 or width % 32:
+                    continue
+                if _names_width(code, kernel, launch, width):
+                    continue
+            except Unsupported:
+                continue
+            value = width
+            for node, text in nodes:
+                if node.start_byte not in done:
+                    done.add(node.start_byte)
+                    edits.replace(node, text.format(name=name))
+    if not edits.changes:
+        return None
+    rows = reduces(source) and facts.spec.inputs
+    widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
+    choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
+    edits.insert(insertion_point(source), "\n" + DEFINE.format(name=name, value=value, choices=choices))
+    try:
+        return edits.apply()
+    except Unsupported:
+        return None
+
+
+def _is_few(units: int, rows: int, row_bytes: int) -> bool:
+    """Whether rows leave most of the device idle unless many threads take each, and are long enough for these."""
+    return rows <= 4 * units and row_bytes >= 1024 * 16
+
+
+def _is_free(code: Code, kernel: Kernel) -> bool:
+    """No memory of the block's own has the width for a size, and no launch bound forbids a wider block."""
+    if any(c.type == "launch_bounds" for c in kernel.node.children) or (kernel.synchronises and not kernel.has_barrier):
+        return False
+    for node in kernel.source.walk(kernel.body, "declaration"):
+        if any(kernel.source.of(c) == "__shared__" for c in kernel.source.walk(node, "type_qualifier")):
+            return False
+    if f"{kernel.name}_in_registers" in code.functions:
+        return False  # it only serves rows that are too long for registers
+    if any(carries_state(kernel, statements(loop.body)) and not sums_up(kernel, loop) for loop in thread_loops(kernel)):
+        return False
+    if kernel.counts_warps:
+        return False
+    names = ("threadIdx.y", "blockDim.y")
+    return not any(kernel.source.of(n) in names for n in kernel.source.walk(kernel.body, "field_expression"))
+
+
+def _names_width(code: Code, kernel: Kernel, launch: Launch, width: int) -> bool:
+    """Whether a template argument tells the kernel its width."""
+    passed = zip(kernel.template_names, launch.template_arguments, strict=False)
+    named = {name for name, argument in passed if argument == str(width)}
+    return any(code.source.of(n) in named for n in code.source.walk(kernel.node, "identifier", "type_identifier"))
+
+
+def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], int]:
+    """The numbers that are the width, with what takes their place. Raises Unsupported where one may be hidden."""
+    constant = _constant(code, launch.block)
+    if constant is None:
+        raise Unsupported("a width that is computed")
+    width = int(code.source.of(constant))
+    found = {constant.start_byte: (constant, "{name}")}
+    kernel = next(k for k in code.kernels if k.name == launch.kernel_name)
+    if str(width) in {code.source.of(n) for n in code.source.walk(kernel.node, "number_literal")}:
+        raise Unsupported("a kernel that names the width of its block")
+    reached: list[Node] = []
+    _reach(code, launch.grid, reached, set())
+    for node in reached:
+        text = code.source.of(node)
+        if text == str(width):
+            found[node.start_byte] = (node, "{name}")
+        elif text == str(width - 1):
+            found[node.start_byte] = (node, "({name} - 1)")
+        elif not text.isdigit() or (int(text) > LANES_AT_MOST and not _is_cap(node)):
+            raise Unsupported("a grid with a number of unknown meaning")
+    if not _follows(code, launch, reached, constant):
+        check_threads(code, kernel, thread_loops(kernel))
+    return list(found.values()), width
+
+
+def _follows(code: Code, launch: Launch, reached: list[Node], constant: Node) -> bool:
+    """Whether the grid is computed from the width, so that grid and block together cover what they covered."""
+    block = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"}
+    stack, seen = [launch.grid], set()
+    while stack:
+        for identifier in code.source.walk(stack.pop(), "identifier"):
+            if code.source.of(identifier) in block:
+                return True
+            definition = code.definition(identifier)
+            if definition is not None and definition.kind == "local" and definition.where not in seen:
+                seen.add(definition.where)
+                stack.append(definition.declaration)
+    return any(code.source.of(n) == code.source.of(constant) for n in reached)
+
+
+def _is_cap(node: Node) -> bool:
+    """A number that bounds the grid, as in `min(n, 1024)`, `n < 1024 ? n : 1024` or `if (n > 1024) n = 1024`."""
+    parent = node.parent
+    if parent is None:
+        return False
+    if parent.type == "binary_expression":
+        operator = parent.child_by_field_name("operator")
+        return operator is not None and operator.text in {b"<", b">", b"<=", b">="}
+    return parent.type in {"argument_list", "conditional_expression", "assignment_expression"}
+
+
+def _reach(code: Code, node: Node, found: list[Node], seen: set[int]) -> None:
+    """Collects numbers of an expression and of all that is ever assigned to the function's variables in it."""
+    found += code.source.walk(node, "number_literal")
+    for identifier in list(code.source.walk(node, "identifier")):
+        definition = code.definition(identifier)
+        if definition is None or definition.kind != "local" or definition.where in seen:
+            continue
+        seen.add(definition.where)
+        if definition.value is not None:
+            _reach(code, definition.value, found, seen)
+        elif definition.declarator is not None and definition.declarator.type == "function_declarator":
+            _reach(code, definition.declarator, found, seen)
+        for assignment in code.source.walk(definition.declaration.parent, "assignment_expression"):
+            target, value = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+            if target is not None and value is not None and code.source.of(target) == definition.name:
+                _reach(code, value, found, seen)
+
+
+def _constant(code: Code, node: Node, depth: int = 0) -> Node | None:
+    """The number behind a block expression: a literal, `dim3(256)`, or a constant that holds one."""
+    if depth > 5:
+        return None
+    if node.type == "number_literal":
+        return node
+    if node.type in {
+        "call_expression",
+        "compound_literal_expression",
+        "argument_list",
+        "initializer_list",
+        "parenthesized_expression",
+    }:
+        listed = node.child_by_field_name("arguments") or node.child_by_field_name("value") or node
+        inner = [
+            c
+            for c in listed.named_children
+            if c.type not in {"comment", "identifier"} or listed is node or listed.type == "argument_list"
+        ]
+        if node.type == "call_expression" and code.source.of(node.child_by_field_name("function")) != "dim3":
+            return None
+        return _constant(code, inner[0], depth + 1) if len(inner) == 1 else None
+    if node.type != "identifier":
+        return None
+    found = code.definition(node)
+    if found is None or code.mutated(found) or found.kind not in {"local", "global"}:
+        return None
+    if found.value is not None:
+        return _constant(code, found.value, depth + 1)
+    if found.declarator is not None and found.declarator.type == "function_declarator":  # `dim3 block(256)`
+        return None
+    return None

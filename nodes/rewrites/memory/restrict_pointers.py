@@ -1,0 +1,63 @@
+"""Pointer parameters of kernels say that they do not overlap: `__restrict__`.
+
+The compiler may then move loads over stores, and read what is const through the read-only path. Only where every launch
+passes different buffers, and no pointer goes to where we cannot follow it.
+"""
+
+from __future__ import annotations
+
+from nodes.rewrites.analysis.device_code import Code, Kernel, code_of
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+
+@rule(
+    "cuda",
+    expected="loads move over stores and go through the read-only path",
+    speedup=1.02,
+    helps={"memory", "latency"},
+    after=("trim_vector_tail",),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = code_of(source)
+    edits = Edits(source)
+    for kernel in code.kernels:
+        try:
+            _rewrite_kernel(edits, code, kernel)
+        except Unsupported:
+            continue
+    return edits.apply() if edits.changes else None
+
+
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
+    pointers = [p for p in kernel.parameters if p.pointer]
+    if not kernel.launches or _writes_unknown(kernel):
+        return
+    names = [p.name for p in kernel.parameters]
+    for launch in kernel.launches:
+        passed = [
+            code.source.of(launch.arguments[names.index(p.name)])
+            for p in pointers
+            if names.index(p.name) < len(launch.arguments)
+        ]
+        if len(set(passed)) != len(passed) or any(not text.replace("_", "a").isalnum() for text in passed):
+            return  # the same buffer twice, or parts of one
+    for parameter in pointers:
+        if parameter.restrict or any(name in {parameter.name, "?"} for _, name in kernel.escapes):
+            continue
+        declarator = parameter.node.child_by_field_name("declarator")
+        star = declarator.children[0] if declarator is not None and declarator.type == "pointer_declarator" else None
+        if (
+            star is None
+            or kernel.source.of(star) != "*"
+            or declarator.child_by_field_name("declarator").type != "identifier"
+        ):
+            continue
+        name = declarator.child_by_field_name("declarator")
+        gap = "" if name.start_byte > star.end_byte else " "
+        edits.changes.append((star.start_byte, star.end_byte, f"* __restrict__{gap}"))
+
+
+def _writes_unknown(kernel: Kernel) -> bool:
+    """Whether the kernel writes through a pointer whose origin is not known, which may be any of the parameters."""
+    return any(access.writes and access.root == "?" for access in kernel.accesses)

@@ -1,0 +1,211 @@
+"""A scalar tail loop no longer repeats what the loop over packs has already written.
+
+Where a block writes `out[row][0 .. packs * lanes)` in packs and then elements from some earlier index on one by one, with
+no barrier between, both threads that write an element must agree on it, or the kernel would be a race. The tail may then
+begin behind the last pack. Where the host launches the kernel for rows of whole packs only, nothing is left there and the
+tail goes: an empty loop still costs each thread its bounds, in float32 a division of 64-bit integers.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import (
+    Access,
+    Code,
+    Kernel,
+    Loop,
+    code_of,
+    declared_name,
+    drop_unused,
+    host_text,
+    inside,
+    same,
+)
+from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+_CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
+
+
+@rule(
+    "cuda",
+    expected="no element is computed twice: fewer bytes and no scalar pass where rows divide into packs",
+    speedup=1.3,
+    helps={"memory", "latency", "compute"},
+    after=("block_per_row",),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = code_of(source)
+    edits, names = Edits(source), set()
+    for kernel in code.kernels:
+        try:
+            names |= _rewrite_kernel(edits, code, kernel)
+        except Unsupported:
+            continue
+    if not edits.changes:
+        return None
+    return drop_unused(source, edits.apply(), names)
+
+
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> set[str]:
+    if kernel.synchronises or kernel.escapes:
+        return set()
+    loops = [loop for loop in thread_loops(kernel) if loop.step == Polynomial.symbol(BLOCK_DIM)]
+    names: set[str] = set()
+    for packs, tail in itertools.pairwise(loops):
+        if not same(packs.node.parent, tail.node.parent) or packs.start != Polynomial.symbol(THREAD):
+            continue
+        whole = _written(kernel, packs)
+        single = _written(kernel, tail)
+        others = [
+            a
+            for a in kernel.accesses
+            if a.writes and a.root and not inside(a.node, packs.node) and not inside(a.node, tail.node)
+        ]
+        if whole is None or single is None or others or whole.root != single.root or whole.element == single.element:
+            continue
+        if whole.offset != Polynomial.symbol(packs.symbol) or whole.base.node is None:
+            continue
+        arguments = whole.base.node.child_by_field_name("arguments")
+        if whole.base.node.type != "call_expression" or arguments is None:
+            continue
+        row = code.polynomial(arguments.named_children[0])
+        if row + Polynomial.symbol(tail.symbol) != Polynomial.symbol(single.base) + single.offset:
+            continue
+        bound = code.source.of(packs.bound_node)
+        lanes = f"(sizeof({whole.element}) / sizeof({single.element}))"
+        if _whole_packs_only(code, kernel, packs, tail, whole):
+            _drop(edits, code.source, tail.node)
+            continue
+        names |= {code.source.of(n) for n in code.source.walk(tail.start_node, "identifier")}
+        edits.replace(tail.start_node, f"{bound if bound.isidentifier() else f'({bound})'} * {lanes} + threadIdx.x")
+    return names
+
+
+def _drop(edits: Edits, source: Source, loop: Node) -> None:
+    """Remove a loop, the declarations right above that only it uses, and the comments on them."""
+    first: Node = loop
+    before = loop.prev_sibling
+    while before is not None and (before.type in {"comment", "preproc_call"} or _only_for(source, before, first, loop)):
+        first, before = before, before.prev_sibling
+    if first.has_error or loop.has_error:
+        raise Unsupported("a tail that the parser did not understand")
+    start = source.data.rfind(b"\n", 0, first.start_byte) + 1
+    edits.changes.append((start, source.data.find(b"\n", loop.end_byte) + 1, ""))
+
+
+def _only_for(source: Source, node: Node, first: Node, last: Node) -> bool:
+    """Whether a declaration without effects names something that only the statements from first to last use."""
+    declarators = node.children_by_field_name("declarator") if node.type == "declaration" else []
+    called = [source.of(call.child_by_field_name("function")) for call in source.walk(node, "call_expression")]
+    if len(declarators) != 1 or not all(name.partition("<")[0] in _CASTS for name in called):
+        return False
+    if any(True for _ in source.walk(node, "assignment_expression", "update_expression")):
+        return False
+    name = declared_name(declarators[0])
+    if name is None or node.parent is None:
+        return False
+    uses = [n for n in source.walk(node.parent, "identifier") if source.of(n) == source.of(name) and not same(n, name)]
+    return all(first.start_byte <= use.start_byte < last.end_byte for use in uses)
+
+
+def _whole_packs_only(code: Code, kernel: Kernel, packs: Loop, tail: Loop, whole: Access) -> bool:
+    """Whether `packs` loops over n / lanes packs of so many lanes, `tail` ends at n, and every launch has checked n."""
+    count = _settled(code, packs.bound_node)
+    if count.type != "binary_expression" or code.source.of(count.child_by_field_name("operator")) != "/":
+        return False
+    length, lanes = count.child_by_field_name("left"), count.child_by_field_name("right")
+    if length is None or lanes is None or code.polynomial(length) != tail.bound or not kernel.launches:
+        return False
+    extent = _extent(code, whole.element)
+    if extent is None or _bare(code, extent) != _bare(code, _settled(code, lanes)):
+        return False
+    try:
+        return all(
+            (host_text(kernel, launch, length), host_text(kernel, launch, lanes).strip("()").replace(" ", ""))
+            in _divided(code, launch.statement)
+            for launch in kernel.launches
+        )
+    except Unsupported:
+        return False
+
+
+def _extent(code: Code, element: str) -> Node | None:
+    """The length of the one array that `Name<T>` consists of, written for T."""
+    name, _, argument = element.partition("<")
+    for struct in code.source.walk(None, "struct_specifier"):
+        body, template = struct.child_by_field_name("body"), struct.parent
+        if code.source.of(struct.child_by_field_name("name")) != name or body is None or template is None:
+            continue
+        fields = [child for child in body.named_children if child.type != "comment"]
+        parameters = [code.source.of(n) for n in code.source.walk(template, "type_parameter_declaration")]
+        declarator = fields[0].child_by_field_name("declarator") if len(fields) == 1 else None
+        if parameters != [f"typename {argument.removesuffix('>')}"] or declarator is None:
+            return None
+        of = code.source.of(fields[0].child_by_field_name("type"))
+        whole = declarator.type == "array_declarator" and of == argument.removesuffix(">")
+        return declarator.child_by_field_name("size") if whole else None
+    return None
+
+
+def _divided(code: Code, node: Node) -> set[tuple[str, str]]:
+    """(n, lanes) of every `n % lanes == 0` that holds where the node stands, by the ifs around it."""
+    found: set[tuple[str, str]] = set()
+    while node.parent is not None and node.type != "function_definition":
+        parent = node.parent
+        consequence, condition = parent.child_by_field_name("consequence"), parent.child_by_field_name("condition")
+        if condition is not None and consequence is not None and inside(node, consequence):
+            found |= _conjuncts(code, condition)
+        node = parent
+    return found
+
+
+def _conjuncts(code: Code, node: Node) -> set[tuple[str, str]]:
+    node = _settled(code, node)
+    if node.type in {"condition_clause", "parenthesized_expression"}:
+        return _conjuncts(code, node.named_children[-1])
+    if node.type != "binary_expression":
+        return set()
+    operator = code.source.of(node.child_by_field_name("operator"))
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    assert left is not None and right is not None
+    if operator == "&&":
+        return _conjuncts(code, left) | _conjuncts(code, right)
+    if operator != "==" or code.source.of(right) != "0" or left.type != "binary_expression":
+        return set()
+    n, lanes = left.child_by_field_name("left"), left.child_by_field_name("right")
+    if code.source.of(left.child_by_field_name("operator")) != "%" or n is None or lanes is None:
+        return set()
+    return {(code.source.of(n), _bare(code, _settled(code, lanes)))}
+
+
+def _settled(code: Code, node: Node) -> Node:
+    """What a name stands for, where it never changes."""
+    for _ in range(8):
+        found = code.definition(node) if node.type == "identifier" else None
+        if found is None or found.value is None or found.kind not in {"local", "global"} or code.mutated(found):
+            break
+        node = found.value
+    return node
+
+
+def _bare(code: Code, node: Node) -> str:
+    return code.source.of(node).strip("()").replace(" ", "")
+
+
+def _written(kernel: Kernel, loop: Loop) -> Access | None:
+    """The one array access that the loop writes, in every round."""
+    writes = [a for a in kernel.accesses if a.writes and a.root and inside(a.node, loop.node)]
+    if len(writes) != 1 or writes[0].root == "?" or writes[0].reads:
+        return None
+    here = writes[0].node
+    while here.parent is not None and not same(here.parent, loop.body):
+        here = here.parent
+        if here.type in {"if_statement", "for_statement", "while_statement", "lambda_expression"}:
+            return None
+    return writes[0]

@@ -1,0 +1,414 @@
+"""Rows that do not begin and end with a pack move in packs all the same, but for their first and last elements.
+
+Applies to what pack leaves, and to what later steps make of it: loops over the packs of one row, or of a flat array. Where the
+host launched packs of one element, since a width does not divide or a pointer is not aligned, it now launches the kernel for
+whole packs once more, with RAGGED: packs then begin where 16 aligned bytes do, which the kernel finds from the row's
+address, and the first and the last ones are smaller. A pack that is whole and aligned moves in one piece. One that is not
+aligned like the row, of a weight, is put together from the aligned pieces around it, if these are inside; all else moves
+element by element. So it is right for every address; but the host asks that pointers to rows of the same offset be aligned
+alike, and that rows be longer than a few packs, since it gains nothing there.
+
+Kernels for whole packs are compiled as before: all that is new in them is a constant there.
+
+Planned where the spec names such rows, if only to check them: the kernel of packs is slower than the source there, by up to
+four times (docs/results.md), where it gave each thread a step of 16 bytes that is one element now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from kernels.spec import DTYPE_BYTES, Spec
+from nodes.rewrites.analysis.device_code import Code, Launch, code_of, declared_name, host_text, inside, same
+from nodes.rewrites.memory.vectorized_loops import (
+    Change,
+    PackLoops,
+    in_lanes,
+    is_division,
+    packs_in,
+    template_argument,
+    uses_of,
+)
+from nodes.rewrites.prelude.lanes import LANES
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+SPEEDUP = 1.3
+
+PACK_BYTES = 16
+"""A load's, and so what rows are aligned to."""
+FEWEST_PACKS = 4
+"""Shorter rows are mostly their first and last packs."""
+RAGGED_PACKS = """\
+
+// A row as packs of N elements. RAGGED rows begin anywhere: a pack is then what lies between two addresses at which whole packs
+// may begin. The first pack is `skew` elements short, and the last ones hold what is left, or nothing.
+template <int N, bool RAGGED, typename I>
+__host__ __device__ constexpr I packs_in(I length) {
+  return RAGGED ? length / N + (length % N + 2 * (N - 1)) / N : length / N;
+}
+
+// By how many elements a row begins behind such an address.
+template <int N, typename T>
+__device__ __forceinline__ int past_pack(const T* row) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(row) % alignof(Lanes<T, N>) / sizeof(T));
+}
+
+// The first element of a pack.
+template <int N, typename I>
+__device__ __forceinline__ I pack_begin(I pack, int skew) {
+  return pack * N - (pack > 0 ? skew : 0);
+}
+
+// How many elements of a pack there are, none or less behind the row, and whether the row goes on for a pack on both sides.
+struct PackPart {
+  int count;
+  bool inner;
+};
+
+template <int N, bool RAGGED, typename I>
+__device__ __forceinline__ PackPart pack_part(I pack, int skew, int64_t length) {
+  if constexpr (!RAGGED) return {N, true};
+  const int64_t left = length - pack_begin<N>(static_cast<int64_t>(pack), skew);
+  const int most = pack > 0 ? N : N - skew;
+  return {left < most ? static_cast<int>(left) : most, pack > 1 && left >= 2 * N};
+}
+
+// Visits a pack's lanes; it asks for each whether it is there only where some are not.
+template <int N, typename F>
+__device__ __forceinline__ void for_lanes(PackPart part, F visit) {
+  if (part.count == N) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) visit(k);
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (k < part.count) visit(k);
+    }
+  }
+}
+
+template <int N, typename T>
+__device__ __forceinline__ bool in_one_piece(const T* at, PackPart part) {
+  return part.count == N && reinterpret_cast<uintptr_t>(at) % alignof(Lanes<T, N>) == 0;
+}
+
+// Words from any address: the aligned pieces around them, moved down by the bytes in front.
+template <int WORDS>
+__device__ __forceinline__ Lanes<unsigned, WORDS> load_across(const void* from) {
+  constexpr int PIECE = alignof(Lanes<unsigned, WORDS>) / 4;
+  const unsigned past = reinterpret_cast<uintptr_t>(from) % (4 * PIECE);
+  const auto* pieces = reinterpret_cast<const unsigned*>(static_cast<const char*>(from) - past);
+  unsigned around[WORDS + PIECE];
+#pragma unroll
+  for (int at = 0; at < WORDS + PIECE; at += PIECE) {
+    const auto piece = load_lanes<PIECE>(pieces + at);
+#pragma unroll
+    for (int word = 0; word < PIECE; ++word) around[at + word] = piece.at[word];
+  }
+#pragma unroll
+  for (int step = PIECE / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int at = 0; at + step < WORDS + PIECE; ++at) around[at] = past / 4 & step ? around[at + step] : around[at];
+  }
+  Lanes<unsigned, WORDS> words;
+#pragma unroll
+  for (int at = 0; at < WORDS; ++at) words.at[at] = __funnelshift_r(around[at], around[at + 1], past % 4 * 8);
+  return words;
+}
+
+// The elements of a pack that there are, as words from the start: else each 16-bit one stays in a register of its own.
+template <int N, bool RAGGED, typename T>
+__device__ __forceinline__ Lanes<T, N> load_part(const T* from, PackPart part) {
+  if constexpr (!RAGGED) {
+    return load_lanes<N>(from);
+  } else if constexpr (sizeof(T) > 4 || sizeof(Lanes<T, N>) < 4) {
+    if (in_one_piece<N>(from, part)) return load_lanes<N>(from);
+    Lanes<T, N> lanes = {};
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (k < part.count) lanes.at[k] = from[k];
+    }
+    return lanes;
+  } else {
+    using Bits = std::conditional_t<sizeof(T) == 1, uint8_t, std::conditional_t<sizeof(T) == 2, uint16_t, unsigned>>;
+    constexpr int WORDS = sizeof(Lanes<T, N>) / 4;
+    Lanes<unsigned, WORDS> words = {};
+    if (in_one_piece<N>(from, part)) {
+      words = load_lanes<WORDS>(reinterpret_cast<const unsigned*>(from));
+    } else if (part.inner) {
+      words = load_across<WORDS>(from);
+    } else {
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const int at = k * sizeof(T);
+        if (k < part.count) words.at[at / 4] |= static_cast<unsigned>(reinterpret_cast<const Bits*>(from)[k]) << at % 4 * 8;
+      }
+    }
+    return reinterpret_cast<const Lanes<T, N>&>(words);
+  }
+}
+
+template <bool RAGGED, typename T, int N>
+__device__ __forceinline__ void store_part(T* to, const Lanes<T, N>& lanes, PackPart part) {
+  if constexpr (!RAGGED) {
+    store_lanes(to, lanes);
+  } else if (sizeof(lanes) % 4 == 0 && in_one_piece<N>(to, part)) {
+    using Piece = std::conditional_t<sizeof(lanes) % 16 == 0, uint4, std::conditional_t<sizeof(lanes) % 8 == 0, uint2, unsigned>>;
+#pragma unroll
+    for (int at = 0; at < static_cast<int>(sizeof(lanes) / sizeof(Piece)); ++at) {
+      // Not an assignment: the compiler would take it apart to share instructions with the branch below.
+      __stwb(reinterpret_cast<Piece*>(to) + at, reinterpret_cast<const Piece*>(&lanes)[at]);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (k < part.count) to[k] = lanes.at[k];
+    }
+  }
+}
+"""
+ALIKE = """\
+
+template <typename P, typename... Q>
+inline bool aligned_alike(P pointer, Q... others) {
+  return ((reinterpret_cast<uintptr_t>(pointer) % 16 == reinterpret_cast<uintptr_t>(others) % 16) && ...);
+}
+"""
+_NAMES = {
+    "packs_in", "past_pack", "pack_begin", "pack_part", "PackPart", "for_lanes", "in_one_piece", "load_across", "load_part",
+    "store_part", "aligned_alike",
+}  # fmt: skip
+
+
+def speedup(facts: Facts) -> float:
+    """Workloads that are only checked show no gain, so there it must not wait for one."""
+    return SPEEDUP if facts.share_of_workloads(lambda _, row_bytes: row_bytes % PACK_BYTES != 0) else 1.02
+
+
+@rule(
+    "cuda",
+    expected="16 bytes a load also where rows do not divide into packs, instead of one element",
+    speedup=speedup,
+    helps={"memory", "latency", "compute"},
+    after=("cluster_split",),
+    risks=(Outcome.INCORRECT,),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if LANES not in source.text or not has_ragged_rows(facts.spec):
+        return None
+    code = code_of(source)
+    if code.names() & _NAMES:
+        return None
+    changes = _changes(code, code.fresh("RAGGED"))
+    if not changes:
+        return None
+    alike = any("aligned_alike(" in text for _, _, text in changes)
+    edits = Edits(source, changes)
+    edits.insert(source.data.index(LANES.encode()) + len(LANES.encode()), RAGGED_PACKS + (ALIKE if alike else ""))
+    try:
+        return edits.apply()
+    except Unsupported:
+        return None
+
+
+def has_ragged_rows(spec: Spec) -> bool:
+    """Whether the rows of the largest tensor of some visible workload do not divide into loads of 16 bytes."""
+    for workload in spec.suite("cuda"):
+        largest = max(spec.tensors, key=lambda tensor: spec.tensor_bytes(tensor, workload))
+        row_bytes = spec.shape(largest, workload.axes)[-1] * DTYPE_BYTES[spec.dtype(largest, workload)]
+        if row_bytes % PACK_BYTES and row_bytes >= FEWEST_PACKS * PACK_BYTES:
+            return True
+    return False
+
+
+def _changes(code: Code, ragged: str) -> list[Change]:
+    """To every choice of the host whose kernels are all understood, and to these kernels; none is launched elsewhere."""
+    choices = list(_choices(code))
+    kernels: dict[str, PackLoops] = {}
+    for kernel in code.kernels:
+        try:
+            kernels[kernel.name] = PackLoops(kernel, _place(kernel.name, code, choices), ragged)
+        except Unsupported:
+            continue
+    while True:
+        kept: list[tuple[_Choice, list[Change]]] = []
+        for choice in choices:
+            try:
+                kept.append((choice, choice.changes(kernels, ragged)))
+            except Unsupported:
+                continue
+        lost = {name for choice in choices if not any(choice is k for k, _ in kept) for name in choice.kernels}
+        choices = [choice for choice, _ in kept]
+        if not lost & kernels.keys():
+            break
+        kernels = {name: found for name, found in kernels.items() if name not in lost}
+    names = {name for choice in choices for name in choice.kernels}
+    of_kernels = [change for name in sorted(names) for change in kernels[name].changes()]
+    return of_kernels + [change for _, changes in kept for change in changes]
+
+
+def _place(name: str, code: Code, choices: list[_Choice]) -> int:
+    """The place of the pack's width among a kernel's template arguments, the same wherever it is named."""
+    source = code.source
+    found = [place for choice in choices for kernel, place, _ in choice.mentions if kernel == name]
+    named = [n for n in source.walk(None, "template_function") if source.of(n.child_by_field_name("name")) == name]
+    macros = [source.of(macro.child_by_field_name("value")) for macro in code.macros.values()]
+    elsewhere = len(found) != len(named) or any(re.search(rf"\b{name}\b", text) for text in macros)
+    if elsewhere or len(set(found)) != 1 or len(code.overloads.get(name, [])) != 1:
+        raise Unsupported("a kernel that is launched elsewhere too")
+    return found[0]
+
+
+def _choices(code: Code) -> Iterator[_Choice]:
+    source = code.source
+    for branch in source.walk(None, "if_statement"):
+        packs, singles = (_only_call(branch.child_by_field_name(field)) for field in ("consequence", "alternative"))
+        function = packs.child_by_field_name("function") if packs is not None else None
+        if packs is None or singles is None or function is None or function.type != "identifier":
+            continue
+        found = code.definition(function)
+        if found is None or found.value is None or found.value.type != "lambda_expression":
+            continue
+        listed, body = (next(source.walk(found.value, kind), None) for kind in ("parameter_list", "compound_statement"))
+        declaration = body.named_children[0] if body is not None and body.named_children else None
+        declarator = declaration.child_by_field_name("declarator") if declaration is not None else None
+        name = declared_name(declarator) if declarator is not None else None
+        if declaration is None or declarator is None or name is None or listed is None or listed.named_child_count != 1:
+            continue
+        lanes = source.of(declared_name(listed.named_children[0].child_by_field_name("declarator")))
+        is_width = source.of(declarator.child_by_field_name("value")) == f"decltype({lanes})::value"
+        if is_width and source.of(singles) == f"{source.of(function)}(std::integral_constant<int, 1>{{}})":
+            yield _Choice(code, branch, packs, singles, found.value, listed, source.of(name), declaration)
+
+
+def _only_call(branch: Node | None) -> Node | None:
+    """`f(...)` of `{ f(...); }` and `else { f(...); }`."""
+    while branch is not None and branch.type in {"else_clause", "compound_statement", "expression_statement"}:
+        branch = branch.named_children[0] if branch.named_child_count == 1 else None
+    return branch if branch is not None and branch.type == "call_expression" else None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Where the host launches packs, or else single elements, as pack writes it."""
+
+    code: Code
+    branch: Node
+    """`if (...) { run(PACK); } else { run(1); }`"""
+    packs: Node
+    singles: Node
+    run: Node
+    """The lambda that launches."""
+    parameters: Node
+    width: str
+    """What it calls the number of elements of a pack."""
+    declaration: Node
+    """`constexpr int WIDTH = decltype(lanes)::value;`"""
+
+    @cached_property
+    def mentions(self) -> list[tuple[str, int, Node]]:
+        """Kernel, place among its template arguments, and argument, wherever the width is one."""
+        found = []
+        for use in uses_of(self.code.source, self.run, self.width):
+            argument = template_argument(use)
+            owner = argument.parent.parent if argument is not None and argument.parent is not None else None
+            if argument is None or owner is None or in_lanes(self.code.source, argument):
+                continue
+            if owner.type == "template_function":
+                place = [c.id for c in argument.parent.named_children].index(argument.id)
+                found.append((self.code.source.of(owner.child_by_field_name("name")), place, argument))
+        return found
+
+    @property
+    def kernels(self) -> set[str]:
+        return {name for name, _, _ in self.mentions}
+
+    def changes(self, kernels: dict[str, PackLoops], ragged: str) -> list[Change]:
+        """Raises Unsupported where a kernel is not understood, or something that is no number of packs depends on the width."""
+        code, source, edits = self.code, self.code.source, Edits(self.code.source)
+        if not self.kernels or not self.kernels <= kernels.keys():
+            raise Unsupported("a kernel that is not understood")
+        self._check_launches(kernels)
+        lengths = {_bare(length) for length in self._lengths(kernels)}
+        counted = False
+        for use in uses_of(source, self.run, self.width):
+            argument, parent = template_argument(use), use.parent
+            if argument is not None:
+                if any(same(argument, mentioned) for _, _, mentioned in self.mentions):
+                    edits.insert(argument.end_byte, f", {ragged}")
+                elif not in_lanes(source, argument):
+                    raise Unsupported("a type that depends on the width")
+            elif parent is not None and is_division(source, parent, use):
+                if _bare(source.of(parent.child_by_field_name("left"))) not in lengths:
+                    raise Unsupported("another number that the width divides")
+                edits.replace(parent, packs_in(source, parent, self.width, ragged))
+                counted = True
+            elif not inside(use, self.declaration) and source.of(parent) != f"{self.width} == 1":
+                raise Unsupported(f"a use of {self.width}")
+        if not counted and any(kernels[name].guards for name in self.kernels):
+            raise Unsupported("a launch that may not reach the last pack")
+        parameter = code.fresh("ragged")
+        edits.insert(self.parameters.end_byte - 1, f", auto {parameter}")
+        indent = source.indent(self.declaration)
+        edits.insert(self.declaration.end_byte, f"\n{indent}constexpr bool {ragged} = decltype({parameter})::value;")
+        self._choose(edits, kernels)
+        return edits.changes
+
+    def _choose(self, edits: Edits, kernels: dict[str, PackLoops]) -> None:
+        source, otherwise = self.code.source, self.branch.child_by_field_name("alternative")
+        assert otherwise is not None
+        indent, unit = source.indent(self.branch), source.unit(self.branch)
+        for call in (self.packs, self.singles):
+            edits.insert(call.end_byte - 1, ", std::false_type{}")
+        call = source.of(self.packs).removesuffix(")")
+        condition = " && ".join(self._conditions(kernels))
+        lines = [f"else if ({condition}) {{", f"{unit}{call}, std::true_type{{}});", "} "]
+        edits.insert(otherwise.start_byte, f"\n{indent}".join(lines))
+
+    def _conditions(self, kernels: dict[str, PackLoops]) -> list[str]:
+        """What makes packs worth it for ragged rows, in the words of the function around the choice."""
+        source = self.code.source
+        pack = source.of(self.packs).partition("<int, ")[2].partition(">")[0]
+        found = {f"{length} >= {FEWEST_PACKS} * {pack}": None for length in self._lengths(kernels)}
+        for kernel, launch in self._launches(kernels):
+            found.update(dict.fromkeys(kernel.alike(launch)))
+        declared = [
+            declared_name(d)
+            for n in source.walk(self.run, "declaration")
+            for d in n.children_by_field_name("declarator")
+        ]
+        own = {source.of(name) for name in declared}
+        if any(own & set(re.findall(r"\w+", condition)) for condition in found):
+            raise Unsupported("a size that only the launch knows")
+        return list(found)
+
+    def _check_launches(self, kernels: dict[str, PackLoops]) -> None:
+        """Kernels that are launched in other ways, as by cluster_split, take the same rows as one that is launched plainly."""
+        plain = {self._rows_of(kernel) for kernel, _ in self._launches(kernels)}
+        if not plain or any(self._rows_of(kernels[name]) not in plain for name in self.kernels):
+            raise Unsupported("a kernel that is launched in unknown ways")
+
+    def _rows_of(self, kernel: PackLoops) -> tuple[str, ...]:
+        return (self.code.source.of(kernel.length), *(self.code.source.of(p.node) for p in kernel.kernel.parameters))
+
+    def _launches(self, kernels: dict[str, PackLoops]) -> Iterator[tuple[PackLoops, Launch]]:
+        for kernel in (kernels[name] for name in sorted(self.kernels)):
+            for launch in kernel.kernel.launches:
+                if inside(launch.node, self.run):
+                    yield kernel, launch
+
+    def _lengths(self, kernels: dict[str, PackLoops]) -> list[str]:
+        """Of the rows, in the host's words."""
+        found = [host_text(kernel.kernel, launch, kernel.length) for kernel, launch in self._launches(kernels)]
+        return list(dict.fromkeys(found))
+
+
+def _bare(text: str) -> str:
+    return text.translate(str.maketrans("", "", "() "))

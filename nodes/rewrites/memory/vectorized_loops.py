@@ -1,0 +1,498 @@
+"""Kernels that pack wrote, and what later steps made of them: which statements work on one pack of a row.
+
+A kernel for whole packs becomes one for ragged rows as well (vectorize_unaligned_rows.py) by changes to these statements alone: how many
+packs a row has, where a pack begins, which of its lanes there are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import LOOPS, Code, Definition, Kernel, Launch, declared_name, inside, same
+from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+Change = tuple[int, int, str]
+_CASTS = {"int", "int64_t", "unsigned", "size_t", "static_cast", "reinterpret_cast", "const_cast"}
+
+
+def uses_of(source: Source, within: Node, name: str) -> list[Node]:
+    """A name's occurrences; among template arguments the parser takes it for a type."""
+    return [n for n in source.walk(within, "identifier", "type_identifier") if source.of(n) == name]
+
+
+def template_argument(use: Node) -> Node | None:
+    """The template argument that the name is by itself."""
+    argument = use.parent if use.parent is not None and use.parent.type == "type_descriptor" else use
+    return argument if argument.parent is not None and argument.parent.type == "template_argument_list" else None
+
+
+def in_lanes(source: Source, argument: Node) -> bool:
+    """Whether it is the length of a `Lanes<T, N>`, of elements that begin on a multiple of it."""
+    listed = argument.parent
+    owner = listed.parent if listed is not None else None
+    return (
+        owner is not None
+        and listed is not None
+        and source.of(owner.child_by_field_name("name")) == "Lanes"
+        and [same(c, argument) for c in listed.named_children] == [False, True]
+    )
+
+
+def is_division(source: Source, node: Node, by: Node) -> bool:
+    return is_binary(source, node, "/") and same(node.child_by_field_name("right"), by)
+
+
+def is_binary(source: Source, node: Node, *operators: str) -> bool:
+    return node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) in operators
+
+
+def packs_in(source: Source, division: Node, width: str, ragged: str) -> str:
+    """`n / VEC` as the number of packs."""
+    length = division.child_by_field_name("left")
+    assert length is not None
+    while length.type == "parenthesized_expression":
+        length = length.named_children[0]
+    return f"packs_in<{width}, {ragged}>({source.of(length)})"
+
+
+@dataclass
+class _Pack:
+    """Statements that run for one pack of a row: a loop's body, or what an `if (pack < n / VEC)` guards."""
+
+    pack: str
+    condition: Node
+    division: Node
+    """`n / VEC`"""
+    block: Node
+    start: int
+    """Where in the block the statements begin."""
+    items: list[Node] = field(default_factory=list)
+    """Loads, stores, loops over lanes, and where it is needed the declaration of the first element, in source order."""
+
+    def holds(self, node: Node) -> bool:
+        return inside(node, self.block) and node.start_byte >= self.start
+
+
+class PackLoops:
+    """A kernel whose template argument in that place is the length of the packs that it works on, for any length of row.
+
+    Raises Unsupported where anything else depends on that length, or where the loops are over different rows.
+    """
+
+    def __init__(self, kernel: Kernel, place: int, ragged: str) -> None:
+        self.kernel, self.source, self.ragged = kernel, kernel.source, ragged
+        if place >= len(kernel.template_names):
+            raise Unsupported("a width that is no parameter")
+        self.width, self.declared = kernel.template_names[place], kernel.template_parameters[place]
+        if self.source.of(self.declared) != f"int {self.width}":
+            raise Unsupported("a width that is no plain number")
+        self.packs: list[_Pack] = []
+        self.begins: list[Node] = []
+        self._items: list[Node] = []
+        for use in uses_of(self.source, kernel.node, self.width):
+            self._note(use)
+        stores = [c for c in self.source.walk(kernel.body, "call_expression") if self._called(c) == "store_lanes"]
+        for item in sorted([*self._items, *stores, *self.begins], key=lambda node: node.start_byte):
+            holders = [pack for pack in self.packs if pack.holds(item)]
+            if not holders:
+                raise Unsupported("a pack that may be behind the row")
+            min(holders, key=lambda pack: (pack.block.end_byte - pack.block.start_byte, -pack.start)).items.append(item)
+        self.code = Code(self.source, pinned=frozenset(self._declarator(begin).start_byte for begin in self.begins))
+        self.length = self._row_length()
+        for pack in self.packs:
+            self._check(pack)
+        self._check_lanes()
+        self.skew, self.part = (self._free(name) for name in ("skew", "part"))
+        self.row, self._alike, self._skew_at = self._row()
+
+    def changes(self) -> list[Change]:
+        source, edits = self.source, Edits(self.source)
+        edits.insert(self.declared.end_byte, f", bool {self.ragged}")
+        self._insert_before(
+            edits, self._skew_at, f"const int {self.skew} = {self.ragged} ? past_pack<{self.width}>({self.row}) : 0;"
+        )
+        for pack in self.packs:
+            edits.replace(pack.division, packs_in(source, pack.division, self.width, self.ragged))
+            if pack.items:
+                self._change(edits, pack)
+        return edits.changes
+
+    def alike(self, launch: Launch) -> list[str]:
+        """The host's check that all rows of the same offset are aligned alike."""
+        names = [p.name for p in self.kernel.parameters]
+        pointers = [self.source.of(launch.arguments[names.index(root)]) for root, _ in self._alike]
+        if len(pointers) < 2:
+            return []
+        one_size = len({size for _, size in self._alike}) == 1
+        return [f"{'aligned_alike' if one_size else 'aligned_to_16_bytes'}({', '.join(pointers)})"]
+
+    def _note(self, use: Node) -> None:
+        """What the width means there."""
+        source, parent, argument = self.source, use.parent, template_argument(use)
+        if argument is not None:
+            function = argument.parent.parent if argument.parent is not None else None
+            call = function.parent if function is not None else None
+            if call is not None and source.of(function) == f"load_lanes<{self.width}>":
+                self._items.append(call)
+            elif not in_lanes(source, argument):
+                raise Unsupported("packs that begin elsewhere")
+            return
+        if parent is None:
+            raise Unsupported("a width by itself")
+        owner = parent.parent
+        if is_division(source, parent, use):
+            self.packs.append(self._pack(parent))
+        elif is_binary(source, parent, "*") and owner is not None and same(owner.child_by_field_name("value"), parent):
+            self.begins.append(owner.parent)
+        elif is_binary(source, parent, "<") and owner is not None and self._is_lane_loop(owner, parent):
+            self._items.append(owner)
+        elif parent.type != "array_declarator" and not self._asks_for_several(parent):
+            raise Unsupported(f"a use of {self.width}")
+
+    def _asks_for_several(self, comparison: Node) -> bool:
+        """`VEC > 1`, which a part of a pack answers as the whole one does."""
+        several = is_binary(self.source, comparison, ">")
+        return several and self.source.of(comparison.child_by_field_name("right")) == "1"
+
+    def _is_lane_loop(self, loop: Node, condition: Node) -> bool:
+        source, lane = self.source, self.source.of(condition.child_by_field_name("left"))
+        body = loop.child_by_field_name("body")
+        return (
+            loop.type == "for_statement"
+            and same(loop.child_by_field_name("condition"), condition)
+            and source.of(loop.child_by_field_name("initializer")) == f"int {lane} = 0;"
+            and source.of(loop.child_by_field_name("update")) == f"++{lane}"
+            and body is not None
+            and body.type == "compound_statement"
+            and body.named_child_count > 0
+        )
+
+    def _pack(self, division: Node) -> _Pack:
+        """What the comparison with the number of packs is for."""
+        source, condition = self.source, division
+        while condition.parent is not None and (
+            condition.parent.type in {"argument_list", "call_expression", "parenthesized_expression"}
+        ):
+            condition = condition.parent
+        comparison = condition.parent
+        if (
+            comparison is None
+            or not is_binary(source, comparison, "<", ">=")
+            or not same(comparison.child_by_field_name("right"), condition)
+        ):
+            raise Unsupported("a number of packs that is no bound")
+        operator, left = source.of(comparison.child_by_field_name("operator")), comparison.child_by_field_name("left")
+        owner = comparison.parent
+        while owner is not None and (
+            owner.type in {"parenthesized_expression", "condition_clause"}
+            or is_binary(source, owner, "&&" if operator == "<" else "||")
+        ):
+            owner = owner.parent
+        if owner is None or left is None or left.type != "identifier":
+            raise Unsupported("a bound of something else")
+        body = owner.child_by_field_name("body" if owner.type == "for_statement" else "consequence")
+        if (
+            operator == "<"
+            and owner.type in {"for_statement", "if_statement"}
+            and body is not None
+            and body.type == "compound_statement"
+        ):
+            if owner.child_by_field_name("alternative") is not None:
+                raise Unsupported("something for the thread behind the last pack")
+            return _Pack(source.of(left), comparison, division, body, body.start_byte)
+        if (
+            operator == ">="
+            and owner.type == "if_statement"
+            and owner.parent is not None
+            and owner.parent.type == "compound_statement"
+        ):
+            return _Pack(source.of(left), comparison, division, owner.parent, owner.end_byte)
+        raise Unsupported("a bound that does not guard")
+
+    def _row_length(self) -> Node:
+        lengths = [pack.division.child_by_field_name("left") for pack in self.packs]
+        if not lengths or not self._items:
+            raise Unsupported("no packs of a row")
+        first, *others = [self.code.polynomial(length) for length in lengths]
+        if any(other != first for other in others) or self.kernel.changes_within(first, [self.kernel.body]):
+            raise Unsupported("rows of several lengths")
+        return lengths[0]
+
+    def _check(self, pack: _Pack) -> None:
+        """The pack's number means nothing but its first element, and this nothing but places that move along with it."""
+        source, names = self.source, {other.pack for other in self.packs}
+        begins = [item for item in pack.items if any(same(item, begin) for begin in self.begins)]
+        if len(begins) > 1 or any(not same(begin.parent, pack.block) for begin in begins):
+            raise Unsupported("packs that begin in several places")
+        for use in uses_of(source, pack.block, pack.pack):
+            if not pack.holds(use) or any(inside(use, begin) for begin in self.begins):
+                continue
+            declared = next((d for d in source.walk(pack.block, "init_declarator") if inside(use, d)), None)
+            if declared is not None and source.of(declared.child_by_field_name("declarator")) in names:
+                continue
+            if not any(inside(use, other.condition) for other in self.packs):
+                raise Unsupported("a pack's number in use")
+        if begins:
+            self._check_places(pack, begins[0])
+
+    def _check_lanes(self) -> None:
+        """Each lane is met in a loop over all of them, whose body can become a function."""
+        loops = [item for item in self._items if item.type == "for_statement"]
+        for field_ in self.source.walk(self.kernel.body, "field_expression"):
+            lane = self.source.of(field_.child_by_field_name("field")) == "at"
+            if lane and not any(inside(field_, loop) for loop in loops):
+                raise Unsupported("a lane by itself")
+        for jump in self.source.walk(self.kernel.body, "return_statement", "continue_statement", "break_statement"):
+            around = jump.parent
+            while around is not None and around.type not in LOOPS | {"switch_statement", "lambda_expression"}:
+                around = around.parent
+            outer = [loop for loop in loops if inside(jump, loop)]
+            if outer and (jump.type == "return_statement" or any(same(around, loop) for loop in outer)):
+                raise Unsupported("lanes that end early")
+
+    @property
+    def guards(self) -> bool:
+        """Whether the launch's size decides how many packs are worked on."""
+        return any(pack.items and pack.condition.parent.type != "for_statement" for pack in self.packs)
+
+    def _check_places(self, pack: _Pack, begin: Node) -> None:
+        source, lanes = self.source, [item for item in pack.items if item.type == "for_statement"]
+        value = self._declarator(begin).child_by_field_name("value")
+        factor = value.child_by_field_name("left") if value is not None else None
+        while factor is not None and factor.type == "call_expression" and self._called(factor) in _CASTS:
+            factor = factor.child_by_field_name("arguments").named_children[0]
+        if source.of(factor) != pack.pack:
+            raise Unsupported("a first element of another pack")
+        names, calls = self._moving(pack, begin), [item for item in pack.items if item.type == "call_expression"]
+        first = source.of(declared_name(self._declarator(begin)))
+        for use in uses_of(source, pack.block, first):
+            in_lanes = pack.holds(use) and any(inside(use, loop) for loop in lanes)
+            if in_lanes and not is_binary(source, use.parent, "+"):
+                raise Unsupported("something that a whole pack has in common, where packs may reach into another row")
+        for use in (u for name in names for u in uses_of(source, pack.block, name)):
+            if (
+                not pack.holds(use)
+                or any(inside(use, loop) for loop in lanes)
+                or any(inside(use, names[n]) for n in names)
+            ):
+                continue
+            call = next((call for call in calls if inside(use, call)), None)
+            if call is None or not self._moves_along(use, call.child_by_field_name("arguments").named_children[0]):
+                raise Unsupported("something else that is computed from a pack's first element")
+
+    def _moving(self, pack: _Pack, begin: Node) -> dict[str, Node]:
+        """Declarators of the pack's first element and of places that are computed from it, by name."""
+        source = self.source
+        found = {source.of(declared_name(self._declarator(begin))): self._declarator(begin)}
+        for statement in pack.block.named_children:
+            if statement.type != "declaration" or not pack.holds(statement) or same(statement, begin):
+                continue
+            for declarator in statement.children_by_field_name("declarator"):
+                value = declarator.child_by_field_name("value")
+                uses = [u for name in found for u in uses_of(source, declarator, name)]
+                loads = value is not None and any(inside(value, i) or inside(i, value) for i in pack.items)
+                if not uses or loads or value is None:
+                    continue
+                if not all(self._moves_along(use, value) for use in uses):
+                    raise Unsupported("a place that does not move along")
+                found[source.of(declared_name(declarator))] = declarator
+        return found
+
+    def _moves_along(self, use: Node, place: Node) -> bool:
+        """Whether a place moves by a constant with the element that it is computed from."""
+        here = use
+        while not same(here, place):
+            parent = here.parent
+            if parent is None or not inside(parent, place):
+                return False
+            right, left = parent.child_by_field_name("right"), parent.child_by_field_name("left")
+            added = is_binary(self.source, parent, "+") or (is_binary(self.source, parent, "-") and same(left, here))
+            times = is_binary(self.source, parent, "*") and any(
+                factor is not None and factor.type == "number_literal" for factor in (left, right)
+            )
+            call = parent.parent if parent.type == "argument_list" else None
+            cast = call is not None and self._called(call) in _CASTS
+            index = parent.type == "subscript_argument_list" or (
+                parent.type == "subscript_expression" and self.source.of(parent.parent.children[0]) == "&"
+            )
+            plain = parent.type in {"parenthesized_expression", "cast_expression"} or (
+                parent.type == "pointer_expression" and self.source.of(parent.children[0]) == "&"
+            )
+            if not (added or times or cast or index or plain or parent.type == "call_expression"):
+                return False
+            here = parent
+        return True
+
+    def _row(self) -> tuple[str, list[tuple[str, int]], Node]:
+        """The address at which the row begins that most packs are of, the parameters with such rows and their elements'
+        sizes, and the statement in front of which it can be asked for."""
+        rows: dict[Polynomial, list[tuple[Node, str, int, bool]]] = {}
+        for pack in self.packs:
+            for call in (item for item in pack.items if item.type == "call_expression"):
+                address = call.child_by_field_name("arguments").named_children[0]
+                place = self.code.polynomial(address)
+                base = self.code.pointer_base(place)
+                root = self.code.root_of(base) if base is not None else "?"
+                if base is None or self.kernel.parameter(root) is None:
+                    continue
+                size = ELEMENT_BYTES.get(self.code.plain_type(self.code.element_of(base)), 2)
+                offset = place - Polynomial.symbol(base)
+                offset = Polynomial.of(
+                    (m, c) for m, c in offset.terms if not any(s.where in self.code.pinned for s in m)
+                )
+                rows.setdefault(offset, []).append((address, root, size, self._called(call) == "store_lanes"))
+        ranked = sorted(rows.values(), key=lambda row: (any(r[3] for r in row), len({r[1] for r in row})), reverse=True)
+        for row in ranked:
+            narrowest = min(size for _, _, size, _ in row)
+            alike = list(dict.fromkeys((root, size) for _, root, size, _ in row))
+            for address, _, size, _ in row:
+                place = self._place(address) if size == narrowest else None
+                if place is not None:
+                    return (*place[:1], alike, place[1])
+        raise Unsupported("rows whose beginnings are not known in front of the loops")
+
+    def _place(self, address: Node) -> tuple[str, Node] | None:
+        """The row's address as text, and the first statement of the outermost block in which it means that for all packs."""
+        packs = [pack for pack in self.packs if pack.items]
+        earliest = min((pack.items[0] for pack in packs), key=lambda item: item.start_byte)
+        mentioned: list[Node] = []
+        try:
+            text = self._without_begin(address, mentioned)
+        except Unsupported:
+            return None
+        for block in self._blocks(earliest):
+            at = next(child for child in block.named_children if inside(earliest, child))
+            found = [self.code.definition(name) for name in mentioned]
+            if not all(inside(pack.block, block) or same(pack.block, block) for pack in packs):
+                return None
+            if all(f is None or f.where < at.start_byte for f in found):
+                return None if self.kernel.changes_within(self.code.polynomial(address), [block]) else (text, at)
+        return None
+
+    def _blocks(self, node: Node) -> list[Node]:
+        """The blocks of the kernel around a node, outermost first."""
+        found, here = list[Node](), node.parent
+        while here is not None and inside(here, self.kernel.body):
+            if here.type == "compound_statement":
+                found.insert(0, here)
+            here = here.parent
+        return found
+
+    def _without_begin(self, node: Node, mentioned: list[Node]) -> str:
+        """An address of which the pack's first element is left away, "" where nothing else is in it."""
+        source, code = self.source, self.code
+        if node.type == "identifier":
+            found = code.definition(node)
+            if found is not None and found.where in code.pinned:
+                return ""
+            if found is not None and found.value is not None and self._is_of_pack(found):
+                text = self._without_begin(found.value, mentioned)
+                return text if re.fullmatch(r"[\w.]*|\(.*\)", text) else f"({text})"
+            mentioned.append(node)
+            return source.of(node)
+        if not self._depends(node):
+            if any(True for _ in source.walk(node, "subscript_expression", "pointer_expression")):
+                raise Unsupported("a row that is looked up there and then")
+            names = [(name, self._without_begin(name, mentioned)) for name in source.walk(node, "identifier")]
+            return source.render(node, names)
+        if node.type == "pointer_expression" and source.of(node.children[0]) == "&":
+            element = node.child_by_field_name("argument")
+            if element is not None and element.type == "subscript_expression":
+                base, indices = element.child_by_field_name("argument"), element.child_by_field_name("indices")
+                index = self._without_begin(indices.named_children[0], mentioned)
+                array = self._without_begin(base, mentioned)
+                return f"&{array}[{index}]" if index else array
+        if is_binary(source, node, "+"):
+            parts = [self._without_begin(node.child_by_field_name(side), mentioned) for side in ("left", "right")]
+            return " + ".join(part for part in parts if part)
+        if is_binary(source, node, "*"):
+            return ""
+        inner = node.child_by_field_name("value") if node.type == "cast_expression" else None
+        if node.type == "parenthesized_expression":
+            inner = node.named_children[0]
+        if node.type == "call_expression":
+            inner = node.child_by_field_name("arguments").named_children[0]
+        if inner is None:
+            raise Unsupported("an address of another form")
+        text = self._without_begin(inner, mentioned)
+        return source.render(node, [(inner, text)]) if text else ""
+
+    def _is_of_pack(self, found: Definition) -> bool:
+        """Whether the variable is declared for each pack anew, and stays as it is."""
+        return not self.code.mutated(found) and any(pack.holds(found.declaration) for pack in self.packs if pack.items)
+
+    def _depends(self, node: Node) -> bool:
+        """Whether a pack's first element is in it, seen through variables."""
+        for name in self.source.walk(node, "identifier"):
+            found = self.code.definition(name)
+            if found is None or found.declarator is None:
+                continue
+            if found.where in self.code.pinned or (
+                found.kind == "local"
+                and found.value is not None
+                and not inside(node, found.value)
+                and self._depends(found.value)
+            ):
+                return True
+        return False
+
+    def _change(self, edits: Edits, pack: _Pack) -> None:
+        source, width, ragged = self.source, self.width, self.ragged
+        of_pack = f"pack_part<{width}, {ragged}>({pack.pack}, {self.skew}, {source.of(self.length)})"
+        part = f"const PackPart {self.part} = {of_pack};"
+        begin = next((item for item in pack.items if item.type == "declaration"), None)
+        if begin is not None:
+            value = self._declarator(begin).child_by_field_name("value")
+            edits.replace(value, f"pack_begin<{width}>({source.of(value.child_by_field_name('left'))}, {self.skew})")
+            edits.insert(begin.end_byte, f"\n{source.indent(begin)}{part}")
+        else:
+            first = next(child for child in pack.block.named_children if child.start_byte >= pack.start)
+            self._insert_before(edits, first, part)
+        for item in pack.items:
+            if item.type == "call_expression":
+                function, listed = item.child_by_field_name("function"), item.child_by_field_name("arguments")
+                load = self._called(item) == "load_lanes"
+                edits.replace(function, f"load_part<{width}, {ragged}>" if load else f"store_part<{ragged}>")
+                edits.insert(listed.end_byte - 1, f", {self.part}")
+            elif item.type == "for_statement":
+                self._change_lanes(edits, item)
+
+    def _change_lanes(self, edits: Edits, loop: Node) -> None:
+        """`for (int k = 0; k < VEC; ++k) {...}`, unrolled, becomes `for_lanes<VEC>(part, [&](int k) {...});`."""
+        source, body, directive = self.source, loop.child_by_field_name("body"), loop.prev_named_sibling
+        start, lane = loop.start_byte, source.of(loop.child_by_field_name("condition").child_by_field_name("left"))
+        head = f"for_lanes<{self.width}>({self.part}, [&](int {lane}) "
+        if directive is not None and directive.type == "preproc_call":
+            start, head = directive.start_byte, source.indent(loop) + head
+        edits.changes.append((start, body.start_byte, head))
+        edits.insert(body.end_byte, ");")
+
+    def _insert_before(self, edits: Edits, statement: Node, text: str) -> None:
+        """A line of its own in front of a statement and of the comments and directives on it."""
+        source, first = self.source, statement
+        while first.prev_named_sibling is not None and first.prev_named_sibling.type in {"comment", "preproc_call"}:
+            before = first.prev_named_sibling
+            if before.start_point[0] == (before.prev_named_sibling or before.parent).end_point[0]:
+                break  # a comment on what stands in front of it
+            first = before
+        line = source.data.rfind(b"\n", 0, first.start_byte) + 1
+        edits.insert(line, f"{source.indent(statement)}{text}\n")
+
+    def _declarator(self, declaration: Node) -> Node:
+        declarator = declaration.child_by_field_name("declarator") if declaration.type == "declaration" else None
+        if declarator is None or declared_name(declarator) is None:
+            raise Unsupported("a first element that is no variable")
+        return declarator
+
+    def _called(self, call: Node) -> str:
+        """The function's name, without template arguments."""
+        return self.source.of(call.child_by_field_name("function")).partition("<")[0]
+
+    def _free(self, name: str) -> str:
+        taken = self.kernel.identifiers() | set(self.code.macros)
+        return name if name not in taken else next(f"{name}_{n}" for n in range(2, 1000) if f"{name}_{n}" not in taken)

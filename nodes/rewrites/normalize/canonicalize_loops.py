@@ -1,0 +1,287 @@
+"""A loop in which a thread takes every so-manieth element is written as one: `for (i = thread; i < n; i += threads)`.
+
+    for (int base = 0; base < n; base += blockDim.x) { int i = base + threadIdx.x; if (i < n) { ... } }   also with
+        `if (i >= n) break;` or `continue;`
+    for (int k = 0; threadIdx.x + k * blockDim.x < n; ++k) { ... threadIdx.x + k * blockDim.x ... }
+    int i = threadIdx.x; while (i < n) { ...; i += blockDim.x; }                   also as for (; i < n; i += blockDim.x)
+    for (i = threadIdx.x; n > i; i = i + blockDim.x) { ... }                       with `int i;` above
+
+Changes nothing by itself, but other steps know loops by this form only.
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, Kernel, inside, one_after_another, same, statements
+from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+
+@rule(
+    "cuda",
+    expected="nothing by itself: later steps can follow the loop",
+    normalizes=True,
+    after=("single_assignment_pointers",),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    return one_after_another(source, _next, 32)
+
+
+def _next(code: Code) -> str | None:
+    for kernel in code.kernels:
+        known = {loop.node.id for loop in kernel.loops}
+        for node in code.source.walk(kernel.body, "for_statement", "while_statement"):
+            for form in (_outside, _bases, _rounds):
+                edits = Edits(code.source)
+                try:
+                    if (node.id not in known or form is _bases) and form(edits, code, kernel, node):
+                        return edits.apply()
+                except Unsupported:
+                    continue
+    return None
+
+
+def _comparison(code: Code, condition: Node | None) -> tuple[Node, Node] | None:
+    """The smaller and the larger side of `a < b` or `b > a`."""
+    if condition is not None and condition.type == "condition_clause":
+        condition = condition.child_by_field_name("value")
+    if condition is None or condition.type != "binary_expression":
+        return None
+    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+    operator = code.source.of(condition.child_by_field_name("operator"))
+    if left is None or right is None or operator not in {"<", ">"}:
+        return None
+    return (left, right) if operator == "<" else (right, left)
+
+
+def _step(code: Code, update: Node | None, name: str) -> Node | str | None:
+    """What `i += step`, `i = i + step` or `++i` adds to the variable."""
+    text = code.source.of
+    if update is None:
+        return None
+    if update.type == "update_expression":
+        return "1" if text(update).replace(name, "", 1) == "++" else None
+    target, amount = update.child_by_field_name("left"), update.child_by_field_name("right")
+    if update.type != "assignment_expression" or target is None or amount is None or text(target) != name:
+        return None
+    operator = text(update.child_by_field_name("operator"))
+    if operator == "+=":
+        return amount
+    if operator == "=" and amount.type == "binary_expression" and text(amount.child_by_field_name("operator")) == "+":
+        parts = [amount.child_by_field_name("left"), amount.child_by_field_name("right")]
+        others = [p for p in parts if p is not None and text(p) != name]
+        return others[0] if len(others) == 1 else None
+    return None
+
+
+def _text(code: Code, node: Node | str) -> str:
+    return node if isinstance(node, str) else code.source.of(node)
+
+
+def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
+    """A variable that is declared above the loop, and no longer used below it."""
+    source = code.source
+    body, sides = node.child_by_field_name("body"), _comparison(code, node.child_by_field_name("condition"))
+    if body is None or sides is None or sides[0].type != "identifier":
+        return False
+    found = code.definition(sides[0])
+    if found is None or found.kind != "local" or found.declarator is None:
+        return False
+    inner = statements(body)
+    start: Node | None = found.value
+    if node.type == "while_statement":
+        last = inner[-1] if inner and body.type == "compound_statement" else None
+        update = last.named_children[0] if last is not None and last.type == "expression_statement" else None
+        jumps = any(_continues(j, node) for j in source.walk(body, "continue_statement"))
+        if last is None or jumps:
+            return False
+    else:
+        last, update, first = None, node.child_by_field_name("update"), node.child_by_field_name("initializer")
+        if first is not None and first.type == "assignment_expression":
+            if source.of(first.child_by_field_name("left")) != found.name:
+                return False
+            start = first.child_by_field_name("right")
+        elif first is not None:
+            return False
+    step = _step(code, update, found.name)
+    uses = code.uses(found, kernel.body)
+    own = found.declaration
+    alone = len(own.children_by_field_name("declarator")) == 1 and same(own.parent, node.parent)
+    if start is None or step is None or update is None or not alone:
+        return False
+    if any(not inside(use, node) and not inside(use, own) for use in uses) or not code.polynomial(start).depends_on(
+        THREAD
+    ):
+        return False
+    if sum(inside(t, body) for t in code.assigned(kernel.body) if t in uses) != (1 if last is not None else 0):
+        return False
+    between = [s for s in statements(node.parent) if own.end_byte <= s.start_byte and s.end_byte <= node.start_byte]
+    if kernel.changes_within(code.polynomial(start), between):
+        return False
+    kind = source.of(own.child_by_field_name("type"))
+    header = f"for ({kind} {found.name} = {source.of(start)}; {source.of(sides[0])} < {source.of(sides[1])}; "
+    _drop_line(edits, source, own)
+    edits.changes.append((node.start_byte, body.start_byte, f"{header}{found.name} += {_text(code, step)}) "))
+    if last is not None:
+        _drop_line(edits, source, last)
+    return True
+
+
+def _continues(jump: Node, loop: Node) -> bool:
+    here = jump.parent
+    while here is not None and not same(here, loop):
+        if here.type in {"for_statement", "while_statement", "do_statement"}:
+            return False
+        here = here.parent
+    return True
+
+
+def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
+    """Rounds of the whole block, in which each thread asks whether its own element is there."""
+    source = code.source
+    loop = next((o for o in kernel.loops if same(o.node, node)), None)
+    inner = statements(loop.body) if loop is not None else []
+    if loop is None or loop.step_node is None or loop.start.value != 0 or len(inner) < 2:
+        return False
+    own, guard = inner[0], inner[1]
+    declarators = own.children_by_field_name("declarator") if own.type == "declaration" else []
+    if len(declarators) != 1 or declarators[0].type != "init_declarator" or guard.type != "if_statement":
+        return False
+    name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+    if name is None or value is None or name.type != "identifier":
+        return False
+    first = Symbol(loop.name, loop.symbol.where)
+    if code.polynomial(value) != Polynomial.symbol(first) + Polynomial.symbol(THREAD):
+        return False
+    if any(source.of(n) == loop.name for s in inner for n in source.walk(s, "identifier") if not inside(n, value)):
+        return False
+    holder, consequence = guard.child_by_field_name("condition"), guard.child_by_field_name("consequence")
+    condition = holder.child_by_field_name("value") if holder is not None else None
+    if condition is None or condition.type != "binary_expression" or consequence is None:
+        return False
+    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+    if guard.child_by_field_name("alternative") is not None or left is None or right is None:
+        return False
+    operator, leaves = source.of(condition.child_by_field_name("operator")), statements(consequence)
+    if source.of(left) != source.of(name) or code.polynomial(right) != loop.bound:
+        return False
+    if any(source.of(t) == source.of(name) for t in code.assigned(loop.body)):
+        return False
+    kind = source.of(own.child_by_field_name("type"))
+    header = f"for ({kind} {source.of(name)} = {_thread_of(code, value, loop.name)}; "
+    header += f"{source.of(name)} < {source.of(loop.bound_node)}; {source.of(name)} += {source.of(loop.step_node)}) "
+    if operator == "<" and len(inner) == 2:
+        edits.changes.append((node.start_byte, loop.body.start_byte, header))
+        lines = source.of(consequence).split("\n")
+        inside_guard, outside = source.indent(guard), source.indent(node)
+        shifted = [
+            outside + line.removeprefix(inside_guard) if line.startswith(inside_guard) else line for line in lines[1:]
+        ]
+        edits.replace(loop.body, "\n".join([lines[0], *shifted]))
+        return True
+    jump = leaves[0].type if len(leaves) == 1 else ""
+    last = same(statements(kernel.body)[-1], node)
+    if operator != ">=" or not (
+        jump in {"break_statement", "continue_statement"} or (jump == "return_statement" and last)
+    ):
+        return False
+    edits.changes.append((node.start_byte, loop.body.start_byte, header))
+    for gone in (own, guard):
+        _drop_line(edits, source, gone)
+    return True
+
+
+def _drop_line(edits: Edits, source: Source, node: Node) -> None:
+    """Deletes a statement, and its line and an empty one behind it where nothing else stands there."""
+    start = source.data.rfind(b"\n", 0, node.start_byte) + 1
+    end = source.data.find(b"\n", node.end_byte) + 1
+    if source.data[start : node.start_byte].strip() or source.data[node.end_byte : end].strip():
+        edits.replace(node, "")
+        return
+    after = source.data.find(b"\n", end) + 1
+    edits.changes.append((start, after if after and not source.data[end:after].strip() else end, ""))
+
+
+def _thread_of(code: Code, value: Node, base: str) -> str:
+    """`base + tid` without the base."""
+    parts = [value.child_by_field_name("left"), value.child_by_field_name("right")]
+    rest = [code.source.of(p) for p in parts if p is not None and code.source.of(p) != base]
+    return rest[0] if value.type == "binary_expression" and len(rest) == 1 else "threadIdx.x"
+
+
+def _rounds(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
+    """A count of rounds from which each place computes the element."""
+    source, text = code.source, code.source.of
+    first, body = node.child_by_field_name("initializer"), node.child_by_field_name("body")
+    sides = _comparison(code, node.child_by_field_name("condition"))
+    declarators = first.children_by_field_name("declarator") if first is not None else []
+    if sides is None or body is None or len(declarators) != 1 or declarators[0].type != "init_declarator":
+        return False
+    name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+    if name is None or value is None or code.polynomial(value).value != 0:
+        return False
+    if _step(code, node.child_by_field_name("update"), text(name)) != "1":
+        return False
+    count = Symbol(text(name), declarators[0].start_byte)
+    index = code.polynomial(sides[0])
+    width = index.coefficient(count)
+    if (
+        index != Polynomial.symbol(THREAD) + Polynomial.symbol(count) * width
+        or not width.terms
+        or width.depends_on(count)
+    ):
+        return False
+    if any(text(t) == text(name) for t in code.assigned(body)):
+        return False
+    taken = kernel.identifiers()
+    own = _element(code, body, index, text(name))
+    element = own[0] if own else next(n for n in ("i", "element", code.fresh("index")) if n not in taken)
+    replaced = [] if own else [(n, element) for n in _places(code, body, index)]
+    gone = [own[1]] if own else []
+    left = [n for n in source.walk(body, "identifier") if text(n) == text(name)]
+    if any(not any(inside(n, r) for r in [*(p for p, _ in replaced), *gone]) for n in left):
+        return False
+    (only, *more) = width.terms
+    step = "blockDim.x" if width == Polynomial.symbol(Symbol("blockDim.x")) else only[0][0].text if not more and len(
+        only[0]) == 1 and only[1] == 1 else str(width.value)  # fmt: skip
+    if step == "None":
+        return False
+    kind = own[2] if own else text(first.child_by_field_name("type"))
+    header = f"for ({kind} {element} = threadIdx.x; {element} < {text(sides[1])}; {element} += {step}) "
+    edits.changes.append((node.start_byte, body.start_byte, header))
+    for place, new in replaced:
+        edits.replace(place, new)
+    for statement in gone:
+        _drop_line(edits, source, statement)
+    return True
+
+
+def _element(code: Code, body: Node, index: Polynomial, count: str) -> tuple[str, Node, str] | None:
+    """The variable of the body that is the element, where there is one: its name, declaration and type."""
+    for statement in statements(body):
+        declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
+        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+            continue
+        name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+        if name is None or value is None or name.type != "identifier" or code.polynomial(value) != index:
+            continue
+        uses = [n for n in code.source.walk(body, "identifier") if code.source.of(n) == count]
+        if all(inside(n, statement) for n in uses):
+            kind = code.source.of(statement.child_by_field_name("type"))
+            assigned = any(code.source.of(t) == code.source.of(name) for t in code.assigned(body))
+            return None if assigned else (code.source.of(name), statement, kind)
+    return None
+
+
+def _places(code: Code, body: Node, index: Polynomial) -> list[Node]:
+    """The outermost expressions that are the element's index."""
+    found: list[Node] = []
+    for node in code.source.walk(body, "binary_expression", "parenthesized_expression"):
+        if any(inside(node, outer) for outer in found):
+            continue
+        if code.polynomial(node) == index:
+            found.append(node)
+    return found

@@ -1,0 +1,61 @@
+"""A launch names the types that the compiler deduced for its kernel's template, so that kernels with more parameters can be launched
+and pointed at in its place.
+
+    softmax<<<rows, 256, 0, stream>>>(out, in, n);    ->    softmax<T><<<rows, 256, 0, stream>>>(out, in, n);
+"""
+
+from __future__ import annotations
+
+from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+
+@rule(
+    "cuda",
+    expected="nothing by itself: later steps can name the kernel",
+    normalizes=True,
+    after=("free_reserved_names",),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code, edits = code_of(source), Edits(source)
+    for kernel in code.kernels:
+        for launch in kernel.launches:
+            if len(launch.template_arguments) < len(kernel.template_names):
+                try:
+                    edits.replace(launch.function, _named(code, kernel, launch))
+                except Unsupported:
+                    continue
+    return edits.apply() if edits.changes else None
+
+
+def _named(code: Code, kernel: Kernel, launch: Launch) -> str:
+    """The launched kernel with all template arguments. Raises Unsupported where one is not a type of a parameter's elements."""
+    text = code.source.of(launch.function)
+    given = launch.template_arguments
+    deduced = [_deduced(code, kernel, launch, name) for name in kernel.template_names[len(given) :]]
+    return f"{text.partition('<')[0].rstrip()}<{', '.join([*given, *deduced])}>"
+
+
+def _deduced(code: Code, kernel: Kernel, launch: Launch, name: str) -> str:
+    """The type of the elements that an argument points to, as the host function declares it."""
+    for at, parameter in enumerate(kernel.parameters):
+        argument = launch.arguments[at] if at < len(launch.arguments) else None
+        found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
+        if (
+            parameter.element != name
+            or not parameter.pointer
+            or found is None
+            or found.kind not in {"parameter", "local"}
+        ):
+            continue
+        declared = (
+            found.declarator if found.kind == "parameter" else found.declaration.child_by_field_name("declarator")
+        )
+        if found.kind == "local" and declared is not None and declared.type == "init_declarator":
+            declared = declared.child_by_field_name("declarator")
+        plain = declared is not None and declared.type == "pointer_declarator"
+        inner = declared.child_by_field_name("declarator") if plain and declared is not None else None
+        if inner is not None and inner.type == "identifier":
+            return code.source.of(found.declaration.child_by_field_name("type"))
+    raise Unsupported(f"{name} of {kernel.name} is deduced from something else")

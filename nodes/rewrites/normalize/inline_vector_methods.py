@@ -1,0 +1,137 @@
+"""Loads and stores of a vector type's own methods are written out as the accesses that they are.
+
+    template <typename T, int N> struct alignas(sizeof(T) * N) vec_t {
+      T data[N];
+      __device__ void load(const T* ptr) { *this = *reinterpret_cast<const vec_t*>(ptr); }
+    };
+    vec_t<T, 8> v;                                     vec_t<T, 8> v = *reinterpret_cast<const vec_t<T, 8>*>(x + i * 8);
+    v.load(x + i * 8);                           ->
+
+Changes nothing by itself, but behind a pointer that is handed to a method anything may happen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import (
+    Code,
+    Kernel,
+    declared_name,
+    one_after_another,
+    only_argument,
+    same,
+    statements,
+)
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+MOST = 32
+
+
+@dataclass(frozen=True)
+class _Method:
+    loads: bool
+
+
+@rule(
+    "cuda",
+    expected="nothing by itself: later steps see the loads and stores",
+    normalizes=True,
+    after=("resolve_kernel_variables",),
+    risks=(Outcome.INCORRECT,),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    return one_after_another(source, _next, MOST)
+
+
+def _next(code: Code) -> str | None:
+    types = _types(code)
+    if not types:
+        return None
+    for kernel in code.kernels:
+        for call in code.source.walk(kernel.body, "call_expression"):
+            try:
+                return _written_out(code, kernel, call, types)
+            except Unsupported:
+                continue
+    return None
+
+
+def _types(code: Code) -> dict[str, dict[str, _Method]]:
+    """Such methods by type and name, of types that are defined once; a type with methods of one name has neither."""
+    source, found = code.source, dict[str, dict[str, _Method]]()
+    defined = [s for s in source.walk(None, "struct_specifier", "class_specifier") if s.child_by_field_name("body")]
+    names = [source.of(s.child_by_field_name("name")).partition("<")[0] for s in defined]
+    for name, struct in zip(names, defined, strict=True):
+        if names.count(name) != 1:
+            continue
+        methods = list(source.walk(struct.child_by_field_name("body"), "function_definition"))
+        called = [_name(source, method) for method in methods]
+        for method_name, method in zip(called, methods, strict=True):
+            if called.count(method_name) == 1 and (meaning := _meaning(source, name, method)) is not None:
+                found.setdefault(name, {})[method_name] = meaning
+    return found
+
+
+def _name(source: Source, function: Node) -> str:
+    declarator = function.child_by_field_name("declarator")
+    name = declared_name(declarator) if declarator is not None else None
+    return source.of(name)
+
+
+def _meaning(source: Source, name: str, method: Node) -> _Method | None:
+    """`*this = *reinterpret_cast<const name*>(ptr);` or the same the other way round, alone."""
+    body, listed = method.child_by_field_name("body"), next(source.walk(method, "parameter_list"), None)
+    inner = statements(body) if body is not None else []
+    if listed is None or listed.named_child_count != 1 or len(inner) != 1 or not inner[0].named_children:
+        return None
+    parameter = declared_name(listed.named_children[0].child_by_field_name("declarator") or listed)
+    assignment = inner[0].named_children[0]
+    if parameter is None or assignment.type != "assignment_expression" or source.of(assignment.children[1]) != "=":
+        return None
+    sides = [source.of(assignment.child_by_field_name(f)).replace(" ", "") for f in ("left", "right")]
+    pointer = source.of(parameter)
+    if sides == ["*this", f"*reinterpret_cast<const{name}*>({pointer})"]:
+        return _Method(loads=True)
+    return _Method(loads=False) if sides == [f"*reinterpret_cast<{name}*>({pointer})", "*this"] else None
+
+
+def _written_out(code: Code, kernel: Kernel, call: Node, types: dict[str, dict[str, _Method]]) -> str:
+    source, function, statement = code.source, call.child_by_field_name("function"), call.parent
+    if function is None or function.type != "field_expression" or statement is None:
+        raise Unsupported("no method")
+    holder = function.child_by_field_name("argument")
+    found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+    if found is None or found.kind != "local" or statement.type != "expression_statement" or call.has_error:
+        raise Unsupported("no method of a variable")
+    written = source.of(found.declaration.child_by_field_name("type"))
+    method = types.get(_spelt(code, kernel, written).partition("<")[0], {}).get(
+        source.of(function.child_by_field_name("field"))
+    )
+    if method is None or found.declarator is None or found.declarator.type != "identifier":
+        raise Unsupported("a method that does more")
+    edits, pointer, name = Edits(source), source.of(only_argument(call)), source.of(holder)
+    if not method.loads:
+        edits.replace(call, f"*reinterpret_cast<{written}*>({pointer}) = {name}")
+        return edits.apply()
+    value = f"*reinterpret_cast<const {written}*>({pointer})"
+    before = statement.prev_named_sibling
+    alone = len(found.declaration.children_by_field_name("declarator")) == 1
+    if alone and same(before, found.declaration):
+        edits.replace(call, f"{written} {name} = {value}")
+        edits.remove(found.declaration)
+    else:
+        edits.replace(call, f"{name} = {value}")
+    return edits.apply()
+
+
+def _spelt(code: Code, kernel: Kernel, name: str) -> str:
+    """A type by its own name, where the kernel has a short one for it."""
+    for alias in code.source.walk(kernel.body, "alias_declaration"):
+        if code.source.of(alias.child_by_field_name("name")) == name:
+            return code.source.of(alias.child_by_field_name("type"))
+    return name

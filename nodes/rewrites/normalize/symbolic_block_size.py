@@ -1,0 +1,140 @@
+"""A kernel reads its block's width from `blockDim.x` instead of a constant that every launch repeats.
+
+Changes nothing by itself, but steps that choose the width need it: `i += BLOCK` with `kernel<T, BLOCK><<<n, BLOCK>>>`,
+`i += 256` with `<<<n, 256>>>`, a parameter `block_size` that is passed the width.
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, Kernel, code_of, inside
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+
+@rule(
+    "cuda",
+    expected="nothing by itself: later steps may then choose the width of a block",
+    normalizes=True,
+    after=("undo_thread_coarsening",),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    code = code_of(source)
+    edits = Edits(source)
+    for kernel in code.kernels:
+        try:
+            for node in _constants(code, kernel):
+                edits.replace(node, "blockDim.x")
+        except Unsupported:
+            continue
+    return edits.apply() if edits.changes else None
+
+
+def _constants(code: Code, kernel: Kernel) -> list[Node]:
+    """Where the kernel names the width: in steps and starts of loops, and beside blockIdx.x."""
+    source = kernel.source
+    names, literals = _widths(code, kernel)
+    found = []
+    for node in source.walk(kernel.body, "identifier", "number_literal"):
+        text = source.of(node)
+        if text not in names and text not in literals:
+            continue
+        named = node.type == "identifier" and text in names and not _is_constant(code, kernel, node)
+        if named or (node.type == "number_literal" and (_is_step(node) or _scales_block(source, node))):
+            found.append(node)
+    return found
+
+
+def _widths(code: Code, kernel: Kernel) -> tuple[set[str], set[str]]:
+    """Names and numbers that are the block's width in every launch."""
+    names: set[str] | None = None
+    literals: set[str] | None = None
+    for launch in kernel.launches:
+        x, y, z = launch.extents(launch.block)
+        if (y, z) != ("1", "1"):
+            return set(), set()
+        pairs = zip(kernel.template_names, launch.template_arguments, strict=False)
+        mine = {name for name, argument in pairs if argument == x}
+        if x in code.macros or _is_global(code, launch.block, x):
+            mine.add(x)
+        passed = zip([p.name for p in kernel.parameters], launch.arguments, strict=False)
+        mine |= {name for name, argument in passed if _is_width(code, kernel, name, argument, x)}
+        names = mine if names is None else names & mine
+        literals = {x} if x.isdigit() and literals is None else (literals or set()) & {x}
+    return names or set(), literals or set()
+
+
+def _is_width(code: Code, kernel: Kernel, name: str, argument: Node, width: str) -> bool:
+    """Whether a parameter keeps for ever what the launch passes, which is the width."""
+    if code.source.of(argument) != width or any(code.source.of(n) == name for n in code.assigned(kernel.body)):
+        return False
+    found = code.definition(argument) if argument.type == "identifier" else None
+    return width.isdigit() or (found is not None and not code.mutated(found))
+
+
+def _is_global(code: Code, node: Node, name: str) -> bool:
+    for identifier in code.source.walk(node, "identifier"):
+        if code.source.of(identifier) == name:
+            found = code.definition(identifier)
+            return found is not None and found.kind == "global"
+    return False
+
+
+def _is_constant(code: Code, kernel: Kernel, node: Node, depth: int = 0) -> bool:
+    """Whether the compiler must know the value here, or where a variable is used that is made of it."""
+    if _is_type_level(node):
+        return True
+    here: Node | None = node
+    while here is not None and here.type != "init_declarator" and not here.type.endswith("statement"):
+        here = here.parent
+    name = here.child_by_field_name("declarator") if here is not None and here.type == "init_declarator" else None
+    if here is None or name is None or name.type != "identifier" or depth > 4:
+        return False
+    for use in code.source.walk(kernel.body, "identifier"):
+        found = code.definition(use) if code.source.of(use) == code.source.of(name) else None
+        if found is not None and found.where == here.start_byte and _is_constant(code, kernel, use, depth + 1):
+            return True
+    return False
+
+
+def _is_type_level(node: Node) -> bool:
+    """In an array's size, a template's argument, `if constexpr`, or a constant that the compiler must know."""
+    here: Node | None = node
+    while here is not None and not here.type.endswith("statement"):
+        holder = here.parent
+        if here.type == "condition_clause" and any(c.type == "constexpr" for c in holder.children if holder):
+            return True
+        if holder is not None and holder.type == "case_statement" and holder.child_by_field_name("value") == here:
+            return True
+        if here.type in {"template_argument_list", "launch_bounds", "alignas_qualifier", "static_assert_declaration"}:
+            return True
+        if here.type == "array_declarator":
+            size = here.child_by_field_name("size")
+            if size is not None and inside(node, size):
+                return True
+        if here.type == "declaration" and any(
+            c.type == "type_qualifier" and c.text == b"constexpr" for c in here.children
+        ):
+            return True
+        here = here.parent
+    return False
+
+
+def _is_step(node: Node) -> bool:
+    parent = node.parent
+    while parent is not None and parent.type in {"binary_expression", "parenthesized_expression"}:
+        node, parent = parent, parent.parent
+    if parent is None or parent.type != "assignment_expression" or parent.parent is None:
+        return False
+    return parent.parent.type == "for_statement" and parent.child_by_field_name("right") == node
+
+
+def _scales_block(source: Source, node: Node) -> bool:
+    parent = node.parent
+    if parent is None or parent.type != "binary_expression" or source.of(parent.child_by_field_name("operator")) != "*":
+        return False
+    return "blockIdx.x" in (
+        source.of(parent.child_by_field_name("left")),
+        source.of(parent.child_by_field_name("right")),
+    )

@@ -1,0 +1,1 @@
+"""CUDA that rewrites bring along, one definition a name."""

@@ -1,0 +1,1 @@
+"""Reductions over a block: shuffles, one barrier, fused exchanges."""

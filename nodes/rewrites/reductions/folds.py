@@ -1,0 +1,203 @@
+"""What a thread's loop over a row leaves behind, a sum or a maximum, and where that is reduced over the block: what fuse_block_reductions
+reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, inside, same, statements
+from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.syntax.source import Source, Unsupported
+
+EXPONENTIALS = {"expf", "__expf", "exp", "exp2f"}
+MAXIMA = {"fmaxf", "max", "fmax"}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """`total += value` or `total = max(total, value)`: all that a loop leaves behind."""
+
+    kind: str
+    total: str
+    type: str
+    where: int
+    """Byte offset of the total's definition."""
+    declaration: Node
+    value: Node
+    statement: Node
+    """The statement of the loop's body that has the fold inside."""
+    times: tuple[str, ...]
+    """Bounds of the loops around the fold within the body."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Two neighbouring loops over the same elements, each of which leaves a total behind; the second one a sum."""
+
+    first: Loop
+    second: Loop
+    a: Fold
+    b: Fold
+    between: list[Node]
+
+
+def two_passes(code: Code, kernel: Kernel, first: Loop, second: Loop) -> Passes:
+    """Raises Unsupported for other loops, and for those that write to memory."""
+    alike = (first.start, first.step, first.bound, first.name) == (second.start, second.step, second.bound, second.name)
+    if not alike or not same(first.node.parent, second.node.parent) or first.node.parent is None:
+        raise Unsupported("loops over different elements")
+    if kernel.escapes or any(
+        a.root and a.writes and (inside(a.node, first.node) or inside(a.node, second.node)) for a in kernel.accesses
+    ):
+        raise Unsupported("a pass that writes")
+    a, b = _fold(code, first), _fold(code, second)
+    if a.where == b.where or b.kind != "sum" or a.times != b.times:
+        raise Unsupported("totals that do not go together")
+    return Passes(first, second, a, b, _between(code, kernel, first, second, b))
+
+
+def below_maximum(code: Code, kernel: Kernel, passes: Passes) -> tuple[str, Node, Node]:
+    """Of a maximum and a sum of exponentials below it: the exponential's name, what it takes, and where it names the
+    maximum. Whether both passes take the same of an element, the caller asks."""
+    source, a, b = code.source, passes.a, passes.b
+    function = source.of(b.value.child_by_field_name("function")) if b.value.type == "call_expression" else ""
+    listed = b.value.child_by_field_name("arguments") if function in EXPONENTIALS else None
+    below = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
+    if below is None or below.type != "binary_expression" or source.of(below.child_by_field_name("operator")) != "-":
+        raise Unsupported("no sum of exponentials")
+    value, shift = below.child_by_field_name("left"), below.child_by_field_name("right")
+    if value is None or shift is None or shift.type != "identifier":
+        raise Unsupported("an exponential of something else")
+    reduction_of(code, kernel, a, "max")
+    if not _is_reduced(code, shift, a, passes.between) or mentions(source, passes.second.body, source.of(shift)) != 1:
+        raise Unsupported("an exponential below something else than the maximum")
+    return function, value, shift
+
+
+def _fold(code: Code, loop: Loop) -> Fold:
+    source = code.source
+    outer = []
+    for node in source.walk(loop.body, "assignment_expression", "update_expression"):
+        target = node.child_by_field_name("left" if node.type == "assignment_expression" else "argument")
+        found = code.definition(target) if target is not None and target.type == "identifier" else None
+        if found is None:
+            raise Unsupported("an assignment to something that is no variable")
+        if not inside(found.declaration, loop.body):
+            outer.append((node, found))
+    if len(outer) != 1 or outer[0][0].type != "assignment_expression":
+        raise Unsupported("a loop with more than one result, or none")
+    node, found = outer[0]
+    right, operator = node.child_by_field_name("right"), source.of(node.child_by_field_name("operator"))
+    kind, value = "", right
+    if operator == "+=":
+        kind = "sum"
+    elif operator == "=" and right is not None and right.type == "call_expression":
+        name = source.of(right.child_by_field_name("function")).removeprefix("std::")
+        listed = right.child_by_field_name("arguments")
+        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        others = [c for c in arguments if source.of(c) != found.name]
+        if name in MAXIMA and len(arguments) == 2 and len(others) == 1:
+            kind, value = "max", others[0]
+    type_ = source.of(found.declaration.child_by_field_name("type"))
+    if not kind or value is None or type_ != "float" or found.kind != "local":
+        raise Unsupported("no sum and no maximum")
+    if len(found.declaration.children_by_field_name("declarator")) != 1:
+        raise Unsupported("a total that is declared among others")
+    if any(source.of(n) == found.name for n in source.walk(value, "identifier")):
+        raise Unsupported("a total that is read on the way")
+    reads = sum(source.of(n) == found.name for n in source.walk(loop.body, "identifier"))
+    if reads != (1 if kind == "sum" else 2):
+        raise Unsupported("a total that is read on the way")
+    statement, times = node, []
+    while statement.parent is not None and not any(same(statement, s) for s in statements(loop.body)):
+        statement = statement.parent
+        if statement.type == "for_statement":
+            inner = next(iter(_counted(code, statement)), None)
+            if inner is None:
+                raise Unsupported("a fold in a loop of unknown length")
+            times.append(inner)
+        elif statement.type not in {"compound_statement", "expression_statement"}:
+            raise Unsupported("a fold that some elements skip")
+    if statement.type == "for_statement" and not times:
+        raise Unsupported("a fold in a loop of unknown length")
+    return Fold(kind, found.name, type_, found.where, found.declaration, value, statement, tuple(times))
+
+
+def _counted(code: Code, loop: Node) -> list[str]:
+    """The bound of `for (int k = 0; k < bound; ++k)`."""
+    for kernel in code.kernels:
+        for found in kernel.loops:
+            if same(found.node, loop) and found.start.value == 0 and found.step.value == 1:
+                return [code.source.of(found.bound_node)]
+    return []
+
+
+def _between(code: Code, kernel: Kernel, first: Loop, second: Loop, total: Fold) -> list[Node]:
+    """The statements between the loops: declarations that read no memory, and barriers."""
+    source = code.source
+    assert first.node.parent is not None
+    found = []
+    for node in first.node.parent.named_children:
+        if not first.node.end_byte <= node.start_byte < second.node.start_byte or node.type == "comment":
+            continue
+        barrier = source.of(node).replace(" ", "") == "__syncthreads();"
+        reads = any(inside(a.node, node) for a in kernel.accesses)
+        changes = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
+        if not barrier and (node.type != "declaration" or reads or changes):
+            raise Unsupported("something else happens between the passes")
+        found.append(node)
+    zero = total.declaration.child_by_field_name("declarator")
+    value = source.of(zero.child_by_field_name("value")) if zero is not None and zero.type == "init_declarator" else ""
+    if value.rstrip("fF") not in {"0", "0.", "0.0"}:
+        raise Unsupported("a total that does not start from zero")
+    return found
+
+
+def reduction_of(code: Code, kernel: Kernel, fold: Fold, kind: str) -> Node:
+    """The one place where a total is read: the argument of its reduction over the block."""
+    if HELPERS[kind] not in code.source.text:
+        raise Unsupported("a reduction that is somebody else's")
+    for call in kernel.calls(f"block_{kind}"):
+        listed = call.child_by_field_name("arguments")
+        argument = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
+        if argument is None or argument.type != "identifier" or code.source.of(argument) != fold.total:
+            continue
+        found = code.definition(argument)
+        if found is not None and found.where == fold.where:
+            count = 0
+            for node in code.source.walk(kernel.body, "identifier"):
+                if code.source.of(node) == fold.total:
+                    there = code.definition(node)
+                    count += there is not None and there.where == fold.where
+            # The fold itself, its reduction, and for a maximum the second mention in the fold; the declaration is none.
+            if count == (3 if fold.kind == "max" else 2):
+                return argument
+    raise Unsupported("a total that is not reduced, or read elsewhere too")
+
+
+def same_words(code: Code, a: Node, b: Node) -> bool:
+    return code.source.of(a).split() == code.source.of(b).split()
+
+
+def _is_reduced(code: Code, name: Node, fold: Fold, between: list[Node]) -> bool:
+    """Whether a name is what the fold's total was reduced to, perhaps under another name."""
+    here: Node | None = name
+    for _ in range(6):
+        if here is None:
+            return False
+        if here.type == "call_expression":
+            listed = here.child_by_field_name("arguments")
+            argument = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
+            called = code.source.of(here.child_by_field_name("function")).split("<")[0]
+            return called == "block_max" and argument is not None and code.source.of(argument) == fold.total
+        found = code.definition(here) if here.type == "identifier" else None
+        if found is None or code.mutated(found) or not any(inside(found.declaration, n) for n in between):
+            return False
+        here = found.value
+    return False
+
+
+def mentions(source: Source, node: Node, name: str) -> int:
+    return sum(source.of(n) == name for n in source.walk(node, "identifier"))

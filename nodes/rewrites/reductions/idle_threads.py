@@ -1,0 +1,116 @@
+"""Shared memory and barriers that nothing needs any more once a kernel reduces through `block_sum` and its siblings."""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.device_code import (
+    LOOPS,
+    Code,
+    Kernel,
+    declared_name,
+    one_after_another,
+    same,
+    without_unused,
+)
+from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.source import Edits, Source
+
+
+def without_idle(source: Source) -> str:
+    """The text without declarations in shared memory that nothing uses, and without the barriers of kernels that have none
+    left: where no loop brings the reductions' own memory round again and no thread reads in global memory what another
+    wrote."""
+    return one_after_another(source, _next, 64) or source.text
+
+
+def _next(code: Code) -> str | None:
+    for kernel in code.kernels:
+        if not any(kernel.calls(f"block_{kind}") for kind in HELPERS):
+            continue
+        declarations = _shared(code, kernel)
+        used = [code.source.of(n) for n in code.source.walk(kernel.body, "identifier")]
+        for node, names in declarations:
+            if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not _is_dynamic(code, node)):
+                return _dropped(code, kernel, node)
+        if declarations or _hides_shared(code, kernel) or _others_share(code, kernel) or _meets_in_memory(kernel):
+            continue
+        for node in code.source.walk(kernel.body, "expression_statement"):
+            if is_barrier(code.source, node) and _runs_once(kernel, node):
+                edits = Edits(code.source)
+                remove_line(edits, code.source, node)
+                return edits.apply()
+    return None
+
+
+def _shared(code: Code, kernel: Kernel) -> list[tuple[Node, list[str]]]:
+    """Every declaration in shared memory, with its names."""
+    found = []
+    for node in code.source.walk(kernel.body, "declaration"):
+        if any(code.source.of(c) == "__shared__" for c in code.source.walk(node, "type_qualifier")):
+            found.append((node, [code.source.of(declared_name(d)) for d in node.children_by_field_name("declarator")]))
+    return found
+
+
+def _hides_shared(code: Code, kernel: Kernel) -> bool:
+    """Whether the kernel may use shared memory that is declared in front of it, or by a macro."""
+    source, names = code.source, set()
+    for node in source.walk(None, "declaration"):
+        shared = any(source.of(child) == "__shared__" for child in source.walk(node, "type_qualifier"))
+        around: Node | None = node
+        while around is not None and around.type != "function_definition":
+            around = around.parent
+        if shared and around is None:
+            names |= {source.of(declared_name(d)) for d in node.children_by_field_name("declarator")}
+    for node in source.walk(None, "preproc_def", "preproc_function_def"):
+        if "__shared__" in source.of(node.child_by_field_name("value")):
+            names.add(source.of(node.child_by_field_name("name")))
+    return any(source.of(node) in names for node in source.walk(kernel.body, "identifier", "type_identifier"))
+
+
+def _is_dynamic(code: Code, node: Node) -> bool:
+    return any(code.source.of(c) == "extern" for c in code.source.walk(node))
+
+
+def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
+    edits = Edits(code.source)
+    remove_line(edits, code.source, node)
+    if not _is_dynamic(code, node):
+        return edits.apply()
+    for launch in kernel.launches:
+        if launch.shared_text != "0":
+            edits.replace(launch.config_nodes[2], "0")
+    return without_unused(code, edits.apply())
+
+
+def _others_share(code: Code, kernel: Kernel) -> bool:
+    """Whether a function beside our reductions has shared memory of its own, which a barrier of the kernel's may be for."""
+    ours = {f"block_{kind}" for kind in HELPERS}
+    for function in kernel.helpers:
+        text = code.source.of(function)
+        name = declared_name(function.child_by_field_name("declarator"))
+        if code.source.of(name) not in ours and any(word in text for word in ("__shared__", "sync", "asm")):
+            return True
+    return any(
+        "Reduce" in code.source.of(c.child_by_field_name("function"))
+        for c in kernel.source.walk(kernel.body, "call_expression")
+    )
+
+
+def _runs_once(kernel: Kernel, node: Node) -> bool:
+    here = node.parent
+    while here is not None and not same(here, kernel.body):
+        if here.type in LOOPS | {"if_statement"}:
+            return False
+        here = here.parent
+    return True
+
+
+def _meets_in_memory(kernel: Kernel) -> bool:
+    """Whether a thread may read in global memory what another wrote."""
+    written = {a.root for a in kernel.accesses if a.writes and a.root}
+    if "?" in written or any(root for _, root in kernel.escapes):
+        return True
+    return any(a.reads and (a.root in written or (written and a.root == "?")) for a in kernel.accesses)

@@ -1,0 +1,708 @@
+"""Threads' maxima and the sums below them are joined over the block by `block_max` and `block_sum`, whatever joined
+them before.
+
+    maxs[tid] = m; sums[tid] = s; __syncthreads();            const float m_of_block = block_max<0>(m);
+    for (...) { ... both, an exponential each ... }     ->    const float s_of_block = block_sum<1>(s * expf(m - m_of_block));
+    loss = logf(sums[0]) + maxs[0] - x;                       loss = logf(s_of_block) + m_of_block - x;
+
+Applies behind a loop that keeps such a pair (_online.py). Recognised by what it does: the statements behind the loop
+run on numbers for whole blocks, ties, threads without elements, -inf and NaN among them, and where a variable or the
+slots hold the row's maximum and sum after them they were that reduction. So it may be a tree, shuffles of two values,
+a struct with a function that joins two, or CUB's BlockReduce. Two barriers instead of one a halving, and the other
+steps see a reduction that they know. Where all is -inf the sum is NaN or 0, as the source has it. A single sum meets
+with its maximum in one exchange, `block_shifted_sum`, where a sum of nothing is 0 or does not occur.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import whole_warps
+from nodes.rewrites.analysis.block_values import UNKNOWN, Memory
+from nodes.rewrites.analysis.device_code import (
+    LOOPS,
+    Code,
+    Definition,
+    Kernel,
+    Launch,
+    declared_name,
+    drop_unused,
+    inside,
+    one_after_another,
+    same,
+    statements,
+)
+from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, base_of, close
+from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.reductions.idle_threads import without_idle
+from nodes.rewrites.reductions.online import Online, declares, recurrence
+from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, start_of
+from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+WIDTHS = (32, 64, 256, 1024)
+"""Of blocks whose width is only known when it runs. Trees are for powers of two."""
+FUNCTIONS = frozenset({"expf", "__expf", "exp2f"})
+"""Exponentials that have one meaning, so that their names can be handed on."""
+MOST = 8
+"""Reductions of one file."""
+
+
+@rule(
+    "cuda",
+    expected="one or two barriers a row instead of one for every halving, and one exponential a thread instead of two a halving",
+    speedup=1.1,
+    helps={"memory", "latency", "compute"},
+    after=("restrict_pointers",),
+    risks=(Outcome.INCORRECT,),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if "exp" not in source.text or not any(word in source.text for word in ("__syncthreads", "sync(", "BlockReduce")):
+        return None
+    text = one_after_another(source, _next, MOST)
+    return without_idle(source.reparsed(text)) if text is not None else None
+
+
+def _next(code: Code) -> str | None:
+    for kernel in code.kernels:
+        if not kernel.synchronises or not kernel.launches:
+            continue
+        for node in code.source.walk(kernel.body, *LOOPS):
+            body = node.child_by_field_name("body")
+            try:
+                online = recurrence(code, kernel, statements(body)) if body is not None else None
+                if online is not None:
+                    return _Joined(code, kernel, node, online).text()
+            except Unsupported:
+                continue
+    return None
+
+
+def _widths(code: Code, kernel: Kernel, launch: Launch) -> tuple[int, ...]:
+    """How many threads a block of the launch may have."""
+    if launch.extents(launch.block)[1:] != ("1", "1"):
+        raise Unsupported("a block of more than one dimension")
+    block = launch.along_x(launch.block)
+    width = code.polynomial(block).value
+    width = width if width is not None else value_in(code, kernel, None, block)
+    if width is not None and 32 <= width <= 1024 and width % 32 == 0:
+        return (width,)
+    if width is not None or not whole_warps(code, kernel, launch.block):
+        raise Unsupported("a block that may not be whole warps")
+    return WIDTHS
+
+
+def _numbers_passed(kernel: Kernel, launch: Launch) -> list[str]:
+    """The template arguments that are no types."""
+    passed = zip(kernel.template_parameters, launch.template_arguments, strict=False)
+    return [argument for parameter, argument in passed if parameter.type != "type_parameter_declaration"]
+
+
+@dataclass
+class _Held:
+    """Where the row's maximum or a sum of it is, `m`, `md.m`, `maxs[0]` or `total.m`, and whether every thread may read it."""
+
+    place: str
+    everywhere: bool
+
+
+class _Ends(dict[tuple[int, int], dict[str, list[_Held]]]):
+    """Behind which statement which result is where, by the state's own names."""
+
+
+class _Surroundings:
+    """What names mean outside of the statements that run."""
+
+    def __init__(self, code: Code, kernel: Kernel, launch: Launch) -> None:
+        self.code, self.kernel, self.launch = code, kernel, launch
+        self.block: Numbers | None = None
+        self.memories: dict[int, Memory] = {}
+
+    def __call__(self, name: Node) -> object:
+        code, found = self.code, self.code.definition(name)
+        assert self.block is not None
+        if found is None:
+            return self.block.tile(code.source.of(name), self.kernel.body)
+        number = value_in(code, self.kernel, self.launch, name)
+        if number is not None:
+            return number
+        if found.kind == "macro":
+            return _number(code.source.of(found.declaration.child_by_field_name("value")))
+        if found.kind == "parameter" and code.source.of(found.declaration.child_by_field_name("type")) == "float":
+            plain = found.declarator is not None and found.declarator.type == "identifier"
+            return random.Random(found.name).uniform(0.5, 1.5) if plain else UNKNOWN
+        if found.kind == "local" and found.where not in self.memories and (element := slots_of(code, found)):
+            scalar = found.declarator is not None and found.declarator.type == "identifier"
+            self.memories[found.where] = Memory(found.name, element, scalar=scalar)
+        if found.where in self.memories:
+            return self.memories[found.where]
+        declarator = found.declarator.child_by_field_name("declarator") if found.declarator is not None else None
+        if found.value is None or code.mutated(found) or declarator is None or declarator.type != "identifier":
+            return UNKNOWN
+        try:
+            return self.block.value(found.value, self.block.frame(), self.block.everyone)
+        except Unsupported:
+            return UNKNOWN
+
+
+def _number(text: str) -> object:
+    """Of a macro."""
+    try:
+        return float(text.split("//")[0].strip(" ()").rstrip("fF"))
+    except ValueError:
+        return UNKNOWN
+
+
+Threads = dict[str, list[float]]
+"""What each thread has of the state, by its names."""
+
+
+class _Run:
+    """A block that has run some of the statements, from what each of its threads has of the state."""
+
+    def __init__(self, code: Code, kernel: Kernel, launch: Launch, width: int, threads: Threads) -> None:
+        self.around = _Surroundings(code, kernel, launch)
+        self.block = self.around.block = Numbers(code, width, self.around)
+        self.frame, self.active = self.block.frame(), self.block.everyone
+        for path, values in threads.items():
+            name, _, part = path.partition(".")
+            held = self.frame.scopes[0].get(name) or [{} for _ in range(width)]
+            assert isinstance(held, list)
+            mine = [{**h, part: v} for h, v in zip(held, values, strict=True)] if part else list(values)
+            self.frame.scopes[0][name], self.frame.held[name] = mine, "struct" if part else "float"
+
+    def step(self, statement: Node) -> None:
+        self.block.run(statement, self.frame, self.active)
+
+    def enter(self, branch: Node) -> None:
+        """The threads for which a condition holds go on alone."""
+        condition = branch.child_by_field_name("condition").child_by_field_name("value")
+        holds = self.block.value(condition, self.frame, self.active)
+        self.active = [t for t in self.active if self.block._truth(self.block.of_thread(holds, t))]
+        self.frame.scopes.append({})
+
+    def leave(self) -> None:
+        self.active = self.block.everyone
+        self.frame.scopes.pop()
+
+    def value(self, node: Node) -> object:
+        """What the first thread has of it, outside of the statements."""
+        try:
+            return self.block.of_thread(self.block.value(node, self.block.frame(), self.block.everyone), 0)
+        except Unsupported:
+            return UNKNOWN
+
+    def initial(self, found: Definition, part: str) -> object:
+        """What a variable, or a field of it, is declared with."""
+        frame = self.block.frame()
+        try:
+            self.block.run(found.declaration, frame, self.block.everyone)
+        except Unsupported:
+            return UNKNOWN
+        value = self.block.of_thread(frame.scopes[0][found.name], 0)
+        return value.get(part, UNKNOWN) if isinstance(value, dict) else value
+
+    def number(self, node: Node) -> float:
+        """Raises Unsupported for what is not known."""
+        value = self.value(node)
+        if not isinstance(value, (int, float)):
+            raise Unsupported("a scale of unknown value")
+        return float(value)
+
+    def places(self) -> dict[str, tuple[object, bool]]:
+        """What the first thread finds where, and whether the others find the same; structs field by field."""
+        block, found = self.block, dict[str, tuple[object, bool]]()
+        for memory in [*self.around.memories.values(), *block.shared.values()]:
+            if 0 in memory.held:
+                value, everywhere = memory.held[0][0], self._is_readable(memory)
+                place = memory.name if memory.scalar else f"{memory.name}[0]"
+                parts = (
+                    {f"{place}.{part}": v for part, v in value.items()} if isinstance(value, dict) else {place: value}
+                )
+                found |= {name: (v, everywhere) for name, v in parts.items()}
+        for name, value in {n: v for scope in self.frame.scopes for n, v in scope.items()}.items():
+            values = value if isinstance(value, list) else [value] * block.width
+            for part in values[0] if isinstance(values[0], dict) else [""]:
+                mine = [v.get(part, UNKNOWN) if isinstance(v, dict) else v for v in values] if part else values
+                found[f"{name}.{part}" if part else name] = (mine[0], all(close(v, mine[0]) for v in mine))
+        return found
+
+    def found(self, expected: dict[str, float]) -> dict[str, list[_Held]]:
+        """Where each of the numbers is, once threads have met."""
+        places = self.places().items() if self.block.barriers else ()
+        return {path: [_Held(p, all_) for p, (v, all_) in places if close(v, want)] for path, want in expected.items()}
+
+    def _is_readable(self, memory: Memory) -> bool:
+        try:
+            self.block._read(memory, 0, self.block.everyone)
+        except Unsupported:
+            return False
+        return True
+
+
+class _Joined:
+    """One reduction behind a loop."""
+
+    def __init__(self, code: Code, kernel: Kernel, loop: Node, online: Online) -> None:
+        self.code, self.source, self.kernel, self.online = code, code.source, kernel, online
+        self.totals = [total for total, _ in online.sums]
+        outer = self._outermost(loop)
+        assert outer.parent is not None
+        after = [s for s in statements(outer.parent) if s.start_byte >= outer.end_byte]
+        while after and not self._takes_part(after[0]):
+            after.pop(0)
+        ours = {f"block_{kind}" for kind, text in HELPERS.items() if text in self.source.text}
+        calls = (c for s in after for c in self.source.walk(s, "call_expression"))
+        known = [c.start_byte for c in calls if self.source.of(c.child_by_field_name("function")).split("<")[0] in ours]
+        after = [s for s in after if s.end_byte <= min(known, default=s.end_byte)]
+        if outer.parent.type != "compound_statement" or not after:
+            raise Unsupported("nothing behind the loop")
+        scale = online.scale_node
+        if scale is not None and (found := code.definition(scale)) is not None and inside(found.declaration, outer):
+            raise Unsupported("a scale of the loop's own")
+        self.after, self.loop = after, loop
+        self.begins_above = self.counts_least = self.counts_largest = False
+        """Whether a sum that is only of -inf is 0, and one that has a 1 for +inf stays 1, where exponentials make a NaN."""
+
+    def _outermost(self, loop: Node) -> Node:
+        """The loop around it that the state outlives."""
+        name = next(
+            n
+            for n in self.source.walk(loop, "identifier")
+            if self.source.of(n) == self.online.maximum.partition(".")[0]
+        )
+        found, here, outer = self.code.definition(name), loop, loop
+        while here.parent is not None and found is not None and not inside(found.declaration, here.parent):
+            here = here.parent
+            outer = here if here.type in LOOPS else outer
+        if here.type not in LOOPS:
+            raise Unsupported("a loop that may be skipped")
+        return outer
+
+    def _takes_part(self, statement: Node) -> bool:
+        names = {path.partition(".")[0] for path in (self.online.maximum, *self.totals)}
+        return any(self.source.of(n) in names for n in self.source.walk(statement, "identifier"))
+
+    def text(self) -> str:
+        numbers = random.Random(11)
+        possible: _Ends | None = None
+        shapes = {
+            (width, *_numbers_passed(self.kernel, launch)): (launch, width)
+            for launch in self.kernel.launches
+            for width in _widths(self.code, self.kernel, launch)
+        }
+        for launch, width in shapes.values():
+            for threads in self._draws(numbers, width):
+                mine = self._run(launch, width, threads)
+                possible = mine if possible is None else _both(possible, mine)
+            if not possible:
+                break
+        for end in sorted(possible or {}, reverse=True):
+            try:
+                assert possible is not None
+                self._check_extremes(end, possible[end])
+                return self._written(end, possible[end])
+            except Unsupported:
+                continue
+        raise Unsupported("no reduction")
+
+    # What the statements do.
+
+    def _draws(self, numbers: random.Random, width: int) -> Iterator[Threads]:
+        everyone = range(width)
+        yield self._threads([numbers.gauss(0.0, 2.0) for _ in everyone], numbers)
+        yield self._threads([float(numbers.randrange(3)) for _ in everyone], numbers)  # ties
+        yield self._threads([numbers.gauss(0.0, 2.0) if t < 5 else -FLT_MAX for t in everyone], numbers)
+
+    def _threads(self, maxima: list[float], numbers: random.Random) -> Threads:
+        """Nothing is in the sum of a thread that has had no element."""
+        sums = {t: [numbers.uniform(0.5, 9.0) if m > -FLT_MAX else 0.0 for m in maxima] for t in self.totals}
+        return {self.online.maximum: maxima, **sums}
+
+    def _expected(self, run: _Run, threads: Threads) -> dict[str, float]:
+        maxima = threads[self.online.maximum]
+        largest, scale = max(maxima), base_of(self.code, self.online.function)
+        if self.online.scale_node is not None:
+            scale *= run.number(self.online.scale_node)
+        below = [math.exp((m - largest) * scale) if m > -FLT_MAX or m == largest else 0.0 for m in maxima]
+        return {
+            self.online.maximum: largest,
+            **{t: math.fsum(s * b for s, b in zip(threads[t], below, strict=True)) for t in self.totals},
+        }
+
+    def _run(self, launch: Launch, width: int, threads: Threads) -> _Ends:
+        """Where the results are after which of the statements, up to the first that is something else."""
+        run, found = _Run(self.code, self.kernel, launch, width, threads), _Ends()
+        expected = self._expected(run, threads)
+        try:
+            for end in self._steps(run, (len(self.after), 0)):
+                results = run.found(expected)
+                if all(results.values()):
+                    found[end] = results
+        except Unsupported:
+            return found
+        return found
+
+    def _steps(self, run: _Run, last: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Runs the statements, and behind each says which it was: its place, and of a branch at the end, how many of the
+        branch's own statements have run, 0 for the whole."""
+        for at, statement in enumerate(self.after):
+            inner = self._branch(statement)
+            if not inner:
+                run.step(statement)
+            else:
+                run.enter(statement)
+                for count, own in enumerate(inner, 1):
+                    run.step(own)
+                    if count < len(inner):
+                        yield at, count - len(inner)
+                    if (at, count - len(inner)) == last:
+                        return
+                run.leave()
+            yield at, 0
+            if (at, 0) == last:
+                return
+
+    def _branch(self, statement: Node) -> list[Node]:
+        """The statements of a branch without another."""
+        if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+            return []
+        body = statement.child_by_field_name("consequence")
+        return statements(body) if body is not None and body.type == "compound_statement" else []
+
+    def _check_extremes(self, end: tuple[int, int], results: dict[str, list[_Held]]) -> None:
+        """The same for infinities and NaN as ours, and whether all -inf is a sum of 0."""
+        numbers, launch = random.Random(13), self.kernel.launches[0]
+        width = _widths(self.code, self.kernel, launch)[-1]
+
+        def after(threads: Threads) -> dict[str, object]:
+            """The first place of each result."""
+            run = _Run(self.code, self.kernel, launch, width, threads)
+            for _ in self._steps(run, end):
+                pass
+            places = run.places()
+            return {path: places.get(held[0].place, (UNKNOWN, False))[0] for path, held in results.items()}
+
+        inf = math.inf
+        self.begins_above = self._begins_above(launch, width)
+        if not self.begins_above:
+            self._check_nothing(after, width, numbers)
+        lost = self._threads([numbers.gauss(0.0, 2.0) for _ in range(width)], numbers)
+        for total in self.totals:
+            lost[total][width // 2 - 1] = math.nan
+        if not all(close(after(lost)[t], math.nan) for t in self.totals):
+            raise Unsupported("a NaN that gets lost")
+        one = self._threads([inf if t == 7 else 0.5 for t in range(width)], numbers)
+        for total in self.totals:
+            one[total][7] = 1.0 if self.online.keeps_largest else math.nan  # as the loop may have left it
+        seen = after(one)
+        self.counts_largest = self.online.keeps_largest and all(close(seen[t], 1.0) for t in self.totals)
+        if not self.counts_largest and not all(close(seen[t], math.nan) for t in self.totals):
+            raise Unsupported("another sum with an infinity")
+
+    def _check_nothing(self, after: Callable[[Threads], dict[str, object]], width: int, numbers: random.Random) -> None:
+        """Threads whose maximum is -inf still."""
+        nothing = after(self._threads([-math.inf] * width, numbers))
+        of_nothing = [nothing[t] for t in self.totals]
+        self.counts_least = all(close(v, 0.0) for v in of_nothing)
+        if not self.counts_least and not all(close(v, math.nan) for v in of_nothing):
+            raise Unsupported("another sum of nothing")
+        if not close(nothing[self.online.maximum], -math.inf) or self.online.keeps_least:
+            raise Unsupported("nothing that counts")
+        some = self._threads([1.5 if t in {0, 3, width - 1} else -math.inf for t in range(width)], numbers)
+        want = self._expected(_Run(self.code, self.kernel, self.kernel.launches[0], width, some), some)
+        seen = after(some)
+        for path in want:
+            if not close(seen[path], want[path]) and not (path in self.totals and close(seen[path], math.nan)):
+                raise Unsupported("another result where some have nothing")
+        weighted = [total for total, weight in self.online.sums if weight]  # -inf times nothing is a NaN in their sums
+        for total in weighted:
+            some[total] = [
+                v if m > -math.inf else math.nan for m, v in zip(some[self.online.maximum], some[total], strict=True)
+            ]
+        if any(not close(after(some)[total], math.nan) for total in weighted):
+            raise Unsupported("a NaN of -inf that gets lost")
+
+    def _begins_above(self, launch: Launch, width: int) -> bool:
+        """Whether the maximum begins with a number, so that it is never -inf."""
+        name, _, part = self.online.maximum.partition(".")
+        run = _Run(self.code, self.kernel, launch, width, {})
+        uses = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == name]
+        found = self.code.definition(next(n for n in uses if n.start_byte > self.loop.start_byte))
+        assert found is not None
+        values: list[object] = []
+        if found.value is not None:
+            values.append(run.initial(found, part))
+        for use in self.code.uses(found, self.kernel.body):
+            node = self._node_of(use)
+            owner = node.parent
+            if use.start_byte < self.loop.start_byte and self._is_changed(node) and owner is not None:
+                if owner.type != "assignment_expression" or not same(owner.parent.parent, found.declaration.parent):
+                    return False
+                if self._place_of(use) == self.online.maximum:
+                    values.append(run.value(owner.child_by_field_name("right")))
+                elif part == "" or self._place_of(use) == name:
+                    return False
+        return bool(values) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)
+
+    # What is written.
+
+    def _written(self, end: tuple[int, int], results: dict[str, list[_Held]]) -> str:
+        source, code, online = self.source, self.code, self.online
+        at, left = end
+        whole, inner = self.after[: at + (not left)], self._branch(self.after[at]) if left else []
+        taken = [*whole, *inner[:left]]
+        first, edits = self.after[0], Edits(source)
+        if any(s.has_error for s in taken):
+            raise Unsupported("the parser did not understand a statement")
+        taken_names = code.names()
+        named = {}
+        for path in (online.maximum, *self.totals):
+            stem = f"{path.replace('.', '_')}_of_block"
+            named[path] = next(n for n in (stem, *(f"{stem}_{i}" for i in range(2, 99))) if n not in taken_names)
+            taken_names.add(named[path])
+        together = self._meet_at_once()
+        if together:
+            (total,), pair = self.totals, code.fresh("of_block")
+            kept = self._replace_uses(edits, taken, results, {online.maximum: f"{pair}.shift", total: f"{pair}.sum"})
+            call = f"block_shifted_sum<{next_site(code)}>({online.maximum}, {total}, {online.function})"
+            lines = [*kept, f"const ShiftedSum<float> {pair} = {call};"]
+        else:
+            kept = self._replace_uses(edits, taken, results, named)
+            lines = [*kept, *self._one_after_another(named, taken_names)]
+        keep_apart(edits, code, self.kernel, first, taken[-1])
+        text = f"\n{source.indent(first)}".join(lines)
+        if whole:
+            start, lost = start_of(source, first)
+            edits.changes.append((start, whole[-1].end_byte, lost + text))
+        else:
+            edits.insert(first.start_byte, f"{text}\n{source.indent(first)}")
+        for statement in inner[:left]:
+            remove_line(edits, source, statement)
+        for kind in ("shifted_sum",) if together else ("max", "sum"):
+            require_reduction(edits, code, kind)
+        names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
+        return drop_unused(source, edits.apply(), names)
+
+    def _meet_at_once(self) -> bool:
+        """Whether the block may exchange the maximum and its one sum together: `block_shifted_sum` leaves a sum at the largest
+        value as it is, so that one of nothing is 0 and one with +inf what the thread has."""
+        plain = len(self.totals) == 1 and not self.online.scale and self.online.function in FUNCTIONS
+        infinite = self.counts_largest or not self.online.keeps_largest
+        return plain and infinite and (self.begins_above or self.counts_least)
+
+    def _one_after_another(self, named: dict[str, str], taken_names: set[str]) -> list[str]:
+        code, online = self.code, self.online
+        site, below = next_site(code), online.below(online.maximum, named[online.maximum])
+        if self.counts_least and self.counts_largest:
+            below = f"({online.maximum} < {named[online.maximum]} ? {below} : 1.0f)"
+        elif self.counts_least:
+            below = f"({online.maximum} > -INFINITY ? {below} : 0.0f)"
+        elif self.counts_largest:
+            below = f"({online.maximum} < INFINITY ? {below} : 1.0f)"
+        lines = [f"const float {named[online.maximum]} = block_max<{site}>({online.maximum});"]
+        if len(self.totals) > 1:
+            stem = f"{online.maximum.replace('.', '_')}_scale"
+            scale = next(n for n in (stem, *(f"{stem}_{i}" for i in range(2, 99))) if n not in taken_names)
+            lines.append(
+                f"const float {scale} = {below.removeprefix('(').removesuffix(')') if below[0] == '(' else below};"
+            )
+            below = scale
+        for number, total in enumerate(self.totals, site + 1):
+            lines.append(f"const float {named[total]} = block_sum<{number}>({total} * {below});")
+        return lines
+
+    def _replace_uses(
+        self, edits: Edits, taken: list[Node], results: dict[str, list[_Held]], named: dict[str, str]
+    ) -> list[str]:
+        """Who reads a result reads our name; the declarations among the statements that somebody needs still.
+        Raises Unsupported where something else that the statements leave behind is read."""
+        code, source, last, around = self.code, self.source, taken[-1], self.after[0].parent
+        assert around is not None
+        wheres = {place for s in taken for place in self._touched(s)}
+        touched = {name for name, _ in wheres}
+        places = {held.place: (path, held) for path, helds in results.items() for held in helds}
+        changed = {source.of(n) for s in taken for n in (*self._written_to(s), *self._handed_on(s))}
+        kept: dict[int, Node] = {}
+        over = {name: self._written_anew(name, last.end_byte) for name in touched}
+        for use in source.walk(self.kernel.body, "identifier"):
+            name = source.of(use)
+            if name not in touched or any(inside(use, s) for s in taken):
+                continue
+            found = code.definition(use)
+            if found is None or (name, found.where) not in wheres or declares(use):
+                continue
+            if use.start_byte < taken[0].start_byte:
+                if slots_of(code, found) and self._comes_again(use):
+                    raise Unsupported("slots that an earlier round reads")
+                continue
+            declared = next((s for s in taken if inside(found.declaration, s)), None)
+            place = self._place_of(use)
+            if place in places and inside(use, around) and use.start_byte < over[name]:
+                path, held = places[place]
+                node = self._node_of(use)
+                if self._is_changed(node) or not (held.everywhere or is_leaders(code, use)):
+                    raise Unsupported("a result that others read, or that changes")
+                edits.replace(node, named[path])
+            elif (
+                declared is not None
+                and name not in changed
+                and self._is_plain(declared, touched - self._declared(declared))
+            ):
+                kept[declared.start_byte] = declared
+            elif use.start_byte < over[name]:
+                raise Unsupported("something else that is read later")
+        if self._outlives(taken):
+            raise Unsupported("a variable of the rounds around")
+        return [source.of(node) for _, node in sorted(kept.items())]
+
+    def _touched(self, statement: Node) -> Iterator[tuple[str, int]]:
+        """What a statement declares, or writes to in any of its parts: names, and where they are declared."""
+        source = self.source
+        for node in source.walk(statement, "declaration"):
+            for declarator in node.children_by_field_name("declarator"):
+                if (name := declared_name(declarator)) is not None:
+                    yield source.of(name), declarator.start_byte
+        for name in (*self._written_to(statement), *self._handed_on(statement)):
+            found = self.code.definition(name)
+            if found is None:
+                raise Unsupported("a variable of unknown origin")
+            yield found.name, found.where
+
+    def _written_to(self, statement: Node) -> Iterator[Node]:
+        for node in self.source.walk(statement, "assignment_expression", "update_expression"):
+            target = node.child_by_field_name("left" if node.type == "assignment_expression" else "argument")
+            while target is not None and target.type != "identifier":
+                target = target.child_by_field_name("argument") or next(iter(target.named_children), None)
+            if target is not None:
+                yield target
+
+    def _handed_on(self, statement: Node) -> Iterator[Node]:
+        """Variables that a function may change, and slots."""
+        for call in self.source.walk(statement, "call_expression"):
+            listed = call.child_by_field_name("arguments")
+            for argument in listed.named_children if listed is not None else ():
+                for name in self.source.walk(argument, "identifier"):
+                    found = self.code.definition(name)
+                    lent = found is not None and found.kind == "local" and self.code.lends(call, argument)[0]
+                    if lent or (found is not None and found.kind == "local" and slots_of(self.code, found)):
+                        yield name
+
+    def _declared(self, statement: Node) -> set[str]:
+        return {
+            self.source.of(n)
+            for d in statement.children_by_field_name("declarator")
+            if (n := declared_name(d)) is not None
+        }
+
+    def _is_plain(self, statement: Node, touched: set[str]) -> bool:
+        """A declaration of something that the reduction takes no part in, and does not change."""
+        names = {path.partition(".")[0] for path in (self.online.maximum, *self.totals)} | touched
+        if statement.type != "declaration" or any(
+            self.source.of(n) in names for n in self.source.walk(statement, "identifier")
+        ):
+            return False
+        return not any(True for _ in self.source.walk(statement, "subscript_expression", "pointer_expression"))
+
+    def _written_anew(self, name: str, end: int) -> int:
+        """Where the next store to a name is, among the statements behind."""
+        for statement in self.after:
+            if statement.start_byte >= end and statement.type == "expression_statement":
+                node = statement.named_children[0] if statement.named_child_count else statement
+                target = node.child_by_field_name("left") if node.type == "assignment_expression" else None
+                plain = target is not None and self.source.of(node.child_by_field_name("operator")) == "="
+                if plain and (target.type == "identifier" or self._is_own(target)):
+                    base = target if target.type == "identifier" else target.child_by_field_name("argument")
+                    reads = any(
+                        self.source.of(n) == name
+                        for n in self.source.walk(node.child_by_field_name("right"), "identifier")
+                    )
+                    if self.source.of(base) == name and not reads:
+                        return statement.start_byte
+        return self.kernel.body.end_byte
+
+    def _is_own(self, target: Node) -> bool:
+        """`slots[threadIdx.x]`, so that every thread's is written."""
+        indices = target.child_by_field_name("indices") if target.type == "subscript_expression" else None
+        return indices is not None and self.code.polynomial(indices.named_children[0]) == Polynomial.symbol(THREAD)
+
+    def _node_of(self, use: Node) -> Node:
+        """The whole of `maxs[0]`, `total.m`, `slots[0].m`."""
+        here = use
+        while here.parent is not None and here.parent.type in {"field_expression", "subscript_expression"}:
+            if not same(here.parent.child_by_field_name("argument"), here):
+                break
+            here = here.parent
+        return here
+
+    def _place_of(self, use: Node) -> str:
+        return "".join(self.source.of(self._node_of(use)).split())
+
+    def _is_changed(self, node: Node) -> bool:
+        owner = node.parent
+        if owner is None or owner.type in {"update_expression", "pointer_expression"}:
+            return True
+        return owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), node)
+
+    def _comes_again(self, use: Node) -> bool:
+        """Whether a loop around the statements brings the use round behind them."""
+        around: Node | None = self.after[0].parent
+        while around is not None and not same(around, self.kernel.body):
+            if around.type in LOOPS and inside(use, around):
+                return True
+            around = around.parent
+        return False
+
+    def _outlives(self, taken: list[Node]) -> bool:
+        """Whether a variable that the statements change was there before a loop around them began, and is not set anew in
+        it."""
+        around: Node | None = taken[0].parent
+        wheres = {
+            where
+            for s in taken
+            for name in self._written_to(s)
+            if not self._is_slot(name)
+            for where in self._where(name)
+        }
+        while around is not None and not same(around, self.kernel.body):
+            if around.type in LOOPS and any(not around.start_byte <= where < around.end_byte for where in wheres):
+                return True
+            around = around.parent
+        return False
+
+    def _where(self, name: Node) -> list[int]:
+        found = self.code.definition(name)
+        return [found.where] if found is not None else []
+
+    def _is_slot(self, name: Node) -> bool:
+        found = self.code.definition(name)
+        return found is not None and bool(slots_of(self.code, found))
+
+
+def _both(a: _Ends, b: _Ends) -> _Ends:
+    """What holds in both."""
+    found = _Ends()
+    for at in a.keys() & b.keys():
+        joined = {
+            path: [
+                _Held(held.place, held.everywhere and other.everywhere)
+                for held in a[at][path]
+                for other in b[at][path]
+                if held.place == other.place
+            ]
+            for path in a[at]
+        }
+        if all(joined.values()):
+            found[at] = joined
+    return found

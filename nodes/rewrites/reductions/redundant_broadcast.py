@@ -1,0 +1,383 @@
+"""What the first thread makes of a reduction and tells the others through shared memory, every thread makes for itself.
+
+    const float sum_of_block = block_sum<0>(sum);              const float sum_of_block = block_sum<0>(sum);
+    if (threadIdx.x == 0) scale = rsqrtf(sum_of_block / n);    const float scale = rsqrtf(sum_of_block / n);
+    __syncthreads();
+
+Applies behind `block_sum` and its siblings (warp_shuffle_reduction's), after which every thread has the result, to a variable or an
+element in shared memory that takes an expression of such results, of parameters and of other numbers that the whole block
+shares, and that is read behind the barrier. The barrier goes where nothing else could need it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.device_code import (
+    COORDINATES,
+    LOOPS,
+    Code,
+    Definition,
+    Kernel,
+    declared_name,
+    inside,
+    one_after_another,
+    same,
+    statements,
+)
+from nodes.rewrites.analysis.regions import EXTREMES, THREAD
+from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
+from nodes.rewrites.reductions.idle_threads import without_idle
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+_MATHS = frozenset({
+    "rsqrtf", "sqrtf", "rsqrt", "sqrt", "expf", "exp", "logf", "log", "powf", "pow", "fabsf", "fabs", "abs", "exp2f", "log2f",
+    "__expf", "__logf", "__fdividef", "__frcp_rn", "__fsqrt_rn", "__frsqrt_rn", "__fdiv_rn", "__fmaf_rn", "fmaf",
+    "static_cast", "float", "int", "double", "unsigned", "__half2float", "__float2half", "__bfloat162float",
+    "__float2bfloat16", *EXTREMES,
+})  # fmt: skip
+"""Functions whose value is their arguments' alone."""
+_PLAIN = {
+    "parenthesized_expression",
+    "unary_expression",
+    "binary_expression",
+    "conditional_expression",
+    "cast_expression",
+}
+
+
+@rule(
+    "cuda",
+    expected="a barrier less, and later steps see no shared memory beside the reductions",
+    normalizes=True,
+    after=("split_shared_memory",),
+    risks=(
+        Outcome.INCORRECT,
+        Outcome.RUNTIME_ERROR,
+    ),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if not reduces(source):
+        return None
+    text = one_after_another(source, _next, 32)
+    return None if text is None else without_idle(source.reparsed(text))
+
+
+def _next(code: Code) -> str | None:
+    for kernel in code.kernels:
+        if not any(kernel.calls(f"block_{kind}") for kind in HELPERS):
+            continue
+        for statement in code.source.walk(kernel.body, "if_statement"):
+            try:
+                return _Broadcast(code, kernel, statement).rewritten()
+            except Unsupported:
+                continue
+    return None
+
+
+class _Broadcast:
+    """`if (threadIdx.x == 0) ...` with a barrier behind it. Raises Unsupported for any other statement."""
+
+    def __init__(self, code: Code, kernel: Kernel, statement: Node) -> None:
+        self.code, self.kernel, self.source, self.statement = code, kernel, code.source, statement
+        body, around = statement.child_by_field_name("consequence"), statement.parent
+        holder = statement.child_by_field_name("condition")
+        if body is None or around is None or holder is None or around.type != "compound_statement":
+            raise Unsupported("a branch of another form")
+        if statement.child_by_field_name("alternative") is not None or statement.has_error:
+            raise Unsupported("a branch of another form")
+        if not self._asks_for_first(holder.child_by_field_name("value")):
+            raise Unsupported("not the first thread's")
+        self.around, self.inner = around, statements(body)
+        siblings = statements(around)
+        at = next(n for n, s in enumerate(siblings) if same(s, statement))
+        if at + 1 == len(siblings) or not is_barrier(self.source, siblings[at + 1]):
+            raise Unsupported("no barrier behind it")
+        self.before, self.barrier = siblings[:at], siblings[at + 1]
+
+    def _asks_for_first(self, condition: Node | None) -> bool:
+        if condition is None or condition.type != "binary_expression":
+            return False
+        sides = [self.code.polynomial(condition.child_by_field_name(f)) for f in ("left", "right")]
+        first = [Polynomial.symbol(THREAD), Polynomial.constant(0)]
+        return self.source.of(condition.child_by_field_name("operator")) == "==" and sides in (first, first[::-1])
+
+    def rewritten(self) -> str:
+        source, edits = self.source, Edits(self.source)
+        found = next((c for s in self.inner if (c := self._cell(s)) is not None), None)
+        if found is None:
+            raise Unsupported("nothing that every thread could make for itself")
+        assignment, memory, target = found
+        value = assignment.child_by_field_name("right")
+        reads = self._reads(memory, target, assignment)
+        only = self._mentions(memory) == len(reads) + 2 and target.type == "identifier"
+        named = self._is_named(value)
+        name = source.of(value) if named else memory.name if only else self.code.fresh(f"{memory.name}_of_block")
+        lines = [source.of(s) for s in self._needed(value)]
+        if not named:
+            element = source.of(memory.declaration.child_by_field_name("type"))
+            lines.append(f"const {element} {name} = {source.of(value)};")
+        kept = [s for s in self.inner if not inside(assignment, s) and source.of(s) not in lines]
+        if only:
+            self._drop_declaration(edits, memory)
+        for read in reads if name != memory.name else ():
+            if not inside(read, self.statement):
+                edits.replace(read, name)
+        if kept:
+            unit, holder = source.unit(self.statement), source.of(self.statement.child_by_field_name("condition"))
+            lines += [f"if {holder} {{", *(unit + source.render(s, [(r, name) for r in reads]) for s in kept), "}"]
+        indent = source.indent(self.statement)
+        if lines:
+            edits.replace(self.statement, f"\n{indent}".join(lines))
+        else:
+            remove_line(edits, source, self.statement)
+        return edits.apply()
+
+    def _is_named(self, value: Node) -> bool:
+        """Whether what every thread needs has a name already, and one that means nothing else anywhere."""
+        found = self.code.definition(value) if value.type == "identifier" else None
+        if found is None or found.kind != "local" or self.code.mutated(found):
+            return False
+        names = [
+            n for d in self.source.walk(self.kernel.body, "declaration") for n in d.children_by_field_name("declarator")
+        ]
+        named = [self.source.of(n) for d in names if (n := declared_name(d)) is not None]
+        return not inside(found.declaration, self.statement) and named.count(found.name) == 1
+
+    def _cell(self, statement: Node) -> tuple[Node, Definition, Node] | None:
+        """The assignment, the shared memory and the element of `scale = value;` that every thread could do."""
+        if statement.type != "expression_statement" or not statement.named_children:
+            return None
+        assignment = statement.named_children[0]
+        target, value = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+        if assignment.type != "assignment_expression" or target is None or value is None:
+            return None
+        if self.source.of(assignment.child_by_field_name("operator")) != "=":
+            return None
+        base = target.child_by_field_name("argument") if target.type == "subscript_expression" else target
+        found = self.code.definition(base) if base is not None and base.type == "identifier" else None
+        if found is None or found.kind != "local" or found.declarator is None:
+            return None
+        shared = any(self.source.of(c) == "__shared__" for c in self.source.walk(found.declaration, "type_qualifier"))
+        wanted = "identifier" if target.type == "identifier" else "array_declarator"
+        if not shared or found.declarator.type != wanted or not self._same_for_all(value):
+            return None
+        if wanted == "array_declarator":
+            index = target.child_by_field_name("indices")
+            if index.named_child_count != 1 or self.code.polynomial(index.named_children[0]).value is None:
+                return None
+        return assignment, found, target
+
+    def _mentions(self, memory: Definition) -> int:
+        return (
+            1
+            + len(self.code.uses(memory, self.kernel.body))
+            - sum(inside(n, memory.declarator) for n in self.code.uses(memory, self.kernel.body))
+        )
+
+    def _reads(self, memory: Definition, target: Node, assignment: Node) -> list[Node]:
+        """The places that read what is assigned here. Raises Unsupported where that is not clear, or not in sight."""
+        source, code, reads = self.source, self.code, []
+        writes, others = [], []
+        for use in code.uses(memory, self.kernel.body):
+            parent = use.parent
+            if parent is None or inside(use, memory.declarator):
+                continue
+            element = parent.type == "subscript_expression" and same(parent.child_by_field_name("argument"), use)
+            if element != (target.type == "subscript_expression"):
+                raise Unsupported("memory that is handed on")
+            place = parent if element else use
+            owner = place.parent
+            if (
+                owner is not None
+                and owner.type == "assignment_expression"
+                and same(owner.child_by_field_name("left"), place)
+            ):
+                if source.of(owner.child_by_field_name("operator")) != "=":
+                    raise Unsupported("memory that is added to")
+                writes.append((owner, self._index(place)))
+            elif owner is not None and owner.type in {"update_expression", "pointer_expression"}:
+                raise Unsupported("memory that is handed on")
+            else:
+                others.append((place, self._index(place)))
+        mine = self._index(target)
+        for place, index in others:
+            before = [(w, i) for w, i in writes if w.end_byte <= place.start_byte]
+            if not before:
+                raise Unsupported("memory that is read before it is written")
+            if not any(same(w, assignment) for w, _ in before):
+                continue
+            self._check_rounds(place, assignment, [w for w, _ in writes])
+            behind = [w for w, i in before if w.start_byte > assignment.start_byte and (i is None or i == mine)]
+            if any(self._always_before(w, place) for w in behind):
+                continue  # written anew
+            if behind:
+                raise Unsupported("memory that may have been written anew")
+            if index is None:
+                raise Unsupported("an element that is only known when it runs")
+            if index == mine:
+                reads.append(place)
+        for read in reads:
+            after = read.start_byte >= self.barrier.end_byte or inside(read, self.statement)
+            if not after or not inside(read, self.around):
+                raise Unsupported("a read that is out of sight")
+        if not reads:
+            raise Unsupported("nobody reads it")
+        return reads
+
+    def _check_rounds(self, read: Node, assignment: Node, writes: list[Node]) -> None:
+        """No loop around the read has a write of its own that the assignment's value does not pass: the next round would
+        read that. Raises Unsupported where one has."""
+        here = read.parent
+        while here is not None and not same(here, self.kernel.body):
+            if here.type in LOOPS and not inside(assignment, here) and any(inside(w, here) for w in writes):
+                raise Unsupported("memory that the round before wrote")
+            here = here.parent
+
+    def _always_before(self, write: Node, read: Node) -> bool:
+        """Whether the write is the first thread's, in a branch next to the read or next to something around it."""
+        here: Node | None = write
+        while here is not None and here.type != "if_statement":
+            here = here.parent
+        holder = here.child_by_field_name("condition") if here is not None else None
+        if here is None or holder is None or here.parent is None or here.parent.type != "compound_statement":
+            return False
+        return self._asks_for_first(holder.child_by_field_name("value")) and inside(read, here.parent)
+
+    def _index(self, place: Node) -> int | None:
+        if place.type == "identifier":
+            return 0
+        indices = place.child_by_field_name("indices")
+        if indices is None or indices.named_child_count != 1:
+            raise Unsupported("an element of another form")
+        return self.code.polynomial(indices.named_children[0]).value
+
+    # What all threads have alike.
+
+    def _same_for_all(self, node: Node, depth: int = 0) -> bool:
+        source = self.source
+        if depth > 16:
+            return False
+        if node.type in {"number_literal", "true", "false", "sizeof_expression"}:
+            return True
+        if node.type in _PLAIN:
+            inner = [c for c in node.named_children if c.type not in {"type_descriptor", "comment"}]
+            changes = node.type == "unary_expression" and source.of(node.children[0]) not in {"-", "+", "!", "~"}
+            return not changes and all(self._same_for_all(c, depth + 1) for c in inner)
+        if node.type == "field_expression":
+            name, _, _ = source.of(node).partition(".")
+            holder = node.child_by_field_name("argument")
+            if name in COORDINATES:
+                return name != "threadIdx"
+            return node.children[1].type == "." and holder is not None and self._same_for_all(holder, depth + 1)
+        if node.type == "call_expression":
+            name = source.of(node.child_by_field_name("function")).partition("<")[0].removeprefix("std::")
+            listed = node.child_by_field_name("arguments")
+            if name in {f"block_{kind}" for kind in HELPERS}:
+                return HELPERS[name.removeprefix("block_")] in source.text
+            known = name in _MATHS and name not in self.code.functions
+            return (known or self._is_pure(name)) and all(
+                self._same_for_all(c, depth + 1) for c in listed.named_children if c.type != "comment"
+            )
+        return node.type == "identifier" and self._is_same(node, depth)
+
+    def _is_pure(self, name: str) -> bool:
+        """Whether a function of the file makes its value of its arguments' values alone."""
+        known = self.code.overloads.get(name, [])
+        if len(known) != 1:
+            return False
+        (function,) = known
+        for node in self.source.walk(
+            function, "call_expression", "pointer_declarator", "asm_statement", "gnu_asm_expression"
+        ):
+            called = self.source.of(node.child_by_field_name("function")) if node.type == "call_expression" else ""
+            if called.partition("<")[0].removeprefix("std::") not in _MATHS:
+                return False
+        words = {
+            self.source.of(n)
+            for n in self.source.walk(function, "identifier", "storage_class_specifier", "type_qualifier")
+        }
+        return not words & {*COORDINATES, "static", "__shared__", "clock64"}
+
+    def _is_same(self, name: Node, depth: int) -> bool:
+        code, found = self.code, self.code.definition(name)
+        if found is None:
+            return re.fullmatch(r"INFINITY|[A-Z]+_(MAX|MIN|EPSILON)", self.source.of(name)) is not None
+        if found.kind in {"template", "macro"}:
+            text = self.source.of(found.declaration)
+            return not any(word in text for word in (*COORDINATES, "("))
+        if found.kind == "parameter":
+            return not code.mutated(found) and "*" not in self.source.of(found.declaration)
+        if found.kind == "global":
+            return "const" in self.source.of(found.declaration) and found.value is not None
+        if (
+            found.kind != "local"
+            or found.declarator is None
+            or found.declarator.type not in {"init_declarator", "identifier"}
+        ):
+            return False
+        if any(self.source.of(c) in {"__shared__", "static", "volatile"} for c in found.declaration.children):
+            return False
+        if not code.mutated(found):
+            return found.value is not None and self._same_for_all(found.value, depth + 1)
+        # Assigned to: what stands in front of the branch, in the same block, says what it is.
+        assigned = [
+            n
+            for n in code.assigned(self.kernel.body)
+            if (f := code.definition(n)) is not None and f.where == found.where
+        ]
+        earlier = [n for n in assigned if n.start_byte < self.statement.start_byte]
+        if not earlier or any(inside(n, self.statement) for n in assigned):
+            return False
+        last = next((s for s in self.before if inside(earlier[-1], s)), None)
+        if (
+            last is None
+            or last.type != "expression_statement"
+            or last.named_children[0].type != "assignment_expression"
+        ):
+            return False
+        target, value = (last.named_children[0].child_by_field_name(f) for f in ("left", "right"))
+        plain = self.source.of(last.named_children[0].child_by_field_name("operator")) == "="
+        return (
+            plain
+            and same(target, earlier[-1])
+            and value is not None
+            and value.type == "call_expression"
+            and self._same_for_all(value, depth + 1)
+        )
+
+    def _needed(self, value: Node) -> list[Node]:
+        """The declarations inside the branch that the value is made of, which every thread then makes too."""
+        code, found = self.code, []
+        for name in self.source.walk(value, "identifier"):
+            here = code.definition(name)
+            if here is None or here.kind != "local" or not inside(here.declaration, self.statement):
+                continue
+            if not any(same(here.declaration, s) for s in self.inner) or here.value is None or code.mutated(here):
+                raise Unsupported("a value that is made on the way")
+            if len(here.declaration.children_by_field_name("declarator")) != 1:
+                raise Unsupported("a value that is declared among others")
+            if any(here.name == self.source.of(n) for s in self.before for n in self.source.walk(s, "identifier")):
+                raise Unsupported("a name that means something else in front")
+            for inner in [*self._needed(here.value), here.declaration]:
+                if not any(same(inner, other) for other in found):
+                    found.append(inner)
+        return found
+
+    # What goes.
+
+    def _drop_declaration(self, edits: Edits, memory: Definition) -> None:
+        declarators = memory.declaration.children_by_field_name("declarator")
+        if len(declarators) == 1:
+            remove_line(edits, self.source, memory.declaration)
+            return
+        kept = [self.source.of(d) for d in declarators if not same(d, memory.declarator)]
+        first, last = declarators[0], declarators[-1]
+        edits.changes.append((first.start_byte, last.end_byte, ", ".join(kept)))

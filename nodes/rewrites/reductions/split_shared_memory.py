@@ -1,0 +1,119 @@
+"""Pointers into one array of dynamic shared memory become arrays of their own, where a known few elements of each are left.
+
+    extern __shared__ float shared[];
+    float* maxima = shared;                              __shared__ float maxima[1];
+    float* sums = &shared[blockDim.x / 32];       ->     __shared__ float sums[1];
+
+So it is where the slots of warps were, once canonicalize_reductions has taken these over and only results pass from the first thread to the
+others. Each read has to be of what the same pointer wrote last, or another one's value may have been meant.
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, code_of, declared_name, inside, same
+from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.reductions.idle_threads import without_idle
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+MOST_ELEMENTS = 32
+
+
+@rule(
+    "cuda",
+    expected="nothing by itself: redundant_broadcast sees whose memory it is",
+    normalizes=True,
+    after=("warp_shuffle_reduction",),
+    risks=(Outcome.INCORRECT,),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if not reduces(source):
+        return None
+    code, edits = code_of(source), Edits(source)
+    for kernel in code.kernels:
+        attempt = Edits(source)
+        try:
+            _separate(attempt, code, kernel)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+    return without_idle(source.reparsed(edits.apply())) if edits.changes else None
+
+
+def _separate(edits: Edits, code: Code, kernel: Kernel) -> None:
+    source = code.source
+    array = _dynamic(code, kernel)
+    uses = [use for use in code.uses(array, kernel.body) if not inside(use, array.declaration)]
+    pointers = [
+        (_pointer(code, node, array), node)
+        for node in source.walk(kernel.body, "init_declarator") if any(inside(use, node) for use in uses)
+    ]  # fmt: skip
+    if not pointers or any(not any(inside(u, node) for _, node in pointers) for u in uses):
+        raise Unsupported("memory that is used by its own name")
+    events: list[tuple[int, bool, str]] = []
+    elements: dict[str, int] = {}
+    for found, node in pointers:
+        for use in code.uses(found, kernel.body):
+            if not inside(use, node):
+                at, writes, element = _element(code, use)
+                events.append((at, writes, found.name))
+                elements[found.name] = max(elements.get(found.name, 0), element + 1)
+    last = ""
+    for _, writes, name in sorted(events):
+        last = name if writes else last
+        if last != name:
+            raise Unsupported("a read of what another pointer may have written")
+    for found, _ in pointers:
+        element = source.of(found.declaration.child_by_field_name("type"))
+        edits.replace(found.declaration, f"__shared__ {element} {found.name}[{elements.get(found.name, 1)}];")
+
+
+def _dynamic(code: Code, kernel: Kernel) -> Definition:
+    """The kernel's one array of dynamic shared memory."""
+    found = []
+    for node in code.source.walk(kernel.body, "declaration"):
+        words = {code.source.of(child) for child in code.source.walk(node, "storage_class_specifier", "type_qualifier")}
+        name = declared_name(node.child_by_field_name("declarator")) if {"extern", "__shared__"} <= words else None
+        if name is not None and len(node.children_by_field_name("declarator")) == 1:
+            found.append(Definition(code.source.of(name), "local", node, node.child_by_field_name("declarator"), None))
+    if len(found) != 1:
+        raise Unsupported("no dynamic shared memory, or several names for it")
+    return found[0]
+
+
+def _pointer(code: Code, node: Node, array: Definition) -> Definition:
+    """`T* p = array`, `= array + n` or `= &array[n]`, for good, of the array's own type."""
+    source, name, declaration = code.source, declared_name(node), node.parent
+    if name is None or declaration is None or declaration.type != "declaration":
+        raise Unsupported("no pointer of the kernel's own")
+    plain = len(declaration.children_by_field_name("declarator")) == 1
+    plain = plain and node.child_by_field_name("declarator").type == "pointer_declarator"
+    types = {source.of(d.child_by_field_name("type")) for d in (declaration, array.declaration)}
+    value = node.child_by_field_name("value")
+    if not plain or len(types) != 1 or value is None or any(True for _ in source.walk(value, "call_expression")):
+        raise Unsupported("memory by another type")
+    return Definition(source.of(name), "local", declaration, node, None)
+
+
+def _element(code: Code, use: Node) -> tuple[int, bool, int]:
+    """Where `p[n]` stands, whether it is written there, and n, which is a number."""
+    place = use.parent
+    if place is None or place.type != "subscript_expression" or not same(place.child_by_field_name("argument"), use):
+        raise Unsupported("a pointer that is handed on")
+    index = place.child_by_field_name("indices")
+    element = (
+        code.polynomial(index.named_children[0]).value if index is not None and index.named_child_count == 1 else None
+    )
+    if element is None or element.denominator != 1 or not 0 <= element < MOST_ELEMENTS:
+        raise Unsupported("an element that is not known")
+    owner = place.parent
+    if owner is None or owner.type in {"update_expression", "pointer_expression"}:
+        raise Unsupported("an element that is handed on")
+    if owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), place):
+        if code.source.of(owner.child_by_field_name("operator")) != "=":
+            raise Unsupported("an element that is added to")
+        return owner.end_byte, True, int(element)
+    return place.start_byte, False, int(element)

@@ -1,0 +1,152 @@
+"""A running maximum with its sum takes a pack of elements at once: one maximum over the pack, one rescaling of the sum,
+and an exponential an element, where there were two and each waited for the one before.
+
+    for (k < VEC) {                                     float m_new = m;
+      const float old = m;                              for (k < VEC) m_new = fmaxf(m_new, x.at[k]);
+      m = fmaxf(m, x.at[k]);                            const float m_so_far = m_new > -INFINITY ? m_new : 0.0f;
+      s = s * expf(old - m) + expf(x.at[k] - m);  ->    s *= expf(m - m_so_far);
+    }                                                   for (k < VEC) s += expf(x.at[k] - m_so_far);
+                                                        m = m_new;
+
+Recognised by what it computes (see _online.py). Applies to loops over what a thread holds in registers, as pack and
+cache_row_in_registers leave them: over memory, elements would be read twice. A NaN among the elements ends up in the sum as before;
+a pack of nothing but -inf adds nothing, where the source may have made a NaN of -inf - -inf. Where the source makes
+something else of +inf than exponentials do, packs with one are left to the source's own loop; so are packs of one element,
+for which many sources have one exponential already.
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, code_of, inside, statements
+from nodes.rewrites.reductions.online import Online, recurrence
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+
+@rule(
+    "cuda",
+    expected="one exponential an element instead of two, and no element waits for the one before",
+    speedup=1.1,
+    helps={"memory", "latency", "compute"},
+    after=("cache_values_in_registers",),
+    risks=(Outcome.INCORRECT,),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if "exp" not in source.text:
+        return None
+    code, edits = code_of(source), Edits(source)
+    for kernel in code.kernels:
+        taken = code.names()
+        for loop in kernel.loops:
+            attempt = Edits(source)
+            try:
+                _rewrite_loop(attempt, code, kernel, loop, taken)
+            except Unsupported:
+                continue
+            edits.changes += attempt.changes
+    try:
+        return edits.apply() if edits.changes else None
+    except Unsupported:
+        return None
+
+
+def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: set[str]) -> None:
+    parent = loop.node.parent
+    if parent is None or parent.type != "compound_statement" or loop.bound.value == 1:
+        raise Unsupported("a loop of another form")
+    if _is_left_over(code.source, loop):
+        raise Unsupported("the source's own loop, beside the block's form")
+    if not _stays_in_registers(code, kernel, loop):
+        raise Unsupported("elements that would be read twice")
+    _write(edits, code, loop, recurrence(code, kernel, statements(loop.body)), taken)
+
+
+def _is_left_over(source: Source, loop: Loop) -> bool:
+    """Whether an earlier application left the loop for packs of one element."""
+    here = loop.node.parent
+    while here is not None and here.type in {"compound_statement", "else_clause"}:
+        if here.type == "else_clause" and here.parent is not None:
+            condition = source.of(here.parent.child_by_field_name("condition"))
+            return condition.startswith(f"({source.of(loop.bound_node)} > 1")
+        here = here.parent
+    return False
+
+
+def _stays_in_registers(code: Code, kernel: Kernel, loop: Loop) -> bool:
+    """Whether the loop reads arrays of the thread's own, as often as is known when it is compiled."""
+    for name in code.source.walk(loop.bound_node, "identifier"):
+        found = code.definition(name)
+        if found is None or found.kind not in {"template", "macro", "global"}:
+            constant = found is not None and "constexpr" in code.source.of(found.declaration)
+            if not constant:
+                return False
+    if any(inside(call, loop.node) for call, _ in kernel.escapes):
+        return False
+    for access in kernel.accesses:
+        if not inside(access.node, loop.node):
+            continue
+        found = code.definition(access.base.node) if access.base.node is not None else None
+        if access.root or found is None or found.kind != "local" or "__shared__" in code.source.of(found.declaration):
+            return False
+    return True
+
+
+def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]) -> None:
+    source, pragma = code.source, loop.node.prev_named_sibling
+    unrolled = pragma is not None and pragma.type == "preproc_call" and "unroll" in source.of(pragma)
+    first = pragma if unrolled else loop.node
+    start = source.data.rfind(b"\n", 0, first.start_byte) + 1
+    if source.data[start : first.start_byte].strip() or loop.node.has_error:
+        raise Unsupported("a loop that shares its line")
+    indent, unit = source.indent(loop.node), source.unit(loop.node)
+    header = source.data[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
+    pragmas = [source.of(pragma).rstrip()] if unrolled else []
+
+    def again(last: list[str], deeper: str = "", aside: tuple[Node, ...] = ()) -> list[str]:
+        lines = [*(source.of(s) for s in sorted([*online.free, *aside], key=lambda s: s.start_byte)), *last]
+        return [*pragmas, f"{deeper}{header} {{", *(f"{deeper}{unit}{line}" for line in lines), f"{deeper}}}"]
+
+    largest, element, stem = online.maximum, online.element, online.maximum.replace(".", "_")
+    new, so_far = (_free(f"{stem}_{word}", taken) for word in ("new", "so_far"))
+    several = len(online.sums) > 1
+    scale, part = (_free(f"{stem}_{word}", taken) if several else "" for word in ("scale", "part"))
+    below, old_below = online.below(element, so_far), online.below(largest, so_far)
+    sums = [f"const float {part} = {below};"] if several else []
+    sums += [f"{t} += {f'{weight} * ' if weight else ''}{part or below};" for t, weight in online.sums]
+    bound = code.definition(loop.bound_node) if loop.bound_node.type == "identifier" else None
+    kept = [f"{bound.name} > 1"] if bound is not None and bound.kind == "template" else []
+    kept += [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least
+    deeper = unit if kept else ""
+    block = [
+        f"{deeper}const float {so_far} = {new} > -INFINITY ? {new} : 0.0f;  // -inf - -inf is not a number",
+        *([f"{deeper}const float {scale} = {old_below};"] if several else []),
+        *(f"{deeper}{total} *= {scale or old_below};" for total, _ in online.sums),
+        *again(sums, deeper, online.aside),
+        f"{deeper}{largest} = {new};",
+    ]
+    if kept:
+        original = (
+            source.data[loop.node.start_byte : loop.node.end_byte].decode().replace("\n", f"\n{unit}").splitlines()
+        )
+        original = [line.removeprefix(indent) for line in original]
+        block = [
+            f"if ({' && '.join(kept)}) {{",
+            *block,
+            "} else {",
+            *pragmas,
+            f"{unit}{original[0]}",
+            *original[1:],
+            "}",
+        ]
+    lines = [f"float {new} = {largest};", *again([f"{new} = fmaxf({new}, {element});"]), *block]
+    text = "\n".join(line if line.startswith("#") else indent + line for line in lines)
+    edits.changes.append((start, loop.node.end_byte, text))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in taken)
+    taken.add(free)
+    return free

@@ -1,0 +1,148 @@
+"""Blocks as wide as their row become whole warps: the threads that are new have no elements.
+
+dim3 block(std::min(n, 1024));    ->    dim3 block(std::min((n + 31) / 32 * 32, 1024));
+"""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.block_shape import whole_warps
+from nodes.rewrites.analysis.device_code import (
+    Code,
+    Definition,
+    Kernel,
+    Launch,
+    inside,
+    is_zero,
+    same,
+    statement_around,
+)
+from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
+from nodes.rewrites.reductions.uses import is_leaders
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.source import Edits, Unsupported
+
+_CONSTANT = {"number_literal", "unary_expression", "binary_expression", "parenthesized_expression", "cast_expression"}
+
+
+def round_up(edits: Edits, code: Code, kernel: Kernel, reduction: Node, reduced: Definition, kind: str) -> None:
+    """Rounds the width of every launch of the kernel up. Raises Unsupported where a thread without elements would change
+    anything, or where a width has another form. `reduction`: the call that joins what each thread made of its elements."""
+    check_idle(code, kernel, reduction, reduced, kind)
+    for launch in kernel.launches:
+        if not whole_warps(code, kernel, launch.block):
+            _round(edits, code, kernel, launch)
+
+
+def check_idle(code: Code, kernel: Kernel, reduction: Node, reduced: Definition, kind: str) -> None:
+    """Threads only take their share of loops, and join it: one that has none joins the value that all begin with."""
+    source, loops = code.source, thread_loops(kernel)
+    for helper in kernel.helpers:
+        if any(source.of(n) in {"threadIdx", "blockDim"} for n in source.walk(helper, "identifier")):
+            raise Unsupported("a helper that asks which thread it is")
+    for node in source.walk(kernel.body, "identifier", "field_expression"):
+        value = code.polynomial(node)
+        if value == Polynomial.symbol(BLOCK_DIM):
+            step = any(loop.step_node is not None and inside(node, loop.step_node) for loop in loops)
+            if not (step or inside(node, reduction) or _is_alias(node)):
+                raise Unsupported("a width that means more than a step")
+        elif value == Polynomial.symbol(THREAD):
+            start = any(inside(node, loop.start_node) for loop in loops)
+            if not (start or _is_alias(node) or _asks_for_first(code, node)):
+                raise Unsupported("a thread's place that means more than its share")
+    first = reduced.value
+    if first is None or not _is_constant(code, first) or (kind == "sum" and not is_zero(source.of(first))):
+        raise Unsupported("a share that does not begin with nothing")
+    joined = statement_around(reduction)
+    for target in code.assigned(kernel.body):
+        found = code.definition(target)
+        mine = found is not None and found.where == reduced.where
+        if mine and target.start_byte < joined.start_byte and not any(inside(target, loop.body) for loop in loops):
+            raise Unsupported("a share that is not of elements alone")
+    for access in kernel.global_accesses():
+        if not any(inside(access.node, loop.node) for loop in loops) and not is_leaders(code, access.node):
+            raise Unsupported("an element that every thread asks for")
+
+
+def _is_alias(node: Node) -> bool:
+    """`const int tid = threadIdx.x;`"""
+    parent = node.parent
+    return parent is not None and parent.type == "init_declarator" and same(parent.child_by_field_name("value"), node)
+
+
+def _asks_for_first(code: Code, node: Node) -> bool:
+    parent = node.parent
+    if parent is None or parent.type != "binary_expression":
+        return False
+    other = next(c for c in parent.named_children if not same(c, node))
+    return code.source.of(parent.child_by_field_name("operator")) == "==" and code.polynomial(other).value == 0
+
+
+def _is_constant(code: Code, node: Node) -> bool:
+    if node.type == "identifier":
+        found = code.definition(node)
+        known = found is None or found.kind in {"macro", "global"}
+        return known or (found is not None and found.value is not None and not code.mutated(found)
+                         and _is_constant(code, found.value))  # fmt: skip
+    if node.type == "call_expression":
+        return "numeric_limits" in code.source.of(node)
+    return node.type in _CONSTANT and all(
+        _is_constant(code, c) for c in node.named_children if c.type != "type_descriptor"
+    )
+
+
+def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
+    """`min(n, 1024)`, `n < 1024 ? n : 1024`"""
+    source, block = code.source, launch.along_x(launch.block)
+    if launch.extents(launch.block)[1:] != ("1", "1"):
+        raise Unsupported("a block of more than one dimension")
+    named = [code.definition(node) for node in (launch.block, block) if node.type == "identifier"]
+    for found in named:
+        if found is None or found.kind != "local" or code.mutated(found):
+            raise Unsupported("a width that may be another")
+        _check_uses(code, kernel, found, [f.declaration for f in named if f is not None])
+    last = named[-1] if named and block.type == "identifier" else None
+    if last is not None and last.value is not None:
+        block = last.value
+    if block.type == "call_expression":
+        name = source.of(block.child_by_field_name("function")).partition("<")[0].removeprefix("std::")
+        sides = block.child_by_field_name("arguments").named_children
+    elif block.type == "conditional_expression":
+        name, sides = "min", [block.child_by_field_name(f) for f in ("consequence", "alternative")]
+    else:
+        raise Unsupported("a width of another form")
+    open_ = [side for side in sides if not whole_warps(code, kernel, side)]
+    limits = [code.polynomial(side).value for side in sides if side not in open_]
+    if name != "min" or len(sides) != 2 or len(open_) != 1 or limits[0] is None or limits[0] > 1024:
+        raise Unsupported("a width of another form")
+    (side,) = open_
+    if any(True for _ in source.walk(side, "call_expression", "assignment_expression", "update_expression")):
+        raise Unsupported("a width of another form")
+    if block.type == "conditional_expression" and not _compares(code, block, sides):
+        raise Unsupported("a width of another form")
+    plain = side.type in {"identifier", "field_expression", "parenthesized_expression"}
+    text = source.of(side) if plain else f"({source.of(side)})"
+    if not any(change[:2] == (side.start_byte, side.end_byte) for change in edits.changes):
+        edits.replace(side, f"({text} + 31) / 32 * 32")
+
+
+def _check_uses(code: Code, kernel: Kernel, found: Definition, declarations: list[Node]) -> None:
+    """Nobody asks for the width but the kernel's launches."""
+    for use in code.uses(found, code.source.root):
+        launched = any(inside(use, launch.block) for launch in kernel.launches)
+        if not launched and not any(inside(use, declaration) for declaration in declarations):
+            raise Unsupported("a width that others ask for")
+
+
+def _compares(code: Code, choice: Node, sides: list[Node]) -> bool:
+    """Whether the smaller of both sides is taken."""
+    condition = choice.child_by_field_name("condition")
+    while condition.type == "parenthesized_expression":
+        condition = condition.named_children[0]
+    if condition.type != "binary_expression":
+        return False
+    sign = code.source.of(condition.child_by_field_name("operator"))
+    asked = [code.source.of(condition.child_by_field_name(f)) for f in ("left", "right")]
+    taken = [code.source.of(side) for side in sides]
+    return (sign in {"<", "<="} and asked == taken) or (sign in {">", ">="} and asked == taken[::-1])

@@ -1,0 +1,152 @@
+"""Where a rewrite says what it is: `@rule(...)` on the one function of its file that is called `rewrite`.
+
+    @rule("cuda", expected="16 bytes instead of one element a load", speedup=2.0, helps={"memory"}, after=("restrict_pointers",))
+    def rewrite(source: Source, facts: Facts) -> str | None:
+        ...
+
+The file's name is the rewrite's name, its folder is its phase. Nothing else names it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from harness.records import Bound, DeviceFacts, Outcome
+from kernels.spec import DTYPE_BYTES, Device, Frozen, Spec, Workload
+
+PHASES = ("normalize", "arithmetic", "reductions", "memory", "launch", "rows", "specialize", "cpu")
+"""Folders of rewrites: which comes first where no `after` says so."""
+FORM = 1.0001
+"""What a rewrite promises that only brings a text into form: more than nothing, so that plans keep it."""
+EVERYTHING: frozenset[Bound] = frozenset({"memory", "latency", "compute", "launch"})
+
+
+class Facts(Frozen):
+    """What a rewrite may rely on beside the source."""
+
+    spec: Spec
+    device: DeviceFacts
+
+    def share_of_workloads(self, fits: Callable[[int, int], bool]) -> float:
+        """Of the timed visible ones, those for which `fits(rows, row_bytes)` says so of their largest tensor's last axis."""
+        spec, timed = self.spec, [w for w in self.spec.suite(self.device.device) if w.timed]
+
+        def shape(workload: Workload) -> tuple[int, int]:
+            sizes = [(spec.shape(t, workload.axes), DTYPE_BYTES[spec.dtype(t, workload)]) for t in spec.tensors]
+            extents, item = max(sizes, key=lambda size: math.prod(size[0]) * size[1])
+            return math.prod(extents[:-1]), (extents[-1] if extents else 1) * item
+
+        return sum(fits(*shape(w)) for w in timed) / max(len(timed), 1)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One step. `name` is its file's, `phase` its folder's; the rest is said in `rule`."""
+
+    name: str
+    phase: str
+    apply: Callable[..., str | None]
+    languages: frozenset[str]
+    expected: str
+    prior: float | Callable[[Facts], float]
+    helps: frozenset[Bound]
+    after: tuple[str, ...]
+    variants: tuple[str, ...]
+    alone: bool
+    normalizes: bool
+    risks: tuple[Outcome, ...]
+
+    def speedup(self, facts: Facts) -> float:
+        """What to expect where it applies, before anything was measured."""
+        return self.prior(facts) if callable(self.prior) else self.prior
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """As plans name it: plainly, and with each of its variants."""
+        return (self.name, *(f"{self.name}:{variant}" for variant in self.variants))
+
+    def __call__(self, source, facts: Facts, *variant: str) -> str | None:
+        return self.apply(source, facts, *variant)
+
+
+_registered: dict[str, Rewrite] = {}
+
+
+def rule(
+    *languages: str,
+    expected: str,
+    speedup: float | Callable[[Facts], float] = FORM,
+    helps: set[Bound] | frozenset[Bound] = EVERYTHING,
+    after: tuple[str, ...] = (),
+    variants: tuple[str, ...] = (),
+    alone: bool = False,
+    normalizes: bool = False,
+    risks: tuple[Outcome, ...] = (),
+) -> Callable[[Callable[..., str | None]], Rewrite]:
+    """Registers `rewrite(source, facts) -> str | None`: the new text, or None where it does not apply.
+
+    - `languages`: the backends it works on, from {"cuda", "cpu"};
+    - `expected`: what it should do to which number, one sentence;
+    - `speedup`: the planner's prior, a number or a function of the facts; not above 1 for what is only worth trying once the rest
+      is done;
+    - `helps`: which bounds of a Finding it is for;
+    - `after`: what it goes on from, by name, where both are applied; else phases go in order (PHASES), and names within;
+    - `variants`: arguments that `rewrite` takes as a third parameter, each a form of its own, named `name:argument` in plans;
+    - `alone`: it goes on from what was measured, so it is planned by itself and never from the baseline;
+    - `normalizes`: it only brings a text into form, so every plan has it where it applies;
+    - `risks`: how a candidate fails where it was wrong.
+    """
+
+    def register(function: Callable[..., str | None]) -> Rewrite:
+        *_, phase, name = function.__module__.split(".")
+        made = Rewrite(
+            name=name, phase=phase, apply=function, languages=frozenset(languages), expected=expected, prior=speedup,
+            helps=frozenset(helps), after=after, variants=variants, alone=alone, normalizes=normalizes, risks=risks,
+        )  # fmt: skip
+        _registered[name] = made
+        return made
+
+    return register
+
+
+@cache
+def catalog() -> dict[str, Rewrite]:
+    """Every rewrite by name, in the order of names."""
+    package = importlib.import_module(__package__)
+    for phase in PHASES:
+        folder = importlib.import_module(f"{package.__name__}.{phase}")
+        for module in pkgutil.iter_modules(folder.__path__):
+            importlib.import_module(f"{folder.__name__}.{module.name}")
+    unknown = {name for made in _registered.values() for name in made.after} - _registered.keys()
+    if unknown:
+        raise ValueError(f"a rewrite comes after {', '.join(sorted(unknown))}, which no file is called")
+    return dict(sorted(_registered.items()))
+
+
+@cache
+def ordered(language: Device) -> tuple[Rewrite, ...]:
+    """Those of a language in the order in which they are applied. Raises ValueError where `after` goes in a circle."""
+    mine = {name: made for name, made in catalog().items() if language in made.languages}
+    waits = {name: {other for other in made.after if other in mine} for name, made in mine.items()}
+    place = {name: (PHASES.index(made.phase), name) for name, made in mine.items()}
+    ready = [place[name] for name, others in waits.items() if not others]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        found.append(mine[name])
+        for other, others in waits.items():
+            if name in others:
+                others.remove(name)
+                if not others:
+                    heapq.heappush(ready, place[other])
+    if len(found) < len(mine):
+        circle = sorted(mine.keys() - {made.name for made in found})
+        raise ValueError(f"{', '.join(circle)} come after each other")
+    return tuple(found)

@@ -1,0 +1,315 @@
+"""What two passes over a row in registers both compute of an element, an exponential say, is computed once and kept.
+
+Applies between passes that cache_row_in_registers made, where an expensive expression of a row's element stands in an earlier and in a
+later one and nothing that it is made of changes in between. The value takes a register of its own, or that of the element
+where nothing else wants this any more (a float32's place is as large). 16-bit elements lie two to a register, so that their
+values take more than they did: each instance of the kernel tells from its steps a thread whether a block as wide as before
+has registers for that; where it has not (eight steps of eight 16-bit elements), the value is computed again as it was. No
+row becomes too long for registers by this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import (
+    Code,
+    Definition,
+    Kernel,
+    Loop,
+    code_of,
+    declared_name,
+    inside,
+    same,
+    statement_around,
+)
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.rows.cache_row_in_registers import ITEMS
+from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+ROOM = """
+
+// Whether blocks of the width that `BYTES` a step allow have registers for `MORE` a step as well, once `FREED` of those are
+// not needed any more.
+template <int ITEMS, int BYTES, int FREED, int MORE>
+constexpr bool row_has_room = ITEMS * (BYTES - FREED + MORE) / 4 + 32 <= 65536 / row_width(ITEMS, BYTES);"""
+_STRAIGHT = {"compound_statement", "expression_statement", "declaration", "init_declarator", "argument_list",
+             "call_expression", "parenthesized_expression", "unary_expression", "cast_expression", "comma_expression",
+             "assignment_expression", "binary_expression"}  # fmt: skip
+"""What does all that stands in it, but for the right side of `&&` and `||`."""
+
+
+@rule(
+    "cuda",
+    expected="one exponential an element instead of two, where the row and its values fit the registers",
+    speedup=1.1,
+    helps={"memory", "latency", "compute"},
+    risks=(
+        Outcome.INCORRECT,
+        Outcome.OUT_OF_RESOURCES,
+    ),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if ITEMS not in source.text or "row_has_room" in source.text:
+        return None
+    code, edits = code_of(source), Edits(source)
+    for kernel in code.kernels:
+        attempt = Edits(source)
+        try:
+            _Keeper(code, kernel).write(attempt)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+    if not edits.changes:
+        return None
+    edits.insert(code.functions["row_width"].end_byte, ROOM)
+    try:
+        return edits.apply()
+    except Unsupported:
+        return None
+
+
+@dataclass
+class _Value:
+    first: Node
+    """Where it is computed."""
+    loop: Loop
+    """The pass around that."""
+    reading: Reading
+    again: list[tuple[Node, Loop, Reading]] = field(default_factory=list)
+    """Where it is computed once more."""
+    name: str = ""
+
+    def slot(self, loop: Loop, reading: Reading) -> str:
+        return f"{self.name}[{loop.name}]" + "".join(f"[{lane.name}]" for lane in reading.lanes)
+
+
+class _Keeper:
+    """Works out which values of one kernel can be kept, and writes that."""
+
+    def __init__(self, code: Code, kernel: Kernel) -> None:
+        self.code, self.kernel, self.source = code, kernel, code.source
+        self.passes = Passes(code, kernel)
+        loops = [o for o in self.passes.loops if any(self._is_expensive(n, o) for n in self._computations(o))]
+        self.values: list[_Value] = []
+        for number, loop in enumerate(loops[1:], 1):
+            self._find(loop, loops[:number])
+        if not self.values:
+            raise Unsupported("nothing is computed twice")
+
+    # What is computed twice.
+
+    def _computations(self, loop: Loop) -> Iterator[Node]:
+        return self.source.walk(loop.body, "call_expression", "binary_expression")
+
+    def _find(self, loop: Loop, before: list[Loop]) -> None:
+        """Add what the pass computes, of expressions within each other the outer one, that one of those before has."""
+        taken: Node | None = None
+        for node in self._computations(loop):
+            if taken is not None and inside(node, taken):
+                continue
+            reading = self._reading(node, loop)
+            if reading is None:
+                continue
+            for earlier in before:
+                first = self._computed(reading, earlier) if self.passes.holds(earlier, loop, node, reading) else None
+                value = self._value(*first, earlier) if first is not None else None
+                if value is not None:
+                    value.again.append((node, loop, reading))
+                    taken = node
+                    break
+
+    def _reading(self, node: Node, loop: Loop) -> Reading | None:
+        """None for what is not worth a register, or not understood."""
+        if not self.passes.is_float(node, loop):
+            return None
+        try:
+            return self.passes.read(node, loop) if self._is_worth_it(node, loop) else None
+        except Unsupported:
+            return None
+
+    def _is_worth_it(self, node: Node, loop: Loop) -> bool:
+        """Whether something expensive in it differs from element to element."""
+        for inner in self.source.walk(node, "call_expression", "binary_expression"):
+            if not self._is_expensive(inner, loop):
+                continue
+            # The compiler takes the reciprocal of a divisor that all elements share once.
+            shared = inner.type == "call_expression" and called(self.source, inner) in DIVISIONS
+            if self.passes.read(arguments(inner)[-1] if shared else inner, loop).by_item:
+                return True
+        return False
+
+    def _is_expensive(self, node: Node, loop: Loop) -> bool:
+        """By itself, whatever its operands are."""
+        if node.type == "call_expression":
+            name = called(self.source, node)
+            return self._helper_is_expensive(name, set()) if name in self.code.overloads else name in EXPENSIVE
+        divisor = node.child_by_field_name("right")
+        divides = self.source.of(node.child_by_field_name("operator")) == "/"
+        return divides and divisor is not None and divisor.type != "number_literal" and self.passes.is_float(node, loop)
+
+    def _helper_is_expensive(self, name: str, seen: set[str]) -> bool:
+        seen.add(name)
+        for function in self.code.overloads[name]:
+            for call in self.source.walk(function, "call_expression", "gnu_asm_expression"):
+                inner = called(self.source, call)
+                ours = inner in self.code.overloads
+                if call.type == "gnu_asm_expression" or (inner in EXPENSIVE and not ours):
+                    return True
+                if ours and inner not in seen and self._helper_is_expensive(inner, seen):
+                    return True
+        return False
+
+    def _computed(self, reading: Reading, loop: Loop) -> tuple[Node, Reading] | None:
+        """Where a pass computes the same for all of its elements."""
+        for node in self._computations(loop):
+            mine = self._reading(node, loop)
+            if mine is not None and mine.text == reading.text and self._always(node, loop, mine):
+                return node, mine
+        return None
+
+    def _always(self, node: Node, loop: Loop, reading: Reading) -> bool:
+        """Whether the pass does it for every one of its elements, once for each turn of the reading's lanes."""
+        _, consequence = self.passes.guarded(loop)
+        if any(True for _ in self.source.walk(loop.node, "break_statement", "continue_statement", "return_statement")):
+            return False
+        here = node
+        while not same(here, consequence):
+            parent = here.parent
+            if parent is None:
+                return False
+            if parent.type == "for_statement":
+                turns = same(parent.child_by_field_name("body"), here)
+                if not turns or not any(same(parent, lane.node) for lane in reading.lanes):
+                    return False
+            elif parent.type not in _STRAIGHT or self._may_skip(parent):
+                return False
+            here = parent
+        return True
+
+    def _may_skip(self, node: Node) -> bool:
+        joins = self.source.of(node.child_by_field_name("operator")) in {"&&", "||"}
+        return joins or called(self.source, node) in self.code.macros
+
+    def _value(self, first: Node, reading: Reading, loop: Loop) -> _Value | None:
+        """The value that is computed there; None where that is a part of another value, or has one inside."""
+        for value in self.values:
+            if same(value.first, first):
+                return value
+            if inside(value.first, first) or inside(first, value.first):
+                return None
+        self.values.append(_Value(first, loop, reading))
+        return self.values[-1]
+
+    # What is written.
+
+    def write(self, edits: Edits) -> None:
+        source, items = self.source, self.passes.items
+        self._name_values()
+        kept, freed = self.code.fresh("kKept", "kValuesKept"), self._freed()
+        top = min((value.loop.node for value in self.values), key=lambda node: node.start_byte)
+        lines = []
+        for value in self.values:
+            lanes = "".join(f"[{source.of(lane.bound_node)}]" for lane in value.reading.lanes)
+            lines.append(f"float {value.name}[{items}]{lanes};")
+            self._write_first(edits, value)
+            for node, loop, reading in value.again:
+                again = f"{kept} ? {value.slot(loop, reading)} : {source.of(node)}"
+                edits.replace(node, again if _stands_alone(node) else f"({again})")
+        steps = (list(freed), [value.name for value in self.values])
+        sizes = [" + ".join(f"sizeof({name}[0])" for name in names) or "0" for names in steps]
+        lines.append(f"constexpr bool {kept} = row_has_room<{', '.join([items, self.passes.bytes, *sizes])}>;")
+        pragma = top.prev_named_sibling
+        at = pragma if pragma is not None and pragma.type == "preproc_call" else top
+        start = source.data.rfind(b"\n", 0, at.start_byte) + 1
+        edits.insert(start, "".join(f"{source.indent(top)}{line}\n" for line in lines))
+        for hold in (hold for holds in freed.values() for hold in holds):
+            edits.insert(hold.start_byte, f"if constexpr (!{kept}) ")
+
+    def _name_values(self) -> None:
+        taken = self.code.names()
+        for value in self.values:
+            function = called(self.source, value.first) if value.first.type == "call_expression" else "value"
+            stem = self._declared(value) or function.split("::")[-1].strip("_")
+            value.name = next(n for n in (f"{stem}_row", *(f"{stem}_row_{i}" for i in range(2, 99))) if n not in taken)
+            taken.add(value.name)
+
+    def _declared(self, value: _Value) -> str:
+        """The variable that the value is when it is first computed, "" for none."""
+        parent = value.first.parent
+        declaration = parent.parent if parent is not None and parent.type == "init_declarator" else None
+        if parent is None or declaration is None or len(declaration.children_by_field_name("declarator")) != 1:
+            return ""
+        name, type_ = parent.child_by_field_name("declarator"), declaration.child_by_field_name("type")
+        plain = name is not None and name.type == "identifier" and self.source.of(type_) in {"float", "auto"}
+        return self.source.of(name) if plain else ""
+
+    def _write_first(self, edits: Edits, value: _Value) -> None:
+        source, first, statement = self.source, value.first, statement_around(value.first)
+        slot, declared, parent = value.slot(value.loop, value.reading), self._declared(value), statement.parent
+        indent = source.indent(statement)
+        if declared:
+            edits.insert(statement.end_byte, f"\n{indent}{slot} = {declared};")
+            return
+        if parent is None:
+            raise Unsupported("a value outside of a statement")
+        edits.replace(first, slot)
+        line = f"{slot} = {source.of(first)};"
+        if parent.type == "compound_statement":
+            edits.insert(statement.start_byte, f"{line}\n{indent}")
+            return
+        outer, inner = source.indent(parent), source.indent(parent) + source.unit(parent)
+        edits.insert(statement.start_byte, f"{{\n{inner}{line}\n{inner}")
+        edits.insert(statement.end_byte, f"\n{outer}}}")
+
+    def _freed(self) -> dict[str, list[Node]]:
+        """Rows that nobody wants any more where the values are kept, with what holds them in registers nonetheless."""
+        freed: dict[str, list[Node]] = {}
+        rows = {where: row for value in self.values for where, row in value.reading.arrays.items()}
+        for where, row in rows.items():
+            behind = max(v.loop.node.end_byte for v in self.values if where in v.reading.arrays)
+            uses = [use for use in self.code.uses(row, self.kernel.body) if use.start_byte > behind]
+            if self._is_row(row) and all(self._is_spent(use) for use in uses):
+                freed[row.name] = [hold for use in uses if self._is_hold(hold := statement_around(use))]
+        return freed
+
+    def _is_row(self, found: Definition) -> bool:
+        here = found.declarator
+        while here is not None and (inner := here.child_by_field_name("declarator")) is not None:
+            if inner.type == "identifier":
+                return self.source.of(here.child_by_field_name("size")) == self.passes.items
+            here = inner
+        return False
+
+    def _is_hold(self, statement: Node) -> bool:
+        call = statement.named_children[0] if statement.named_children else statement
+        return statement.type == "expression_statement" and called(self.source, call) == "hold_packed"
+
+    def _is_spent(self, use: Node) -> bool:
+        """Whether a name only stands where a value that is kept is computed again, in the end."""
+        if any(inside(use, node) for value in self.values for node, *_ in value.again):
+            return True
+        statement = statement_around(use)
+        if statement.type != "declaration":
+            return self._is_hold(statement)
+        declarators = statement.children_by_field_name("declarator")
+        name = declared_name(declarators[0]) if len(declarators) == 1 else None
+        if name is None:
+            return False
+        found = self.code.uses(
+            Definition(self.source.of(name), "local", statement, declarators[0], None), self.kernel.body
+        )
+        return bool(found) and all(self._is_spent(n) for n in found)
+
+
+def _stands_alone(node: Node) -> bool:
+    """Whether `a ? b : c` may take its place as it is."""
+    parent = node.parent
+    if parent is not None and parent.type == "assignment_expression":
+        return same(parent.child_by_field_name("right"), node)
+    return parent is not None and parent.type in {"argument_list", "parenthesized_expression", "init_declarator"}

@@ -1,0 +1,253 @@
+"""One row over several blocks where rows are few and long: a thread-block cluster that reduces through distributed shared
+memory (Hopper and later).
+
+Applies to kernels whose blocks each take one row and reduce it through `block_sum` and its siblings. In a second kernel the
+threads of neighbouring blocks count as one row's threads, and each reduction over the block is followed by one over the
+cluster. The host launches it while rows are too few for every multiprocessor.
+
+Measured on an H200: float32 [32, 32000] softmax, eight blocks of 256 threads a row, 3.7 us against 5.7 with one block; the
+norm of float16 [64, 16384] and [32, 5120] 0.1 to 0.3 us slower, since a grid of clusters starts later.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import code_of, insertion_point, inside, require, statements
+from nodes.rewrites.launch.programmatic_dependent_launch import ENABLE, IN_CLUSTERS, TRIGGER_WHEN
+from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.prelude.lanes import CEIL_DIV
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, with_second_form
+from nodes.rewrites.syntax.insert import remove_line, renamed
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+SPEEDUP = 0.97
+LONG_STEPS = 4096
+"""Of 16 bytes, in a row: shorter ones are over before a cluster has begun."""
+
+NUMBERS = f"""\
+#define CLUSTER_BLOCKS {{blocks}}  // tune: {{fewer}} {{blocks}}
+#define CLUSTER_STEPS {LONG_STEPS}  // tune: 1024 {LONG_STEPS}
+"""
+BLOCKS = """\
+// How many blocks share a row: as many as make CLUSTER_BLOCKS blocks of all rows, up to the 8 that every cluster may have.
+// Rows of less than CLUSTER_STEPS are over before a cluster has begun.
+inline unsigned cluster_blocks(int64_t rows, int64_t steps) {
+  unsigned blocks = 1;
+  while (steps >= CLUSTER_STEPS && blocks < 8 && rows * blocks * 2 <= CLUSTER_BLOCKS) blocks *= 2;
+  return blocks;
+}
+
+extern "C" {
+extern int enable_pdl;
+}
+
+// Launches a kernel whose neighbouring `cluster` blocks take one row together; `overlapping`: see launch_dependent.
+template <typename... Parameters, typename... Arguments>
+inline void launch_cluster(void (*kernel)(Parameters...), unsigned cluster, bool overlapping, dim3 grid, dim3 block,
+                           cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = cluster;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = enable_pdl;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = overlapping ? 2 : 1;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+"""
+ITEMS = """\
+#define CLUSTER_THREADS 256  // tune: 128 256 512
+
+// How many steps of its share of a row a thread keeps in registers: as many as make blocks of CLUSTER_THREADS, since room for
+// a cluster of narrow blocks is found sooner; 0 where the share is too long.
+inline int cluster_items(int64_t steps, int bytes) {
+  int items = 1;
+  while (items < 8 && row_threads(steps, items) > CLUSTER_THREADS) items *= 2;
+  return row_threads(steps, items) <= static_cast<unsigned>(row_width(items, bytes)) ? items : 0;
+}
+"""
+SUM = """\
+// The sum over the cluster, for every thread. Each block leaves its part with every other one, so that nothing is read from
+// elsewhere and blocks may end when they like; all of them must have begun. SITE as for sums over a block.
+template <int SITE, typename V>
+__device__ __forceinline__ V cluster_sum(V value) {
+  __shared__ V of_block[8];
+  const auto cluster = cooperative_groups::this_cluster();
+  value = block_sum<SITE>(value);
+  if (threadIdx.x < cluster.num_blocks()) cluster.map_shared_rank(of_block, threadIdx.x)[cluster.block_rank()] = value;
+  cluster.sync();
+  value = of_block[0];
+#pragma unroll
+  for (unsigned block = 1; block < 8; ++block) {
+    if (block < cluster.num_blocks()) value += of_block[block];
+  }
+  return value;
+}
+"""
+EXTREME = (
+    SUM.replace("_sum", "_max")
+    .replace("The sum over", "The largest value of")
+    .replace("value += of_block[block]", "value = max(value, of_block[block])")
+)
+SHIFTED_SUM = """\
+// The same as block_shifted_sum over the cluster, for every thread; each block leaves its part with every other one.
+template <int SITE, typename V, typename F>
+__device__ __forceinline__ ShiftedSum<V> cluster_shifted_sum(V shift, V sum, F exponential) {
+  __shared__ ShiftedSum<V> of_block[8];
+  const auto cluster = cooperative_groups::this_cluster();
+  const ShiftedSum<V> own = block_shifted_sum<SITE>(shift, sum, exponential);
+  if (threadIdx.x < cluster.num_blocks()) cluster.map_shared_rank(of_block, threadIdx.x)[cluster.block_rank()] = own;
+  cluster.sync();
+  V largest = of_block[0].shift;
+#pragma unroll
+  for (unsigned block = 1; block < 8; ++block) {
+    if (block < cluster.num_blocks()) largest = max(largest, of_block[block].shift);
+  }
+  sum = V(0);
+#pragma unroll
+  for (unsigned block = 0; block < 8; ++block) {
+    if (block >= cluster.num_blocks()) continue;
+    const ShiftedSum<V> part = of_block[block];
+    sum += part.shift < largest ? part.sum * exponential(part.shift - largest) : part.sum;
+  }
+  return {largest, sum};
+}
+"""
+REDUCTIONS = {
+    "sum": SUM, "max": EXTREME, "min": EXTREME.replace("max", "min").replace("largest", "smallest"),
+    "shifted_sum": SHIFTED_SUM,
+}  # fmt: skip
+
+
+def speedup(facts: Facts) -> float:
+    """Worth a first plan where rows are few and long."""
+    units = facts.device.units
+    return SPEEDUP + 0.5 * facts.share_of_workloads(
+        lambda rows, row_bytes: 2 * rows <= units and row_bytes >= 16 * LONG_STEPS
+    )
+
+
+@rule(
+    "cuda",
+    expected="every multiprocessor has a share of a row where there are fewer rows than multiprocessors",
+    speedup=speedup,
+    helps={"memory", "latency"},
+    after=("neighbouring_rows_per_block",),
+    risks=(
+        Outcome.INCORRECT,
+        Outcome.RUNTIME_ERROR,
+        Outcome.OUT_OF_RESOURCES,
+    ),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
+    if match is None or int(match[1]) < 90 or "launch_cluster" in source.text:
+        return None
+    if not reduces(source):
+        return None
+    code = code_of(source)
+    edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
+    if not edits.changes:
+        return None
+    units = facts.device.units
+    try:
+        edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
+        require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
+        headers = ("cooperative_groups.h", "cuda_runtime.h", "type_traits")
+        require(edits, code, ENABLE, "enable_pdl")
+        require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
+        text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
+        for kind in sorted(kinds):
+            text = behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
+        return behind(source.reparsed(text), "row_threads", ITEMS) if "cluster_items(" in text else text
+    except Unsupported:
+        return None
+
+
+def _new_kernel(found: RowKernel, name: str) -> str:
+    kernel, source, code = found.kernel, found.source, found.code
+    if any(True for _ in source.walk(kernel.body, "return_statement")):
+        raise Unsupported("blocks that may end before their cluster has met")
+    edits = Edits(source)
+    edits.replace(kernel.name_node, name)
+    taken = kernel.identifiers()
+    row, blocks, thread, threads = (
+        n if n not in taken else code.fresh(f"{n}_in_cluster")
+        for n in ("row", "row_blocks", "thread_of_row", "threads_of_row")
+    )
+    for call in found.reductions:
+        function = call.child_by_field_name("function")
+        assert function is not None
+        edits.replace(function, source.of(function).replace("block_", "cluster_"))
+    for barrier in found.barriers:
+        remove_line(edits, source, barrier)
+    for old, new in {"threadIdx.x": thread, "blockDim.x": threads, "blockIdx.x": row}.items():
+        for use in found.uses(old):
+            edits.replace(use, new)
+    for use in found.uses("gridDim.x"):
+        edits.replace(use, f"gridDim.x / {blocks}")
+    first = statements(kernel.body)[0]
+    indent = source.indent(first)
+    cluster = "cooperative_groups::this_cluster()"
+    lines = [
+        f"const unsigned {blocks} = {cluster}.num_blocks(), {row} = blockIdx.x / {blocks};",
+        f"const unsigned {thread} = blockIdx.x % {blocks} * blockDim.x + threadIdx.x, {threads} = {blocks} * blockDim.x;",
+        f"{cluster}.barrier_arrive();",
+    ]
+    edits.insert(first.start_byte, "".join(f"{line}\n{indent}" for line in lines))
+    body = kernel.body if found.rows is None else found.rows.body
+    meets, last = _statement_of(body, found.reductions[0]), _statement_of(body, found.reductions[-1])
+    within = source.indent(meets)
+    edits.insert(meets.start_byte, f"{cluster}.barrier_wait();  // all of its blocks are there\n{within}")
+    if found.rows is not None:
+        edits.insert(last.end_byte, f"\n{within}{cluster}.barrier_arrive();  // this one's parts are read")
+        edits.insert(found.rows.node.end_byte, f"\n{source.indent(found.rows.node)}{cluster}.barrier_wait();")
+    return found.edited(edits)
+
+
+def _statement_of(body: Node, node: Node) -> Node:
+    """The statement of the body that has the node inside."""
+    return next(statement for statement in statements(body) if inside(node, statement))
+
+
+def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
+    source, code, launch = found.source, found.code, place.launch
+    indent, unit = source.indent(place.statement), source.unit(place.statement)
+    blocks, run = code.fresh("row_cluster"), code.fresh("launch_shared_row")
+    function = renamed(source.of(launch.function), found.kernel.name, name)
+    width = f"row_threads(ceil_div({place.steps}, {blocks}), decltype({place.items})::value)"
+    configured = [
+        blocks,
+        "true" if launch.dependent else "false",
+        f"static_cast<unsigned>({place.rows} * {blocks})",
+        width if place.items else source.of(launch.block),
+        launch.stream_text,
+    ]
+    call = f"launch_cluster({', '.join([function, *configured, *(source.of(a) for a in launch.arguments)])});"
+    original = f"{unit}default: {source.of(place.statement)}" if place.items else f"{unit}{source.of(place.statement)}"
+    lines = [f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"]
+    if place.items:
+        lines += [
+            f"const auto {run} = [&](auto {place.items}) {{",
+            f"{unit}{call}",
+            "};",
+            f"switch ({blocks} > 1 ? cluster_items(ceil_div({place.steps}, {blocks}), {place.size}) : 0) {{",
+            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
+            original.replace("\n", f"\n{unit}"),
+            "}",
+        ]
+    else:
+        lines += [f"if ({blocks} > 1) {{", f"{unit}{call}", "} else {", original.replace("\n", f"\n{unit}"), "}"]
+        if launch.statement.parent is None or launch.statement.parent.type != "compound_statement":
+            lines = ["{", *(unit + line for line in lines), "}"]
+    edits.replace(place.statement, f"\n{indent}".join(lines))

@@ -1,0 +1,735 @@
+"""Blocks take neighbouring rows of the index in which per-row values lie side by side, and no index is divided.
+
+A thread finds its row in a flat order, `outer = row / inner_rows`, `inner = row % inner_rows`, and reads values of its row
+from an array in which the outer index runs fastest, `lse[inner * outer_rows + outer]`: the rows of a block read 4 bytes here
+and 4 bytes there. A second kernel, the same but for where its indices come from, takes NEIGHBOUR_ROWS outer rows of one
+inner row a block. It applies to kernels whose threads do not talk to each other: one thread an element (`row = i / steps`,
+behind a guard or in a grid-stride loop), or rows as spread lays them out. The host keeps the old kernel for other sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import (
+    Code,
+    Kernel,
+    Launch,
+    Loop,
+    code_of,
+    declared_name,
+    host_text,
+    inside,
+    require,
+    same,
+    statements,
+)
+from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
+from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.insert import remove_line, renamed
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+SHAPE = """\
+#define NEIGHBOUR_ROWS 16  // tune: 4 8 16
+
+// How many blocks take `count` neighbouring rows, NEIGHBOUR_ROWS each.
+inline unsigned neighbour_groups(int64_t count) {
+  return static_cast<unsigned>((count + NEIGHBOUR_ROWS - 1) / NEIGHBOUR_ROWS);
+}
+
+// Whether there are neighbours enough, and blocks with a thread for each of the `steps` of their rows are neither too
+// small nor too large, nor too many. `apart`: the elements from one row to its neighbour, where 32 bits count them.
+inline bool neighbours_fit(int64_t steps, int64_t count, int64_t apart = 0) {
+  const int64_t threads = NEIGHBOUR_ROWS * steps;
+  return threads >= 32 && threads <= 1024 && count >= NEIGHBOUR_ROWS && count <= NEIGHBOUR_ROWS * int64_t{65535} &&
+         (count + NEIGHBOUR_ROWS) * apart <= INT32_MAX;
+}
+"""
+COMMENT = """\
+// The same for NEIGHBOUR_ROWS neighbouring rows ({outer}) of one {inner} a block, a thread a step: what is read by row lies
+// side by side, and no index is divided.
+"""
+BOUNDS = "__launch_bounds__(1024)"
+
+OUTER, INNER = Symbol("the outer row"), Symbol("the inner row")
+_INTEGER = re.compile(r"(unsigned|signed|long|int|short|size_t|u?int\d+_t|\s)+")
+_WIDE = {"int64_t", "uint64_t", "size_t", "long", "long long", "unsigned long long", "unsigned long"}
+_STRIDE_AT_LEAST = 8
+"""Elements from one inner row to the next from which on they share no 32 bytes."""
+
+
+@rule(
+    "cuda",
+    expected="whole sectors of what is read or written once a row, and no division of an index",
+    speedup=1.15,
+    helps={"memory", "latency"},
+    after=("several_rows_per_block",),
+    risks=(
+        Outcome.INCORRECT,
+        Outcome.RUNTIME_ERROR,
+    ),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if "NEIGHBOUR_ROWS" in source.text:
+        return None
+    code, edits = code_of(source), Edits(source)
+    for kernel in code.kernels:
+        attempt = Edits(source)
+        try:
+            found = _Rows(Code(source, integers=_integers(kernel)), kernel.name)
+            name = code.fresh(f"{kernel.name}_neighbours")
+            attempt.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
+            for launch in found.kernel.launches:
+                found.write_launch(attempt, launch, name)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+    if not edits.changes:
+        return None
+    try:
+        require(edits, code, SHAPE, "neighbour_groups", "neighbours_fit", includes=("cstdint",))
+        return edits.apply()
+    except Unsupported:
+        return None
+
+
+def _integers(kernel: Kernel) -> frozenset[str]:
+    """Template parameters that are an integer type in every launch."""
+    listed = [launch.template_arguments for launch in kernel.launches]
+    complete = bool(listed) and all(len(arguments) == len(kernel.template_names) for arguments in listed)
+    columns = zip(*listed, strict=True) if complete else ()
+    return frozenset(
+        name for name, given in zip(kernel.template_names, columns, strict=False) if all(map(_INTEGER.fullmatch, given))
+    )
+
+
+def _symbol(polynomial: Polynomial) -> Symbol | None:
+    """The division that the polynomial is, where it is one."""
+    only = next(iter(polynomial.symbols), None)
+    return only if only is not None and only.operator and polynomial == Polynomial.symbol(only) else None
+
+
+def _product(*coordinates: str) -> Polynomial:
+    product = Polynomial.constant(1)
+    for name in coordinates:
+        product = product * Polynomial.symbol(Symbol(name))
+    return product
+
+
+ROW_BLOCK = _product("blockIdx.z", "gridDim.y") + _product("blockIdx.y")
+ROW_BLOCKS = _product("gridDim.z", "gridDim.y")
+"""What spread calls a block's place in the order of rows, and how many there are (its SIDE_BY_SIDE)."""
+
+
+def _factors(source: Source, product: Node) -> list[Node]:
+    found, stack = [], [product]
+    while stack:
+        node = stack.pop()
+        operands = [node.child_by_field_name("left"), node.child_by_field_name("right")]
+        if node.type == "parenthesized_expression" and node.named_child_count == 1:
+            stack.append(node.named_children[0])
+        elif node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "*":
+            stack += [operand for operand in reversed(operands) if operand is not None]
+        else:
+            found.append(node)
+    return found
+
+
+def _uncast(source: Source, node: Node) -> Node:
+    """What a `static_cast` is given."""
+    listed = node.child_by_field_name("arguments") if node.type == "call_expression" else None
+    cast = source.of(node.child_by_field_name("function")).startswith("static_cast<")
+    return listed.named_children[0] if cast and listed is not None and listed.named_child_count == 1 else node
+
+
+def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str, declares: str = "") -> str:
+    """The text with `first`, which `declares` a name, and a body's statements in place of the loop or branch around them.
+
+    `first` may be empty."""
+    before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
+    above = before if before is not None and before.type == "preproc_call" else node
+    line = source.data.rfind(b"\n", 0, above.start_byte) + 1
+    braces = int(body.type == "compound_statement")
+    inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
+    inner = inner if inner.startswith(indent) else f"{indent}{unit}{inner.lstrip()}"
+    lines = [*([f"{indent}{unit}{first}"] if first else []), *inner.split("\n")]
+    mine = [declares, *_declared_names(source, statements(body))]
+    everywhere = _declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
+    if any(everywhere.count(name) > 1 for name in mine):
+        lines = [f"{indent}{{", *lines, f"{indent}}}"]
+    else:
+        lines = [part.removeprefix(unit) for part in lines]
+    return source.data[:line].decode() + "\n".join(lines) + source.data[node.end_byte :].decode()
+
+
+def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
+    return [source.of(declared_name(d)) for node in declarations for d in node.children_by_field_name("declarator")]
+
+
+@dataclass(frozen=True)
+class _Divisor:
+    """What an index is divided by, or multiplied: `text` as a factor, `node` where the kernel has it, None for a number."""
+
+    text: str
+    value: Polynomial
+    node: Node | None = field(compare=False)
+
+
+@dataclass(frozen=True)
+class _Anchor:
+    """Where a thread learns what is its own: `const int i = blockIdx.x * blockDim.x + threadIdx.x;`, or a loop from there."""
+
+    node: Node
+    """The declaration, or the for statement."""
+    header: tuple[Node, ...]
+    """The only places that may ask which thread and block it is."""
+    name: str
+    type: str
+    index: Polynomial
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """The comparison that says how many there are."""
+
+    comparison: Node
+    level: str
+    """element, row, outer: what is compared"""
+    bound: Node
+
+
+class _Rows:
+    """A kernel that this rewrite fits. Raises Unsupported for any other."""
+
+    def __init__(self, code: Code, name: str) -> None:
+        self.code, self.source = code, code.source
+        self.kernel = next(k for k in code.kernels if k.name == name)
+        kernel = self.kernel
+        if kernel.synchronises or kernel.has_defaults or not kernel.launches:
+            raise Unsupported("threads that talk to each other")
+        self.by_row = bool(self._uses("threadIdx.y"))
+        """Threads are laid out in rows, as spread does; else each has one element of a flat order."""
+        self.anchor = self._anchor()
+        self.scopes = [kernel.body]
+        self._check_coordinates()
+        if self.anchor.node.type == "for_statement":
+            self._check_loop()
+        for split in self._splits():
+            self.inner_rows, self.columns, self.lanes = split
+            if any(self._is_side_by_side(access.offset) for access in kernel.global_accesses()):
+                break
+        else:
+            raise Unsupported("nothing that lies side by side for neighbouring rows")
+        self.guard = self._guard()
+        self.names = self._names()
+
+    # What the kernel is.
+
+    def _uses(self, *names: str) -> list[Node]:
+        return [n for n in self.source.walk(self.kernel.body, "field_expression") if self.source.of(n) in names]
+
+    def _anchor(self) -> _Anchor:
+        kernel, code, text = self.kernel, self.code, self.source.of
+        axis = "y" if self.by_row else "x"
+        width = f"blockDim.{axis}"
+        block, blocks = (ROW_BLOCK, ROW_BLOCKS) if self.by_row else (_product("blockIdx.x"), _product("gridDim.x"))
+        start = block * _product(width) + _product(f"threadIdx.{axis}")
+        for loop in kernel.loops:
+            if loop.start == start and same(loop.node.parent, kernel.body) and self._is_integer(loop.type):
+                if loop.step != blocks * _product(width) or loop.step_node is None:
+                    raise Unsupported("a loop that does not stride by the grid")
+                index = Polynomial.symbol(loop.symbol)
+                return _Anchor(loop.node, (loop.start_node, loop.step_node), loop.name, loop.type, index)
+        for statement in statements(kernel.body):
+            declared = self._declared(statement)
+            if declared is not None and code.polynomial(declared[1]) == start:
+                name, value = declared
+                return _Anchor(statement, (value,), text(name), self._type(statement), start)
+        raise Unsupported("no thread an element and no row a thread")
+
+    def _declared(self, statement: Node) -> tuple[Node, Node] | None:
+        """Name and value of `const int name = value;`, where that is for good and the only one declared."""
+        declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
+        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+            return None
+        name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+        if name is None or value is None or name.type != "identifier":
+            return None
+        assigned = {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
+        settled = self.source.of(name) not in assigned
+        return (name, value) if settled and self._is_integer(self._type(statement)) else None
+
+    def _type(self, declaration: Node) -> str:
+        return self.source.of(declaration.child_by_field_name("type"))
+
+    def _is_integer(self, kind: str) -> bool:
+        return bool(_INTEGER.fullmatch(kind)) or kind in self.code.integers
+
+    def _check_coordinates(self) -> None:
+        """Which thread does what is decided at the anchor alone; in a row, spread's strides work for any width."""
+        cuts = SIDE_BY_SIDE.cuts
+        steps = {"threadIdx.x", "blockDim.x", f"blockIdx.{cuts}", f"gridDim.{cuts}"} if self.by_row else set()
+        check_coordinates(self.kernel, self.anchor.header, steps)
+
+    def _check_loop(self) -> None:
+        """One step of the loop becomes all that a thread does, in any order."""
+        loop, source = self.anchor.node, self.source
+        body = loop.child_by_field_name("body")
+        before = loop.prev_named_sibling
+        if body is None or not same(statements(self.kernel.body)[-1], loop):
+            raise Unsupported("work behind the rows")
+        if before is not None and before.type == "preproc_call":
+            raise Unsupported("a pragma for the loop")
+        if carries_state(self.kernel, statements(body)):
+            raise Unsupported("rows that depend on each other")
+        for target in self.code.assigned(body):
+            found = self.code.definition(target)
+            if found is None or not inside(found.declaration, body):
+                raise Unsupported("a variable that outlives its row")
+        for jump in source.walk(body, "break_statement", "continue_statement", "return_statement", "goto_statement"):
+            here = jump.parent
+            while here is not None and here.type not in {"for_statement", "while_statement", "do_statement"}:
+                here = here.parent
+            if jump.type in {"return_statement", "goto_statement"} or same(here, loop):
+                raise Unsupported("a row that is left early")
+        self.scopes.append(body)
+
+    # How it splits its rows.
+
+    def _splits(self) -> list[tuple[_Divisor, _Divisor | None, _Divisor | None]]:
+        """What rows may be split by, with how many elements a row has, and how many of them a thread has where these are
+        several: `i = thread * LANES`, `row = i / columns`, `outer = row / inner_rows`."""
+        found = []
+        for node in self.source.walk(self.kernel.body, "binary_expression"):
+            row = _symbol(self.code.polynomial(node))
+            if row is None:
+                continue
+            element = _symbol(row.operands[0])
+            if self.by_row:
+                if row.operands[0] == self.anchor.index:
+                    found.append((self._divisor(row), None, None))
+            elif element is not None and element.operator == "/":
+                lanes = self._lanes(element.operands[0])
+                if lanes is not None:
+                    several = lanes if lanes.value.value != 1 else None
+                    found.append((self._divisor(row), self._divisor(element), several))
+        return [split for n, split in enumerate(found) if split not in found[:n]]
+
+    def _lanes(self, element: Polynomial) -> _Divisor | None:
+        """What the anchor's index is multiplied by to be the element, a constant of the kernel's."""
+        index = self.anchor.index
+        one = next(symbol for symbol in index.symbols if index.coefficient(symbol).value == 1)
+        factor = element.coefficient(one)
+        if element != index * factor:
+            return None
+        if factor.value is not None:
+            return _Divisor(str(factor.value), factor, None)
+        symbol = next(iter(factor.symbols))
+        found = self.code.definition(symbol.node) if symbol.node is not None else None
+        if factor != Polynomial.symbol(symbol) or found is None or found.kind not in {"template", "global", "macro"}:
+            return None
+        return _Divisor(symbol.text, factor, symbol.node)
+
+    def _divisor(self, division: Symbol) -> _Divisor:
+        divisor, node = division.operands[1], division.node
+        right = node.child_by_field_name("right") if node is not None else None
+        if right is None:
+            raise Unsupported("a division that is not written out")
+        for name in self.source.walk(right, "identifier"):
+            self._check_known(name)
+        text = self.source.of(right)
+        if divisor.value is not None:
+            return _Divisor(str(divisor.value), divisor, None)
+        return _Divisor(text if re.fullmatch(r"\w+|\(.*\)", text) else f"({text})", divisor, right)
+
+    def _check_known(self, name: Node) -> None:
+        """The name means the same where the anchor stands."""
+        if same(name.parent.child_by_field_name("function") if name.parent is not None else None, name):
+            return
+        found = self.code.definition(name)
+        if found is None or found.kind in {"template", "macro", "global"}:
+            return
+        before = found.declaration.end_byte <= self.anchor.node.start_byte
+        if self.code.mutated(found) or (found.kind != "parameter" and not (found.kind == "local" and before)):
+            raise Unsupported(f"{found.name} is not known before the rows are")
+
+    def _kind(self, polynomial: Polynomial) -> str:
+        """thread, element, row, outer, inner, column: which of the kernel's indices an expression is; "" for others."""
+        if polynomial == self.anchor.index:
+            return "row" if self.by_row else "element" if self.lanes is None else "thread"
+        if self.lanes is not None and polynomial == self.anchor.index * self.lanes.value:
+            return "element"
+        division = _symbol(polynomial)
+        inner_rows, columns = self.inner_rows.value, self.columns.value if self.columns is not None else None
+        if division is not None:
+            of, divisor = self._kind(division.operands[0]), division.operands[1]
+            if of == "row" and divisor == inner_rows:
+                return "outer" if division.operator == "/" else "inner"
+            if of == "element" and divisor == columns:
+                return "row" if division.operator == "/" else "column"
+            if of == "element" and columns is not None and divisor == columns * inner_rows and division.operator == "/":
+                return "outer"
+            return ""
+        named = {Polynomial.symbol(OUTER): "outer", Polynomial.symbol(INNER): "inner", self._row: "row"}
+        kind = named.get(self._resolved(polynomial), "")
+        if not kind and columns is not None:
+            element = self.anchor.index if self.lanes is None else self.anchor.index * self.lanes.value
+            kind = "column" if self._resolved(element - polynomial) == self._row * columns else ""
+        return kind
+
+    @property
+    def _row(self) -> Polynomial:
+        return Polynomial.symbol(OUTER) * self.inner_rows.value + Polynomial.symbol(INNER)
+
+    def _resolved(self, polynomial: Polynomial) -> Polynomial:
+        """With the row, and what it is divided into, as OUTER and INNER."""
+        values = {"outer": Polynomial.symbol(OUTER), "inner": Polynomial.symbol(INNER), "row": self._row}
+        for symbol in polynomial.symbols:
+            one = Polynomial.symbol(symbol)
+            kind = self._kind(one) if symbol.operator or one == self.anchor.index else ""
+            if kind in values:
+                polynomial = polynomial.substitute(symbol, values[kind])
+        return polynomial
+
+    def _is_side_by_side(self, offset: Polynomial) -> bool:
+        """Whether an access has the outer index with factor 1, the inner one with a large factor, and else only what all
+        threads agree on."""
+        place = self._resolved(offset)
+        apart = place.coefficient(INNER)
+        if place.coefficient(OUTER).value != 1 or not apart.terms:
+            return False
+        if apart.value is not None and abs(apart.value) < _STRIDE_AT_LEAST:
+            return False
+        for symbol in place.variables() - {OUTER, INNER}:
+            found = self.code.definition(symbol.node) if symbol.node is not None else None
+            settled = found is not None and found.kind in {"parameter", "template", "global", "macro"}
+            if not settled or self.code.mutated(found):
+                return False
+        return not any(s.depends_on(OUTER) or s.depends_on(INNER) for s in place.symbols - {OUTER, INNER})
+
+    # How many there are.
+
+    def _guard(self) -> _Guard:
+        anchor = self.anchor.node
+        if anchor.type == "for_statement":
+            comparison = anchor.child_by_field_name("condition")
+            return self._comparison(comparison, "<")
+        behind = [s for s in statements(self.kernel.body) if s.start_byte >= anchor.end_byte]
+        for number, statement in enumerate(behind):
+            if statement.type == "if_statement":
+                holder, body = (statement.child_by_field_name(f) for f in ("condition", "consequence"))
+                condition = holder.child_by_field_name("value") if holder is not None else None
+                if condition is None or body is None or statement.child_by_field_name("alternative") is not None:
+                    break
+                if only_returns(self.source, body):
+                    return self._comparison(condition, ">=")
+                if number == len(behind) - 1:
+                    self.scopes.append(body)
+                    return self._comparison(condition, "<")
+                break
+            touches = [a.node for a in self.kernel.accesses] + [call for call, _ in self.kernel.escapes]
+            passes = statement.type == "declaration" or waits(self.source, statement)
+            if not passes or any(inside(node, statement) for node in touches):
+                break
+        raise Unsupported("no guard before memory is touched")
+
+    def _comparison(self, condition: Node | None, operator: str) -> _Guard:
+        while condition is not None and condition.type == "parenthesized_expression":
+            condition = condition.named_children[0]
+        if condition is None or condition.type != "binary_expression":
+            raise Unsupported("a guard that is no comparison")
+        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+        if left is None or right is None or self.source.of(condition.child_by_field_name("operator")) != operator:
+            raise Unsupported("a guard that compares otherwise")
+        level = self._kind(self.code.polynomial(left))
+        if level == "thread":  # the elements are cut into packs, all of them whole
+            division = right.named_children[0] if right.type == "parenthesized_expression" else right
+            operands = [division.child_by_field_name(name) for name in ("left", "operator", "right")]
+            left, sign, right = operands
+            if left is None or right is None or self.lanes is None or self.source.of(sign) != "/":
+                raise Unsupported("a number of packs that is not computed from the elements")
+            if self.code.polynomial(right) != self.lanes.value:
+                raise Unsupported("packs of another width")
+            level, right = "element", left
+        if level not in {"element", "row", "outer"}:
+            raise Unsupported("a guard for something else")
+        return _Guard(condition, level, right)
+
+    def _divided(self) -> list[_Divisor]:
+        """What the guard's bound has to be divided by to be the number of outer rows."""
+        parts = {"outer": [], "row": [self.inner_rows], "element": [self.inner_rows, self.columns]}[self.guard.level]
+        return [part for part in parts if part is not None]
+
+    def _outer_rows(self) -> list[Node]:
+        """The factors of the guard's bound that are the number of outer rows; none where it is not written as a product,
+        of what is known before the rows are."""
+        found = self._left(_factors(self.source, self.guard.bound), [part.value for part in self._divided()])
+        known = all(self._is_known(name) for factor in found for name in self.source.walk(factor, "identifier"))
+        return found if known else []
+
+    def _host_rows(self, launch: Launch) -> list[Node]:
+        """The same of what the launch passes for the bound."""
+        arguments = dict(zip((p.name for p in self.kernel.parameters), launch.arguments, strict=True))
+        passed = arguments.get(self.source.of(self.guard.bound))
+        known = [part.value if part.node is None else self._passed(arguments, part.node) for part in self._divided()]
+        if passed is None or any(value is None for value in known):
+            return []
+        passed = _uncast(self.source, passed)
+        found = self.code.definition(passed) if passed.type == "identifier" else None
+        if found is not None and found.kind == "local" and found.value is not None and not self.code.mutated(found):
+            passed = found.value
+        for name in self.source.walk(passed, "identifier"):
+            here = self.code.definition(name)
+            if here is None or self.code.mutated(here):
+                return []
+        return self._left(_factors(self.source, passed), [value for value in known if value is not None])
+
+    def _passed(self, arguments: dict[str, Node], node: Node) -> Polynomial | None:
+        argument = arguments.get(self.source.of(node))
+        return None if argument is None else self.code.polynomial(argument)
+
+    def _left(self, factors: list[Node], divisors: list[Polynomial]) -> list[Node]:
+        """The factors without those that are divided by; none where one of these is not among them."""
+        for divisor in divisors:
+            match = next((factor for factor in factors if self.code.polynomial(factor) == divisor), None)
+            if match is None:
+                return []
+            factors.remove(match)
+        return factors
+
+    # What it becomes.
+
+    def _names(self) -> dict[str, tuple[str, str, Node | None]]:
+        """Name, type and declaration of each index: the kernel's own where it has one by itself, else a new one."""
+        found: dict[str, tuple[str, str, Node | None]] = {}
+        holders = self.source.walk(self.kernel.node, "declaration", "parameter_declaration")
+        declared = _declared_names(self.source, holders)
+        for scope in self.scopes:
+            for statement in statements(scope):
+                pair = self._declared(statement)
+                if pair is None or same(statement, self.anchor.node):
+                    continue
+                kind, name = self._kind(self.code.polynomial(pair[1])), self.source.of(pair[0])
+                if kind in {"outer", "inner", "row", "column"} - set(found) and declared.count(name) == 1:
+                    found[kind] = (name, self._type(statement), statement)
+        kind = self._kind(self.anchor.index)
+        found[kind] = (self.anchor.name, self.anchor.type, None)
+        for kind in ("outer", "inner"):
+            found.setdefault(kind, (self.code.fresh(f"{kind}_row"), self.anchor.type, None))
+        return found
+
+    def _definitions(self) -> list[str]:
+        names = self.names
+        axis = "z" if self.by_row else "y"
+        (outer, outer_type, _), (inner, inner_type, _) = names["outer"], names["inner"]
+        lines = [
+            f"const {outer_type} {outer} = blockIdx.{axis} * NEIGHBOUR_ROWS + threadIdx.y;",
+            f"const {inner_type} {inner} = blockIdx.x;",
+        ]
+        row_type, row = names["row"][1] if "row" in names else self.anchor.type, self._row_text()
+        if "row" in names:
+            lines.append(f"const {row_type} {names['row'][0]} = {row};")
+            first = names["row"][0]
+            row = first if row_type == self.anchor.type else f"static_cast<{self.anchor.type}>({first})"
+        else:
+            row = f"({row})"
+        if self.columns is not None:
+            steps = self.columns.text if self.lanes is None else f"({self.columns.text} / {self.lanes.text})"
+            lines.append(f"const {self.anchor.type} {self.anchor.name} = {row} * {steps} + threadIdx.x;")
+        if "column" in names:
+            each = "" if self.lanes is None else f" * {self.lanes.text}"
+            lines.append(f"const {names['column'][1]} {names['column'][0]} = threadIdx.x{each};")
+        return lines
+
+    def _row_text(self) -> str:
+        kind = self.names["row"][1] if "row" in self.names else self.anchor.type
+        outer, outer_type, _ = self.names["outer"]
+        first = outer if outer_type == kind else f"static_cast<{kind}>({outer})"
+        return f"{first} * {self.inner_rows.text} + {self.names['inner'][0]}"
+
+    def new_kernel(self, name: str) -> str:
+        """The kernel for neighbouring rows, with a comment that says so."""
+        kernel, source, edits = self.kernel, self.source, Edits(self.source)
+        edits.replace(kernel.name_node, name)
+        present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
+        kind = kernel.node.child_by_field_name("type")
+        if present is not None:
+            edits.replace(present, BOUNDS)
+        elif kind is not None:
+            edits.replace(kind, f"{source.of(kind)} {BOUNDS}")
+        for _, _, declaration in self.names.values():
+            if declaration is not None:
+                remove_line(edits, source, declaration)
+        anchor = self.anchor.node
+        indent = source.indent(anchor)
+        text = f"\n{indent}".join(self._definitions())
+        if anchor.type == "for_statement":
+            body = anchor.child_by_field_name("body")
+            assert body is not None
+            edits.changes.append((anchor.start_byte, body.start_byte, f"{text}\n{indent}if ({self._guarded('<')}) "))
+        else:
+            edits.replace(anchor, text)
+            operator = source.of(self.guard.comparison.child_by_field_name("operator"))
+            edits.replace(self.guard.comparison, self._guarded(operator))
+        for node, text in self._undivided():
+            edits.replace(node, text)
+        comment = COMMENT.format(outer=self.names["outer"][0], inner=self.names["inner"][0])
+        data, end = source.data, kernel.outer.end_byte
+        changed = edits.apply().encode()
+        text = changed[kernel.outer.start_byte : len(changed) - (len(data) - end)].decode()
+        if anchor.type == "for_statement":
+            text = self._without_branch(text)
+        for _ in self.kernel.loops if self.by_row else ():
+            text = self._without_loop(text)
+        return comment + text
+
+    def _without_branch(self, text: str) -> str:
+        """The kernel's text with a return in front of what stands in the branch at its end."""
+        code = code_of(self.source.reparsed(text))
+        (kernel,) = code.kernels
+        branch = statements(kernel.body)[-1]
+        body = branch.child_by_field_name("consequence")
+        assert branch.type == "if_statement" and body is not None
+        return in_place(code.source, kernel, branch, body, f"if ({self._guarded('>=')}) return;")
+
+    def _without_loop(self, text: str) -> str:
+        """The kernel's text with one of its loops over the steps of a row less: the block has a thread for each of them."""
+        code = code_of(self.source.reparsed(text))
+        source, (kernel,) = code.source, code.kernels
+        whole = {(o.name, self.source.of(o.bound_node)) for o in self.kernel.loops if self._is_the_row(o)}
+        cuts = SIDE_BY_SIDE.cuts
+        start = _product(f"blockIdx.{cuts}", "blockDim.x") + _product("threadIdx.x")
+        for loop in kernel.loops:
+            if (loop.start, loop.step) != (start, _product(f"gridDim.{cuts}", "blockDim.x")):
+                continue
+            jumps = any(True for _ in source.walk(loop.body, "break_statement", "continue_statement"))
+            if (loop.name, source.of(loop.bound_node)) in whole and not jumps:
+                first = f"const {loop.type} {loop.name} = threadIdx.x;"
+                return in_place(source, kernel, loop.node, loop.body, first, loop.name)
+        return text
+
+    def _is_the_row(self, loop: Loop) -> bool:
+        """Whether a loop takes as many steps as every launch gives the block threads in a row."""
+        try:
+            return all(
+                host_text(self.kernel, launch, loop.bound_node) == self._steps_of_rows(launch)
+                for launch in self.kernel.launches
+            )
+        except Unsupported:
+            return False
+
+    def _guarded(self, operator: str) -> str:
+        """The guard, of outer rows where their number is in sight."""
+        factors, text = self._outer_rows(), self.source.of
+        if factors:
+            return f"{self.names['outer'][0]} {operator} {' * '.join(text(factor) for factor in factors)}"
+        left, right = (self.guard.comparison.child_by_field_name(side) for side in ("left", "right"))
+        return f"{text(left)} {operator} {text(right)}"
+
+    def _is_known(self, name: Node) -> bool:
+        try:
+            self._check_known(name)
+        except Unsupported:
+            return False
+        return True
+
+    def _undivided(self) -> list[tuple[Node, str]]:
+        """Divisions in what stays, with what takes their place: values of declarations, and `i % columns == 0`."""
+        source, found = self.source, []
+        texts = {kind: self.names[kind][0] for kind in ("outer", "inner", "row", "column") if kind in self.names}
+        texts.setdefault("row", self._row_text())
+        texts.setdefault("column", "threadIdx.x" if self.lanes is None else f"threadIdx.x * {self.lanes.text}")
+        gone = [d for _, _, d in self.names.values() if d is not None] + [self.anchor.node]
+        for node in source.walk(self.kernel.body, "init_declarator"):
+            value, holder = node.child_by_field_name("value"), node.parent
+            if value is None or holder is None or any(same(holder, d) for d in gone):
+                continue
+            kind = self._kind(self.code.polynomial(value))
+            if kind in texts and value.type != "identifier" and self._is_integer(self._type(holder)):
+                found.append((value, texts[kind]))
+        for node in source.walk(self.kernel.body, "binary_expression"):
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            asks = source.of(node.child_by_field_name("operator")) in {"==", "!="} and source.of(right) == "0"
+            written = left is not None and left.type in {"binary_expression", "parenthesized_expression"}
+            if asks and left is not None and written and self._kind(self.code.polynomial(left)) == "column":
+                found.append((left, "threadIdx.x"))
+        return found
+
+    # Where it is launched.
+
+    def write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
+        """The launch, in a choice between the new kernel and the old one."""
+        source = self.source
+        if launch.node.start_byte < self.kernel.outer.end_byte:
+            raise Unsupported("a launch in front of the kernel")
+        statement = launch.statement
+        conditions = []
+        if self.columns is None:
+            steps = self._steps_of_rows(launch)
+        else:
+            if launch.extents(launch.grid)[1:] != ("1", "1") or launch.extents(launch.block)[1:] != ("1", "1"):
+                raise Unsupported("a launch of more than one dimension")
+            steps = self._host_factor(launch, self.columns)
+            if self.lanes is not None:
+                lanes = self._host_factor(launch, self.lanes)
+                conditions.append(f"{steps} % {lanes} == 0")
+                steps = f"{steps} / {lanes}"
+        inner = self._host_factor(launch, self.inner_rows)
+        divisors = [self._host_factor(launch, part) for part in self._divided()]
+        apart = f", {' * '.join(divisors)}" if self.anchor.type not in _WIDE and not self._outer_rows() else ""
+        passed = self._host_rows(launch)
+        if self._outer_rows():
+            count = " * ".join(self._host(launch, factor) for factor in self._outer_rows())
+        elif passed:
+            count = " * ".join(source.of(factor) for factor in passed)
+        else:
+            total = self._host(launch, self.guard.bound)
+            divisor = f"({' * '.join(divisors)})" if len(divisors) > 1 else divisors[0]
+            count = f"{total} / {divisor}"
+            conditions += [f"{total} > 0", f"{total} % {divisor} == 0"]
+        conditions.append(f"neighbours_fit({steps}, {count}{apart})")
+        groups = f"neighbour_groups({count})"
+        call = launch.rendered(
+            function=renamed(source.of(launch.function), self.kernel.name, name),
+            grid=f"dim3({inner}, 1, {groups})" if self.by_row else f"dim3({inner}, {groups})",
+            block=f"dim3({steps}, NEIGHBOUR_ROWS)",
+        )
+        indent, unit = source.indent(statement), source.unit(statement)
+        lines = [
+            f"if ({' && '.join(conditions)}) {{",
+            f"{unit}{call};",
+            "} else {",
+            f"{unit}{source.of(statement)}",
+            "}",
+        ]
+        edits.replace(statement, f"\n{indent}".join(lines))
+
+    def _steps_of_rows(self, launch: Launch) -> str:
+        """The second argument of spread's `row_shape(rows, steps)`, which the block is taken from."""
+        _, call = row_shape_of(self.code, launch)
+        listed = call.child_by_field_name("arguments")
+        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        if len(arguments) != 2:
+            raise Unsupported("a shape of other dimensions, too")
+        return self.source.of(arguments[1])
+
+    def _host_factor(self, launch: Launch, divisor: _Divisor) -> str:
+        return divisor.text if divisor.node is None else self._host(launch, divisor.node)
+
+    def _host(self, launch: Launch, node: Node) -> str:
+        """The node as the host writes it; an integer of the host without the cast that the launch gives it."""
+        text = host_text(self.kernel, launch, node)
+        names = [p.name for p in self.kernel.parameters]
+        if node.type == "identifier" and self.source.of(node) in names:
+            inner = _uncast(self.source, launch.arguments[names.index(self.source.of(node))])
+            found = self.code.definition(inner) if inner.type == "identifier" else None
+            if found is not None and _INTEGER.fullmatch(self._type(found.declaration)):
+                return found.name
+        return text if re.fullmatch(r"[\w.]+|(\w|[<>])+\([^()]*\)|\([^()]*\)", text) else f"({text})"

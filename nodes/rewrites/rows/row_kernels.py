@@ -1,0 +1,317 @@
+"""Kernels whose blocks each take one row and whose threads could be any number: what several_rows_per_block and cluster_split share.
+
+Such a kernel strides over a row by `blockDim.x`, or keeps steps of it in registers as cache_row_in_registers writes them, reduces through
+`block_sum` and its siblings (warp_shuffle_reduction's), and has no other way for its threads to talk to each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Access, Code, Kernel, Launch, code_of, host_text, inside, same
+from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
+from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.reductions.shares import check_block_shares
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+ELEMENT = Symbol("element of the row")
+_TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative")
+_INTEGER = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+")
+
+
+@dataclass(frozen=True)
+class RowLaunch:
+    """One place where the host launches such a kernel; `rows`, `steps` and `size` are host expressions."""
+
+    launch: Launch
+    statement: Node
+    """What a launch of another shape takes the place of: the launch, or cache_row_in_registers's switch over the steps a thread keeps."""
+    rows: str
+    steps: str
+    items: str = ""
+    """The parameter of cache_row_in_registers's lambda around the launch, "" where there is none."""
+    size: str = ""
+    """keep_row: the bytes of a step in registers."""
+
+
+class RowKernel:
+    """Raises Unsupported for a kernel of any other kind."""
+
+    def __init__(self, code: Code, kernel: Kernel) -> None:
+        self.code, self.kernel, self.source = code, kernel, code.source
+        self.rows = row_loop(kernel)
+        self.loops = thread_loops(kernel)
+        if any(o.start != Polynomial.symbol(THREAD) or o.step != Polynomial.symbol(BLOCK_DIM) for o in self.loops):
+            raise Unsupported("a loop that does not stride by the block")
+        self.reductions = self._reductions()
+        self.barriers = [
+            node for node in self.source.walk(kernel.body, "expression_statement")
+            if self.source.of(node).replace(" ", "") == "__syncthreads();"
+        ]  # fmt: skip
+        self._check_talk()
+        self._check_threads()
+        self._check_blocks()
+        self._check_memory()
+        check_block_shares(code, kernel)
+
+    def _reductions(self) -> list[Node]:
+        calls = self.kernel.calls(*(f"block_{kind}" for kind in HELPERS))
+        if not calls:
+            raise Unsupported("no reduction over the block")
+        for call in calls:
+            if HELPERS[self.kind(call)] not in self.source.text:
+                raise Unsupported("a reduction that is somebody else's")
+        return calls
+
+    def _check_talk(self) -> None:
+        ours = {f"block_{kind}" for kind in HELPERS}
+        functions, seen = [self.kernel.node], set()
+        while functions:
+            function = functions.pop()
+            for node in self.source.walk(function, "call_expression", "type_qualifier"):
+                text = self.source.of(node)
+                if node.type == "type_qualifier":
+                    if text == "__shared__":
+                        raise Unsupported("shared memory beside the reductions")
+                    continue
+                name = self.source.of(node.child_by_field_name("function")).split("<")[0].split("::")[-1]
+                if name in ours or (same(function, self.kernel.node) and any(inside(node, b) for b in self.barriers)):
+                    continue
+                if _TALKS.match(name):
+                    raise Unsupported(f"threads talk through {name}")
+                for helper in self.code.overloads.get(name, []):
+                    if helper.start_byte not in seen:
+                        seen.add(helper.start_byte)
+                        functions.append(helper)
+                        words = {self.source.of(n) for n in self.source.walk(helper, "field_expression")}
+                        if any(word.startswith(("threadIdx", "blockIdx", "blockDim", "gridDim")) for word in words):
+                            raise Unsupported("a helper that asks which thread it is")
+        for name in ("y", "z"):
+            for where in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
+                if self.uses(f"{where}.{name}"):
+                    raise Unsupported(f"{where}.{name} is in use")
+
+    def kind(self, reduction: Node) -> str:
+        """sum, max or min"""
+        return self.source.of(reduction.child_by_field_name("function")).split("<")[0].removeprefix("block_")
+
+    def uses(self, name: str) -> list[Node]:
+        return [n for n in self.source.walk(self.kernel.body, "field_expression") if self.source.of(n) == name]
+
+    def _check_threads(self) -> None:
+        """threadIdx.x and blockDim.x only say which elements of the row are whose, and who does what is done once."""
+        headers = [part for loop in self.loops for part in (loop.start_node, loop.step_node) if part is not None]
+        names = self._made_of_threads()
+        for node in self.source.walk(self.kernel.body, "identifier", "field_expression"):
+            if self.source.of(node) not in names:
+                continue
+            polynomial = self.code.polynomial(node)
+            if not polynomial.depends_on(THREAD) and not polynomial.depends_on(BLOCK_DIM):
+                continue
+            if any(inside(node, part) for part in headers) or self._is_leader(node):
+                continue
+            rest = self._by_element(node, polynomial)
+            if not rest.depends_on(THREAD) and not rest.depends_on(BLOCK_DIM):
+                continue
+            if not self._is_settled(node):
+                raise Unsupported("threadIdx.x outside the loops")  # of a settled integer, the uses are looked at
+
+    def _made_of_threads(self) -> set[str]:
+        """threadIdx.x, blockDim.x, and the variables whose values have one of them in their words, or each other."""
+        names = {"threadIdx.x", "blockDim.x"}
+        declared = [
+            (
+                self.source.of(d.child_by_field_name("declarator")).lstrip("*& "),
+                self._words(d.child_by_field_name("value")),
+            )
+            for d in self.source.walk(self.kernel.body, "init_declarator")
+        ]
+        while more := {name for name, words in declared if words & names} - names:
+            names |= more
+        return names
+
+    def _words(self, node: Node | None) -> set[str]:
+        found = self.source.walk(node, "identifier", "field_expression") if node is not None else ()
+        return {self.source.of(n) for n in found}
+
+    def _is_leader(self, node: Node) -> bool:
+        parent = node.parent
+        if parent is None or parent.type != "binary_expression":
+            return False
+        left, right = parent.child_by_field_name("left"), parent.child_by_field_name("right")
+        return (
+            self.source.of(parent.child_by_field_name("operator")) == "=="
+            and same(left, node)
+            and self.code.polynomial(node) == Polynomial.symbol(THREAD)
+            and right is not None
+            and self.code.polynomial(right).value == 0
+        )
+
+    def _is_settled(self, node: Node) -> bool:
+        here: Node | None = node
+        while here is not None and here.type != "init_declarator":
+            if here.type.endswith("statement"):
+                return False
+            here = here.parent
+        if here is None or here.parent is None or here.parent.type != "declaration":
+            return False
+        name = here.child_by_field_name("declarator")
+        kind = self.source.of(here.parent.child_by_field_name("type"))
+        if name is None or name.type != "identifier" or not _INTEGER.fullmatch(kind):
+            return False
+        return self.source.of(name) not in {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
+
+    def _by_element(self, node: Node, polynomial: Polynomial) -> Polynomial:
+        """With the row's element in place of a loop's variable, or of `threadIdx.x + item * blockDim.x`."""
+        thread, width = Polynomial.symbol(THREAD), Polynomial.symbol(BLOCK_DIM)
+        for loop in self.kernel.loops:
+            if not inside(node, loop.node):
+                continue
+            if loop in self.loops:
+                polynomial = polynomial.substitute(loop.symbol, Polynomial.symbol(ELEMENT))
+                continue
+            factor, item = polynomial.coefficient(THREAD), Polynomial.symbol(loop.symbol)
+            if factor.terms and loop.start.value == 0 and polynomial.coefficient(BLOCK_DIM) == factor * item:
+                polynomial = polynomial - factor * (thread + item * width) + factor * Polynomial.symbol(ELEMENT)
+        return polynomial
+
+    def _check_blocks(self) -> None:
+        """blockIdx.x is the row; gridDim.x only strides over rows."""
+        if self.rows is None:
+            if self.uses("gridDim.x") or not self.uses("blockIdx.x"):
+                raise Unsupported("no row a block")
+            return
+        headers = [part for part in (self.rows.start_node, self.rows.step_node) if part is not None]
+        for use in [*self.uses("blockIdx.x"), *self.uses("gridDim.x")]:
+            if not any(inside(use, part) for part in headers):
+                raise Unsupported("blockIdx.x beside the loop over rows")
+
+    def _check_memory(self) -> None:
+        """What a thread reads of an array that the kernel writes, it wrote itself: nothing waits for other threads."""
+        kernel = self.kernel
+        if any(root for _, root in kernel.escapes):
+            raise Unsupported("a helper that may write anywhere")
+        written = {a.root for a in kernel.accesses if a.writes and a.root}
+        if "?" in written or (written and any(a.root == "?" for a in kernel.accesses)):
+            raise Unsupported("a pointer of unknown origin")
+        for root in written:
+            accesses = [a for a in kernel.accesses if a.root == root]
+            if not any(a.reads for a in accesses):
+                continue
+            places = {self._place(a) for a in accesses}
+            if len(places) != 1 or not next(iter(places)).depends_on(ELEMENT):
+                raise Unsupported("a read of what other threads may have written")
+
+    def _place(self, access: Access) -> Polynomial:
+        return self._by_element(access.node, access.offset + Polynomial.symbol(access.base))
+
+    # Where it is launched.
+
+    def launches(self) -> list[RowLaunch]:
+        """Every launch whose shape may be chosen anew; those of rows too long for registers are left out."""
+        found = []
+        for launch in self.kernel.launches:
+            if launch.extents(launch.grid)[1:] != ("1", "1") or launch.extents(launch.block)[1:] != ("1", "1"):
+                raise Unsupported("a launch of more than one dimension")
+            if launch.shared_text != "0":
+                raise Unsupported("dynamic shared memory")
+            count = (
+                host_text(self.kernel, launch, self.rows.bound_node)
+                if self.rows is not None
+                else launch.extents(launch.grid)[0]
+            )
+            if self._name(launch.block) == "row_threads":
+                found.append(self._kept(launch))
+            elif not self._in_switch(launch.node) and self.loops:
+                steps = host_text(self.kernel, launch, self.loops[0].bound_node)
+                found.append(RowLaunch(launch, launch.statement, _plain(count), steps))
+        if not found:
+            raise Unsupported("no launch to choose a shape for")
+        return found
+
+    def _name(self, node: Node) -> str:
+        return self.source.of(node.child_by_field_name("function")) if node.type == "call_expression" else ""
+
+    def _kept(self, launch: Launch) -> RowLaunch:
+        here: Node | None = launch.node
+        while here is not None and here.type != "lambda_expression":
+            here = here.parent
+        if here is None:
+            raise Unsupported("no lambda around the launch")
+        declarator = here.child_by_field_name("declarator")
+        names = list(self.source.walk(declarator, "identifier")) if declarator is not None else []
+        while here is not None and here.type != "declaration":
+            here = here.parent
+        after = here.next_named_sibling if here is not None else None
+        condition = (
+            after.child_by_field_name("condition") if after is not None and after.type == "switch_statement" else None
+        )
+        call = next(self.source.walk(condition, "call_expression"), None) if condition is not None else None
+        listed = call.child_by_field_name("arguments") if call is not None else None
+        if call is None or listed is None or after is None or self._name(call) != "row_items" or len(names) != 1:
+            raise Unsupported("no choice of items behind the launch")
+        count, steps, size, _ = (self.source.of(c) for c in listed.named_children if c.type != "comment")
+        return RowLaunch(launch, after, _plain(count), steps, self.source.of(names[0]), size)
+
+    def _in_switch(self, node: Node) -> bool:
+        """In what is left for the rows that cache_row_in_registers leaves alone."""
+        here: Node | None = node
+        while here is not None and here.type != "function_definition":
+            if here.type == "switch_statement" and "row_items(" in self.source.of(
+                here.child_by_field_name("condition")
+            ):
+                return True
+            here = here.parent
+        return False
+
+    def edited(self, edits: Edits) -> str:
+        """The kernel's text, template and all, after edits that lie inside of it."""
+        data, outer = self.source.data, self.kernel.outer
+        changed = edits.apply().encode()
+        return changed[outer.start_byte : len(changed) - (len(data) - outer.end_byte)].decode()
+
+
+def with_second_form(
+    code: Code,
+    suffix: str,
+    new_kernel: Callable[[RowKernel, str], str],
+    write_launch: Callable[[Edits, RowKernel, RowLaunch, str], None],
+) -> tuple[Edits, set[str]]:
+    """A kernel of the other form behind each one that has it, launched as `write_launch` says; the kinds they reduce by."""
+    edits, kinds = Edits(code.source), set()
+    for kernel in code.kernels:
+        attempt = Edits(code.source)
+        try:
+            found = RowKernel(code, kernel)
+            name = code.fresh(f"{kernel.name}_{suffix}")
+            attempt.insert(kernel.outer.end_byte, "\n\n" + new_kernel(found, name))
+            for launch in found.launches():
+                write_launch(attempt, found, launch, name)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+        kinds |= {found.kind(call) for call in found.reductions}
+    return edits, kinds
+
+
+def behind(source: Source, function: str, text: str) -> str:
+    """The source with a function that builds on another right behind it."""
+    code = code_of(source)
+    node = code.functions[function]
+    if text.split("(")[0].split()[-1] in code.functions:
+        raise Unsupported("a function of that name that is somebody else's")
+    outer = node.parent if node.parent is not None and node.parent.type == "template_declaration" else node
+    edits = Edits(source)
+    edits.insert(outer.end_byte, "\n\n" + text.rstrip())
+    return edits.apply()
+
+
+def _plain(count: str) -> str:
+    """A number of rows without the cast that a grid's size needed."""
+    match = re.fullmatch(r"static_cast<unsigned(?: int)?>\(([\w.]+)\)", count)
+    return match[1] if match else count

@@ -1,0 +1,200 @@
+"""Several short rows a block: a warp, or a part of one, reduces a row by shuffles alone, and nobody waits at a barrier.
+
+Applies to kernels whose blocks each take one row and reduce it through `block_sum` and its siblings. A second kernel takes
+rows by `blockIdx.x * blockDim.y + threadIdx.y`, with as many threads a row as it has steps, up to 32; the host launches it
+where a row fits (up to 8 steps a thread, as many as cache_row_in_registers keeps) and where there are rows enough for a warp each.
+"""
+
+from __future__ import annotations
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import code_of, insertion_point, require
+from nodes.rewrites.analysis.regions import begin_row
+from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.prelude.lanes import CEIL_DIV
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, with_second_form
+from nodes.rewrites.syntax.insert import remove_line, renamed
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+SPEEDUP = 1.0
+
+TUNABLES = """\
+#define SHORT_ROWS_FROM {rows}  // tune: {fewer} {rows} {more}
+#define SHORT_ROW_THREADS 128  // tune: 64 128 256
+"""
+ITEMS = """\
+// How many steps of a short row one thread takes, the fewest with which the row fits a warp; 0 where it does not, and
+// where there are fewer than SHORT_ROWS_FROM rows: more threads a row are done sooner then.
+inline int short_row_items(int64_t rows, int64_t steps) {
+  if (rows < SHORT_ROWS_FROM) return 0;
+  for (int items = 1; items <= 8; items *= 2) {
+    if (steps <= 32 * items) return items;
+  }
+  return 0;
+}
+
+// The threads of such a row: a power of two, so that rows do not straddle warps.
+inline unsigned short_row_threads(int64_t steps, int items) {
+  unsigned threads = 1;
+  while (static_cast<int64_t>(threads) * items < steps) threads *= 2;
+  return threads;
+}
+"""
+MASK = """\
+// The lanes of this thread's row: blockDim.x of them, a power of two up to 32.
+__device__ __forceinline__ unsigned row_lanes() {
+  return (0xffffffffu >> (32 - blockDim.x)) << (threadIdx.y * blockDim.x % 32);
+}
+"""
+REDUCTIONS = {
+    "sum": """\
+// The sum over the threads of a row, for each of them.
+template <typename V>
+__device__ __forceinline__ V row_sum(V value) {
+  const unsigned lanes = row_lanes();
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    if (offset < blockDim.x) value += __shfl_xor_sync(lanes, value, offset);
+  }
+  return value;
+}
+""",
+    "max": """\
+// The largest value of the threads of a row, for each of them.
+template <typename V>
+__device__ __forceinline__ V row_max(V value) {
+  const unsigned lanes = row_lanes();
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    if (offset < blockDim.x) value = max(value, __shfl_xor_sync(lanes, value, offset));
+  }
+  return value;
+}
+""",
+}
+REDUCTIONS["min"] = REDUCTIONS["max"].replace("max", "min").replace("largest", "smallest")
+REDUCTIONS["shifted_sum"] = """\
+// The same as block_shifted_sum over the threads of a row, for each of them.
+template <typename V, typename F>
+__device__ __forceinline__ ShiftedSum<V> row_shifted_sum(V shift, V sum, F exponential) {
+  const V largest = row_max(shift);
+  return {largest, row_sum(shift < largest ? sum * exponential(shift - largest) : sum)};
+}
+"""
+
+
+def speedup(facts: Facts) -> float:
+    """Worth a first plan where a row is no more than 16 bytes for every lane of a warp: a block is mostly idle then."""
+    units = facts.device.units
+    return SPEEDUP + 0.5 * facts.share_of_workloads(lambda rows, row_bytes: rows >= 4 * units and row_bytes <= 32 * 16)
+
+
+@rule(
+    "cuda",
+    expected="full blocks and no barrier where a row fits a warp",
+    speedup=speedup,
+    helps={"memory", "latency"},
+    after=("warp_per_row",),
+    risks=(
+        Outcome.INCORRECT,
+        Outcome.RUNTIME_ERROR,
+    ),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if "short_row_items" in source.text or not reduces(source):
+        return None
+    code = code_of(source)
+    edits, kinds = with_second_form(code, "short_rows", _new_kernel, _write_launch)
+    if not edits.changes:
+        return None
+    units = facts.device.units
+    try:
+        edits.insert(insertion_point(source), "\n" + TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
+        require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
+        require(edits, code, ITEMS, "short_row_items", "short_row_threads", includes=("type_traits",))
+        require(edits, code, MASK, "row_lanes")
+        shifted = "shifted_sum" in kinds
+        for kind in sorted(kinds - {"shifted_sum"} | ({"sum", "max"} if shifted else set())):
+            require(edits, code, REDUCTIONS[kind], f"row_{kind}")
+        text = edits.apply()
+        return behind(source.reparsed(text), "block_shifted_sum", REDUCTIONS["shifted_sum"]) if shifted else text
+    except Unsupported:
+        return None
+
+
+def _total(found: RowKernel) -> str:
+    """The new kernel's parameter for the number of rows."""
+    return "rows" if "rows" not in found.kernel.identifiers() else found.code.fresh("row_count")
+
+
+def _new_kernel(found: RowKernel, name: str) -> str:
+    kernel, source, code = found.kernel, found.source, found.code
+    edits = Edits(source)
+    edits.replace(kernel.name_node, name)
+    bounds = "__launch_bounds__(SHORT_ROW_THREADS)"
+    present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
+    kind = kernel.node.child_by_field_name("type")
+    if present is not None:
+        edits.replace(present, bounds)
+    elif kind is not None:
+        edits.replace(kind, f"{source.of(kind)} {bounds}")
+    for call in found.reductions:
+        function = call.child_by_field_name("function")
+        assert function is not None
+        edits.replace(function, f"row_{found.kind(call)}")
+    for barrier in found.barriers:
+        remove_line(edits, source, barrier)
+    if found.rows is not None:
+        assert found.rows.step_node is not None
+        edits.replace(found.rows.start_node, "blockIdx.x * blockDim.y + threadIdx.y")
+        edits.replace(found.rows.step_node, "gridDim.x * blockDim.y")
+        return found.edited(edits)
+    row = "row" if "row" not in kernel.identifiers() else code.fresh("row_of_thread")
+    for use in found.uses("blockIdx.x"):
+        edits.replace(use, row)
+    total = _total(found)
+    edits.insert(kernel.parameter_list.end_byte - 1, f", const unsigned {total}")
+    begin_row(edits, kernel, row, total)
+    return found.edited(edits)
+
+
+def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
+    source, code, launch = found.source, found.code, place.launch
+    indent, unit = source.indent(place.statement), source.unit(place.statement)
+    threads, run = code.fresh("short_threads"), code.fresh("launch_short")
+    arguments = [source.of(a) for a in launch.arguments]
+    if found.rows is None:
+        plain = place.rows.isdigit() or place.rows.startswith("static_cast<unsigned")
+        arguments.append(place.rows if plain else f"static_cast<unsigned>({place.rows})")
+    call = launch.rendered(
+        function=renamed(source.of(launch.function), found.kernel.name, name),
+        grid=f"static_cast<unsigned>(ceil_div({place.rows}, SHORT_ROW_THREADS / {threads}))",
+        block=f"dim3({threads}, SHORT_ROW_THREADS / {threads})",
+        arguments=arguments,
+    )
+    original = source.of(place.statement)
+    if place.items:
+        inner = f"decltype({place.items})::value"
+        lines = [
+            f"const auto {run} = [&](auto {place.items}) {{",
+            f"{unit}const unsigned {threads} = short_row_threads({place.steps}, {inner});",
+            f"{unit}{call};",
+            "};",
+            f"switch (short_row_items({place.rows}, {place.steps})) {{",
+            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
+            f"{unit}default: {original}".replace("\n", f"\n{unit}"),
+            "}",
+        ]
+        edits.replace(place.statement, f"\n{indent}".join(lines))
+        return
+    items = code.fresh("short_items")
+    lines = [
+        f"if (const int {items} = short_row_items({place.rows}, {place.steps})) {{",
+        f"{unit}const unsigned {threads} = short_row_threads({place.steps}, {items});",
+        f"{unit}{call};",
+        "} else {",
+        f"{unit}{original}".replace("\n", f"\n{unit}"),
+        "}",
+    ]
+    edits.replace(place.statement, f"\n{indent}".join(lines))

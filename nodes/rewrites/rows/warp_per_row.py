@@ -1,0 +1,551 @@
+"""The row of a warp stays in registers between its passes, and takes as many lanes as it has packs: short rows share a warp.
+
+Applies to kernels whose warps each take a row (`lane = threadIdx.x % 32`, `for (i = lane; i < n; i += 32)`), reduce it by
+shuffles and read it again. A second kernel has teams of TEAM lanes in place of the warps, each lane ITEMS steps of the row in
+registers, all loads in flight together, and reduces over the team: a row of 128 16-bit elements is 16 packs of 16 bytes, for
+which half of a warp would wait. The host picks both by the length of the row; rows too long for that take the kernel as it
+was. The warp's lanes may also lie along `threadIdx.x` of a block of 32 by so many threads.
+
+Blocks keep their number of teams, so what a kernel makes of `blockIdx.x` does not matter; where that only counts teams,
+blocks keep their width instead and there are fewer.
+
+Reductions are recognised by what they leave with every lane (see block_values.py), not by their names.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from harness.records import Outcome
+from nodes.rewrites.analysis.device_code import (
+    LOOPS,
+    Access,
+    Code,
+    Definition,
+    Kernel,
+    Launch,
+    Loop,
+    code_of,
+    host_text,
+    inside,
+    require,
+    same,
+    statements,
+    without_unused,
+)
+from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
+from nodes.rewrites.memory.vectorize_short_loops import own_vector
+from nodes.rewrites.prelude.lanes import CEIL_DIV
+from nodes.rewrites.reductions.shares import check_share
+from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
+from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.rows.cache_row_in_registers import HOLD, Row, RowKeeper
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+
+TUNABLES = """\
+#define TEAM_ITEMS {items}  // tune: 1 2 4
+"""
+LONG_BYTES = 32 * 16 * 4
+"""A row is long of which a warp cannot hold all with four loads of 16 bytes a lane."""
+THREADS = """\
+#define TEAM_THREADS 256  // tune: 128 256 512
+"""
+WITH_TEAM = """\
+// Calls `run` with the fewest lanes that a row of `steps` fits into, TEAM_ITEMS steps of `BYTES` each or, of a whole warp, up
+// to four times as many; says whether there were any.
+template <int BYTES, typename Run>
+bool with_team(int64_t steps, Run run) {
+  const auto fits = [&](auto team, auto items) {
+    constexpr int kept = decltype(items)::value;
+    if constexpr (kept * BYTES <= 256 || kept == 1) {
+      if (steps <= decltype(team)::value * kept) return run(team, items), true;
+    }
+    return false;
+  };
+  constexpr std::integral_constant<int, TEAM_ITEMS> few;
+  return fits(std::integral_constant<int, 4>{}, few) || fits(std::integral_constant<int, 8>{}, few) ||
+         fits(std::integral_constant<int, 16>{}, few) || fits(std::integral_constant<int, 32>{}, few) ||
+         fits(std::integral_constant<int, 32>{}, std::integral_constant<int, 2 * TEAM_ITEMS>{}) ||
+         fits(std::integral_constant<int, 32>{}, std::integral_constant<int, 4 * TEAM_ITEMS>{});
+}
+"""
+
+
+@rule(
+    "cuda",
+    expected="a warp's row is read once, all its loads in flight together, and no lane of a short row is idle",
+    speedup=1.2,
+    helps={"memory", "latency"},
+    risks=(
+        Outcome.INCORRECT,
+        Outcome.RUNTIME_ERROR,
+        Outcome.OUT_OF_RESOURCES,
+    ),
+)
+def rewrite(source: Source, facts: Facts) -> str | None:
+    if "__shfl" not in source.text or "with_team" in source.text:
+        return None
+    code, edits = code_of(source), Edits(source)
+    kinds, flat, holds, planar = set[str](), False, False, False
+    long_rows = facts.share_of_workloads(lambda _, row_bytes: row_bytes > LONG_BYTES) > 0.5
+    for kernel in code.kernels:
+        attempt = Edits(source)
+        try:
+            keeper = TeamKeeper(code, kernel, early=not long_rows)  # a long row takes all registers that there are
+            keeper.write(attempt)
+        except Unsupported:
+            continue
+        edits.changes += attempt.changes
+        kinds |= {reduction.kind for reduction in keeper.reductions}
+        flat, holds, planar = flat or keeper.flat, holds or keeper.holds, planar or keeper.planar
+    if not edits.changes:
+        return None
+    try:
+        require(
+            edits,
+            code,
+            TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""),
+            "TEAM_ITEMS",
+            "TEAM_THREADS",
+        )
+        if flat:
+            require(edits, code, CEIL_DIV, "ceil_div")
+        require(edits, code, WITH_TEAM, "with_team", includes=("cstdint", "type_traits"))
+        require_team(edits, code, kinds, planar=planar)
+        if holds:
+            require(edits, code, HOLD, "hold_packed")
+        return without_unused(code, edits.apply())
+    except Unsupported:
+        return None
+
+
+class TeamKeeper(RowKeeper):
+    """A kernel whose warps take rows, and the same with teams. Raises Unsupported where it is another kind of kernel."""
+
+    suffix = "by_teams"
+
+    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
+        if not kernel.launches or kernel.has_defaults:
+            raise Unsupported("a kernel that is not launched here, or leaves no room for a parameter")
+        self.warp_loops = [loop for loop in thread_loops(kernel) if _size(code, kernel, loop) is not None]
+        sizes = {_size(code, kernel, loop) for loop in self.warp_loops}
+        if len(sizes) != 1 or len(self.warp_loops) != len(thread_loops(kernel)):
+            raise Unsupported("no loops of a warp")
+        (size,) = sizes
+        assert size is not None
+        self.size = size
+        self.team = code.fresh("TEAM")
+        self.planar = self.warp_loops[0].start == Polynomial.symbol(THREAD)
+        """Whether blocks are 32 by so many threads."""
+        if any((loop.start == Polynomial.symbol(THREAD)) != self.planar for loop in self.warp_loops):
+            raise Unsupported("loops of several kinds")
+        super().__init__(code, kernel, early=early)
+        self.widths = [0 if self.planar else self._width(launch) for launch in kernel.launches]
+        self.reductions = reductions(code, kernel, self.size)
+        self.replaced = self._coordinates()
+        self.flat = not self.planar and self._counts_teams()
+        self._check_loops()
+        self.teams = code.fresh("teams", "team_count")
+
+    # What RowKeeper asks.
+
+    def _check_talk(self) -> None:
+        for function in [self.kernel.node, *self.kernel.helpers]:
+            for node in self.source.walk(function, "type_qualifier", "asm_statement", "gnu_asm_expression"):
+                if node.type != "type_qualifier" or self.source.of(node) in {"__shared__", "volatile"}:
+                    raise Unsupported("warps that talk to each other")
+
+    def _shared_out(self) -> list[Loop]:
+        return self.warp_loops
+
+    def _within(self) -> list[Node]:
+        first, last = self.loops[0].node, self.loops[-1].node
+        around = [c for c in first.parent.named_children if c.start_byte >= first.start_byte] if first.parent else []
+        return [c for c in around if c.end_byte <= last.end_byte]
+
+    def _rows(self) -> list[Row]:
+        return []
+
+    def _check_block(self) -> None:
+        return
+
+    def _check_shares(self) -> None:
+        for reduction in reductions(self.code, self.kernel, self.size):
+            if reduction.kind == "sum":
+                check_share(self.code, self.kernel, reduction.argument, reduction.nodes[0])
+
+    def _bounds(self) -> str:
+        if self.flat:
+            return "__launch_bounds__(TEAM_THREADS)"
+        present = next((c for c in self.kernel.node.children if c.type == "launch_bounds"), None)
+        return self.source.of(present)
+
+    def _numbers(self) -> str:
+        return f"int {self.team}, int {self.count}"
+
+    def _element(self, loop: Loop) -> str:
+        start = self.source.render(loop.start_node, self.replaced)
+        start = start if re.fullmatch(r"[\w.]+( % \w+)?", start) else f"({start})"
+        return f"{start} + {self.item} * {self.team}"
+
+    def _elsewhere(self) -> list[tuple[Node, str]]:
+        found = list(self.replaced)
+        for reduction in self.reductions:
+            found += [(node, reduction.over(self.team) if n == 0 else "") for n, node in enumerate(reduction.nodes)]
+        for loop in self.warp_loops:
+            if not any(same(loop.node, own.node) for own in self.loops) and loop.step_node is not None:
+                found.append((loop.step_node, self.team))
+        if self.flat:
+            kernel, source = self.kernel, self.source
+            listed = kernel.parameter_list
+            found.append((listed, f"{source.of(listed)[:-1]}, const unsigned {self.teams})"))
+            first = statements(kernel.body)[0]
+            if any(same(first, loop.node) for loop in self.warp_loops):
+                raise Unsupported("no room for a guard")
+            slot = f"blockIdx.x * (blockDim.x / {self.team}) + threadIdx.x / {self.team}"
+            guard = f"if ({slot} >= {self.teams}) return;"
+            if any(waits(source, statement) for statement in statements(kernel.body)):
+                guard = waiting_return(f"({slot} >= {self.teams})", source.indent(first), source.unit(kernel.body))
+            inner = [(n, t) for n, t in found if inside(n, first)]
+            found = [(n, t) for n, t in found if not inside(n, first)]
+            found.append((first, f"{guard}\n{source.indent(first)}{source.render(first, inner)}"))
+        return found
+
+    # What must hold.
+
+    def _width(self, launch: Launch) -> int:
+        """The threads of a launch's blocks, whole warps along x."""
+        if launch.extents(launch.block)[1:] != ("1", "1"):
+            raise Unsupported("a block of more than one dimension")
+        node = launch.along_x(launch.block)
+        width = extent_of(self.code, self.kernel, node)
+        if not width or width % WARP or not WARP <= width <= 1024:
+            raise Unsupported("a block that is not whole warps")
+        return width
+
+    def _is(self, node: Node, operator: str, of: Symbol) -> bool:
+        """Whether an expression is the lane, the warp in its block, or how many of these there are."""
+        return self._means(self.code.polynomial(node), operator, of)
+
+    def _means(self, value: Polynomial, operator: str, of: Symbol) -> bool:
+        (only, *more) = value.symbols or {THREAD}
+        return (
+            not more and only.operator == operator and value == Polynomial.symbol(only)
+            and only.operands[0] == Polynomial.symbol(of)
+            and _number(self.code, self.kernel, only.operands[1]) == self.size
+        )  # fmt: skip
+
+    def _check_plane(self) -> None:
+        """Of a block of 32 by so many threads: `threadIdx.x` is the lane, and its width is asked for by loops alone."""
+        for node in self.source.walk(self.kernel.body, "identifier", "field_expression"):
+            value = self.code.polynomial(node)
+            if value == Polynomial.symbol(THREAD):
+                self._check_lane(node)
+            elif value == Polynomial.symbol(BLOCK_DIM):
+                steps = [loop.step_node for loop in self.warp_loops if loop.step_node is not None]
+                if not any(inside(node, step) for step in steps):
+                    raise Unsupported("the block's width")
+            elif self.source.of(node) in {"threadIdx.z", "blockDim.z"}:
+                raise Unsupported("a block of three dimensions")
+
+    def _check_helpers(self) -> None:
+        source = self.source
+        for helper in self.kernel.helpers:
+            taken = any(
+                inside(call, node) for r in self.reductions for node in r.nodes
+                for call in self.kernel.calls(source.of(_function_name(helper)))
+            )  # fmt: skip
+            if not taken and any(source.of(n) in {"threadIdx", "blockDim"} for n in source.walk(helper, "identifier")):
+                raise Unsupported("a helper that asks which thread it is")
+
+    def _coordinates(self) -> list[tuple[Node, str]]:
+        """Where the kernel asks for its lane, its warp and the block's warps, and what it asks for now.
+
+        Raises Unsupported where it asks for anything else that differs from thread to thread.
+        """
+        self._check_helpers()
+        if self.planar:
+            self._check_plane()
+            return []
+        code, source, found = self.code, self.source, list[tuple[Node, str]]()
+        for node in source.walk(self.kernel.body, "binary_expression"):
+            if any(inside(node, outer) for outer, _ in found) or not any(
+                source.of(n) in {"threadIdx.x", "blockDim.x"} for n in self._named(node)
+            ):
+                continue
+            left = node.child_by_field_name("left")
+            operator = {"&": "%", ">>": "/"}.get(op := source.of(node.child_by_field_name("operator")), op)
+            if left is None or operator not in {"/", "%"}:
+                continue
+            for of in (THREAD, BLOCK_DIM):
+                if code.polynomial(left) == Polynomial.symbol(of) and self._is(node, operator, of):
+                    found.append((node, f"{of.text} {operator} {self.team}"))
+        whole = [node for node, _ in found]
+        found = [
+            (n, f"({t})" if n.parent is not None and n.parent.type == "binary_expression" else t) for n, t in found
+        ]
+        for node in source.walk(self.kernel.body, "identifier", "field_expression"):
+            if any(inside(node, outer) for outer in whole):
+                continue
+            value = code.polynomial(node)
+            if node.type == "field_expression" and source.of(node) not in {"threadIdx.x", "blockDim.x", "gridDim.x"}:
+                if source.of(node).split(".")[0] in {"threadIdx", "blockDim"}:
+                    raise Unsupported("a block of more than one dimension")
+                continue
+            own = value == Polynomial.symbol(THREAD) or value == Polynomial.symbol(BLOCK_DIM)
+            if own and not self._is_alias(node):
+                raise Unsupported("the thread's place in its block")
+        for place in source.walk(self.kernel.body, "identifier", "binary_expression"):
+            if self._is(place, "%", THREAD) and not any(inside(place, w) and not same(place, w) for w in whole):
+                self._check_lane(place)
+        return found
+
+    def _named(self, node: Node) -> list[Node]:
+        """The coordinates below a node, names that stand for them seen through."""
+        found = []
+        for n in self.source.walk(node, "field_expression", "identifier"):
+            value = self.code.polynomial(n)
+            only = next(iter(value.symbols), None) if len(value.symbols) == 1 else None
+            if only is not None and only in {THREAD, BLOCK_DIM} and value == Polynomial.symbol(only):
+                found.append(only.node if only.node is not None else n)
+        return found
+
+    def _is_alias(self, node: Node) -> bool:
+        """`const int tid = threadIdx.x;`: whether the node only gives the coordinate a name."""
+        parent = node.parent
+        while parent is not None and parent.type in {"parenthesized_expression", "cast_expression"}:
+            node, parent = parent, parent.parent
+        if parent is None or parent.type != "init_declarator" or not same(parent.child_by_field_name("value"), node):
+            return False
+        name = parent.child_by_field_name("declarator")
+        changed = {self.source.of(t) for t in self.code.assigned(self.kernel.body)}
+        return name is not None and name.type == "identifier" and self.source.of(name) not in changed
+
+    def _check_lane(self, place: Node) -> None:
+        """A lane may begin a row's loop, have a name, or be the first that writes what is one for the row."""
+        here, parent = place, place.parent
+        while parent is not None and parent.type in {"parenthesized_expression", "cast_expression"}:
+            here, parent = parent, parent.parent
+        if any(inside(place, loop.start_node) for loop in self.warp_loops) or self._is_alias(here):
+            return
+        if parent is not None and parent.type == "binary_expression":
+            other = [c for c in parent.named_children if not same(c, here)]
+            joint = self.source.of(parent.child_by_field_name("operator"))
+            if joint == "==" and len(other) == 1 and self.code.polynomial(other[0]).value == 0:
+                return
+        raise Unsupported("a lane that does more than its share of the row")
+
+    def _counts_teams(self) -> bool:
+        """Whether `blockIdx.x` is only used to count teams over all blocks, of which there are one a row."""
+        kernel, uses = self.kernel, self.kernel.block_indices()
+        if any(launch.extents(launch.grid)[1:] != ("1", "1") for launch in kernel.launches):
+            return False
+        if any(self.source.of(use) == "gridDim.x" for use in uses):
+            return False
+        slots = [slot for use in uses if (slot := self._slot_of(use)) is not None]
+        inner = [
+            node for node in self.source.walk(kernel.body, "identifier", "binary_expression")
+            if self._is(node, "/", THREAD) or self._is(node, "/", BLOCK_DIM)
+        ]  # fmt: skip
+        return bool(uses) and len(slots) == len(uses) and all(
+            any(inside(node, slot) for slot in slots) or self._is_alias(node)
+            or any(inside(node, other) and not same(node, other) for other in inner)
+            for node in inner
+        )  # fmt: skip
+
+    def _slot_of(self, use: Node) -> Node | None:
+        """The expression around `blockIdx.x` that counts teams over all blocks."""
+        here: Node | None = use
+        while here is not None and (
+            here.type.endswith("expression") or here.type in {"argument_list", "call_expression"}
+        ):
+            value = self.code.polynomial(here)
+            count = value.coefficient(BLOCK)
+            warp = value - Polynomial.symbol(BLOCK) * count
+            if self._means(warp, "/", THREAD) and self._means(count, "/", BLOCK_DIM):
+                return here
+            here = here.parent
+        return None
+
+    def _check_loops(self) -> None:
+        kernel, source = self.kernel, self.source
+        own = [node for node, _ in self.replaced] + [node for r in self.reductions for node in r.nodes]
+        for loop in self.warp_loops:
+            grouped = any(same(loop.node, other.node) for other in self.loops)
+            if any(inside(node, loop.body) for node in own) or (grouped and inside_any(own, loop.bound_node)):
+                raise Unsupported("a team's place within the row's elements")
+            if carries_state(kernel, statements(loop.body)):
+                raise Unsupported("elements that depend on each other")
+            if any(True for _ in source.walk(loop.body, "return_statement", "goto_statement")) or any(
+                _leaves(jump, loop) for jump in source.walk(loop.body, "break_statement", "continue_statement")
+            ):
+                raise Unsupported("a loop that is left")
+        for loop in self.warp_loops:
+            for target in self.code.assigned(loop.body):
+                self._check_share(target, loop)
+        moved: dict[str, list[tuple[Access, Loop]]] = {}
+        for access in kernel.global_accesses():
+            loop = next((o for o in self.loops if inside(access.node, o.body)), None)
+            if loop is not None:
+                moved.setdefault(access.root, []).append((access, loop))
+        for root, found in moved.items():
+            everywhere = [a for a in kernel.accesses if a.root == root]
+            if len(everywhere) == 1 or not any(a.writes for a in everywhere):
+                continue
+            places = {(*self._canonical(access, loop), access.element) for access, loop in found}
+            if len(places) != 1 or any(not any(a is m for m, _ in found) for a in everywhere):
+                raise Unsupported("elements that are written and read at several places")
+        if any(a.root == "?" and not own_vector(self.code, a) for a in kernel.accesses) or kernel.escapes:
+            raise Unsupported("a pointer of unknown origin")
+
+    def _check_share(self, target: Node, loop: Loop) -> None:
+        """What a lane made of its own elements is reduced before anything else asks for it."""
+        found = self.code.definition(target)
+        if found is None or inside(found.declaration, loop.body):
+            return
+        if found.kind != "local":
+            raise Unsupported("a parameter that a loop changes")
+        whole = [
+            r.nodes[0].end_byte for r in self.reductions
+            if r.nodes[0].start_byte >= loop.node.end_byte and found.name == r.sets(self.source)
+        ]  # fmt: skip
+        for use in self.code.uses(found, self.kernel.body):
+            parent = use.parent
+            named = parent is not None and parent.type == "assignment_expression" and (
+                same(parent.child_by_field_name("left"), use)
+                and self.source.of(parent.child_by_field_name("operator")) == "="
+            )  # fmt: skip
+            reduced = any(inside(use, node) for r in self.reductions for node in r.nodes)
+            later = any(use.start_byte >= end for end in whole) or self._is_in_front(use, loop, found)
+            folded = any(
+                inside(use, o.body) and any(self.source.of(t) == found.name for t in self.code.assigned(o.body))
+                for o in self.warp_loops
+            )
+            if not (named or reduced or later or folded):
+                raise Unsupported("a lane's share that is not reduced")
+
+    def _is_in_front(self, use: Node, loop: Loop, found: Definition) -> bool:
+        """Whether a use of the variable has nothing from the loop: it stands before it, and no round comes back to it."""
+        here = loop.node.parent
+        while here is not None and not inside(found.declaration, here):
+            if here.type in LOOPS and inside(use, here):
+                return False
+            here = here.parent
+        return use.end_byte <= loop.node.start_byte
+
+    # What is written.
+
+    def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
+        source, kernel, code = self.source, self.kernel, self.code
+        statement = launch.statement
+        steps = host_text(kernel, launch, self.loops[0].bound_node)
+        team, items, run = (code.fresh(n) for n in ("team", "items", "launch_teams"))
+        of_team, of_items = f"decltype({team})::value", f"decltype({items})::value"
+        function = source.of(launch.function)
+        if launch.template_list is not None:
+            function = function[: function.rindex(">")].rstrip() + f", {of_team}, {of_items}>"
+        elif kernel.template is None:
+            function += f"<{of_team}, {of_items}>"
+        else:
+            raise Unsupported("a launch that leaves its types to be deduced")
+        function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, function, count=1)
+        width = self.widths[next(n for n, own in enumerate(kernel.launches) if own is launch)]
+        unit, indent = source.unit(statement), source.indent(statement)
+        lines = [f"const auto {run} = [&](auto {team}, auto {items}) {{"]
+        if self.flat:
+            teams = f"static_cast<int64_t>({launch.extents(launch.grid)[0]}) * {width // self.size}"
+            count = code.fresh("teams", "team_count")
+            lines.insert(0, f"const int64_t {count} = {teams};")
+            grid = f"static_cast<unsigned>(ceil_div({count}, TEAM_THREADS / {of_team}))"
+            arguments = [*(source.of(a) for a in launch.arguments), f"static_cast<unsigned>({count})"]
+            call = launch.rendered(function=function, grid=grid, block="TEAM_THREADS", arguments=arguments)
+        else:
+            block = f"{width // self.size} * {of_team}"
+            if self.planar:
+                extents = [of_team, *launch.extents(launch.block)[1:]]
+                block = f"dim3({', '.join(extents[:2] if extents[2] == '1' else extents)})"
+            call = launch.rendered(function=function, block=block)
+        lines += [
+            f"{unit}{call};",
+            "};",
+            f"if (!with_team<{self._bytes(launch)}>({steps}, {run})) {{",
+            f"{unit}{source.of(statement)}",
+            "}",
+        ]
+        packs = next((a for a in launch.template_arguments if re.fullmatch(r"WIDTH(_\d+)?", a)), None)
+        opening = [f"if constexpr ({packs} == 1) {{", f"{unit}{source.of(statement)}", "} else {"] if packs else ["{"]
+        lines = [*opening, *(unit + line for line in lines), "}"]
+        edits.replace(statement, f"\n{indent}".join(lines))
+
+
+def inside_any(nodes: list[Node], outer: Node) -> bool:
+    return any(inside(node, outer) for node in nodes)
+
+
+def _leaves(jump: Node, loop: Loop) -> bool:
+    here = jump.parent
+    while here is not None and not same(here, loop.node):
+        if here.type in {"for_statement", "while_statement", "do_statement", "switch_statement", "lambda_expression"}:
+            return False
+        here = here.parent
+    return True
+
+
+def _function_name(function: Node) -> Node | None:
+    here = function.child_by_field_name("declarator")
+    while here is not None and here.type not in {"identifier", "template_function"}:
+        here = here.child_by_field_name("declarator")
+    return here
+
+
+def _number(code: Code, kernel: Kernel, value: Polynomial) -> int | None:
+    """What a divisor is: a number, a constant of the file, `warpSize`."""
+    if value.value is not None:
+        return value.value
+    (only, *more) = value.symbols
+    if more or value != Polynomial.symbol(only) or only.node is None:
+        return None
+    if only.text == "warpSize":
+        return WARP
+    found = {value_in(code, kernel, launch, only.node) for launch in kernel.launches}
+    return found.pop() if len(found) == 1 else None
+
+
+def _size(code: Code, kernel: Kernel, loop: Loop) -> int | None:
+    """How many lanes stride through a loop: a power of two up to a warp, or None."""
+    (only, *more) = loop.start.symbols or {BLOCK}
+    if more or loop.start != Polynomial.symbol(only):
+        return None
+    if only == THREAD:
+        widths = {_along_x(code, kernel, launch) for launch in kernel.launches}
+        step = WARP if loop.step == Polynomial.symbol(BLOCK_DIM) else _number(code, kernel, loop.step)
+        return WARP if widths == {WARP} and step == WARP else None
+    if only.operator != "%" or only.operands[0] != Polynomial.symbol(THREAD):
+        return None
+    size, step = (_number(code, kernel, p) for p in (only.operands[1], loop.step))
+    return size if size == step and size in {8, 16, 32} else None
+
+
+def _along_x(code: Code, kernel: Kernel, launch: Launch) -> int | None:
+    """How wide a launch's blocks are, where they have a second dimension and it is known."""
+    if launch.extents(launch.block)[1] == "1":
+        return None
+    return extent_of(code, kernel, launch.along_x(launch.block))
+
+
+def extent_of(code: Code, kernel: Kernel, node: Node) -> int | None:
+    """A number in a launch's shape."""
+    if node.type == "parameter_declaration":  # `dim3 block(WIDTH)` reads as a function
+        node = node.child_by_field_name("type") or node
+    found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
+    if found is None:
+        return code.polynomial(node).value
+    if found.kind == "macro":
+        text = code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()")
+        return int(text) if text.isdigit() else None
+    settled = found.kind in {"local", "global"} and found.value is not None and not code.mutated(found)
+    return code.polynomial(found.value).value or value_in(code, kernel, None, found.value) if settled else None

@@ -1,0 +1,1 @@
+"""Several forms in one file, chosen by the host; numbers that a search goes on with."""

@@ -1,0 +1,1 @@
+"""Texts as trees, places in them, integer polynomials; edits that keep what they do not touch."""

@@ -1,0 +1,99 @@
+"""Where a C++ candidate takes new definitions."""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.syntax.source import Edits, Source
+
+
+def after_includes(source: Source) -> int:
+    """The byte after the last #include or #define at the top of the file, after the newline."""
+    end = 0
+    for node in source.root.named_children:
+        if node.type in {"preproc_include", "preproc_def"}:
+            end = node.end_byte
+        elif node.type not in {"comment", "preproc_call"}:
+            break
+    if end and source.data[end - 1 : end] != b"\n":
+        newline = source.data.find(b"\n", end)
+        end = len(source.data) if newline < 0 else newline + 1
+    return end
+
+
+def after_definitions(source: Source, type_name: str) -> int:
+    """The byte after what new inline functions build on: the includes, the definition of a type, simd_ functions."""
+    end = after_includes(source)
+    for node in source.root.named_children:
+        field = {"struct_specifier": "name", "type_definition": "declarator"}.get(node.type)
+        if field is not None and source.of(node.child_by_field_name(field)) == type_name:
+            end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+        if node.type == "function_definition":
+            declared = source.of(node.child_by_field_name("declarator")).partition("(")[0]
+            if declared.startswith(("simd_", "bits_of", "float_of", "is_nan")):
+                end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+    return end
+
+
+def behind_stores(source: Source) -> int:
+    """The byte behind the last definition of store_lanes."""
+    end = 0
+    for node in source.walk(None, "function_definition"):
+        if source.of(node.child_by_field_name("declarator")).startswith("store_lanes("):
+            end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+    return end or after_definitions(source, "")
+
+
+def define(source: Source, edits: Edits, name: str, line: str) -> None:
+    """Adds a `#define` once."""
+    if any(source.of(node.child_by_field_name("name")) == name for node in source.walk(None, "preproc_def")):
+        return
+    at = after_includes(source)
+    edits.insert(at, f"{line}\n" if _follows_define(source, at) else f"\n{line}\n")
+
+
+def include(source: Source, edits: Edits, header: str) -> None:
+    """Adds `#include <header>` unless it is there, after the last include."""
+    path = f"<{header}>"
+    includes = list(source.walk(None, "preproc_include"))
+    if any(source.of(node.child_by_field_name("path")) == path for node in includes):
+        return
+    top = [node for node in includes if node.parent == source.root]
+    at = top[-1].end_byte if top else 0
+    edits.insert(at, f"#include {path}\n" if not top or source.data[at - 1 : at] == b"\n" else f"\n#include {path}")
+
+
+def _follows_define(source: Source, at: int) -> bool:
+    return any(node.type == "preproc_def" and node.end_byte in {at, at - 1} for node in source.root.named_children)
+
+
+def remove(source: Source, statement: Node, edits: Edits) -> None:
+    """Takes a statement away, and its line where nothing else stands on it."""
+    start = source.data.rfind(b"\n", 0, statement.start_byte) + 1
+    end = source.data.find(b"\n", statement.end_byte) + 1
+    alone = not source.data[start : statement.start_byte].strip() and end
+    if alone and not source.data[statement.end_byte : end].strip():
+        edits.changes.append((start, end, ""))
+    else:
+        edits.changes.append((statement.start_byte, statement.end_byte, ""))
+
+
+def free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that nothing has."""
+    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)
+
+
+def renamed(function: str, old: str, new: str) -> str:
+    """`old<arguments>` as `new<arguments>`."""
+    head, bracket, rest = function.partition("<")
+    return head.replace(old, new) + bracket + rest
+
+
+def remove_line(edits: Edits, source: Source, node: Node) -> None:
+    """Deletes a statement with its line, and a comment of its own above it."""
+    before = node.prev_named_sibling
+    if before is not None and before.type == "comment" and before.end_point[0] == node.start_point[0] - 1:
+        line = source.data.rfind(b"\n", 0, before.start_byte) + 1
+        if not source.data[line : before.start_byte].strip():
+            edits.remove(before)
+    edits.remove(node)

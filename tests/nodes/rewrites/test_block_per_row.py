@@ -1,0 +1,456 @@
+"""The rewrite block_rows: what it makes of kernels with a row a thread, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodes.policies.rules import applied_step
+from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, compile_strictly
+
+ROW = """\
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+"""
+SOFTMAX = """\
+  const float* in = x + (int64_t)row * n;
+  float top = -INFINITY;
+  for (int i = 0; i < n; ++i) top = fmaxf(top, in[i]);
+  float sum = 0.0f;
+  for (int i = 0; i < n; ++i) sum += expf(in[i] - top);
+  for (int i = 0; i < n; ++i) y[(int64_t)row * n + i] = expf(in[i] - top) / sum;
+  z[row] = sum;
+"""
+
+
+def kernel(inside: str, *, row: str = ROW, grid: str = "(rows + 255) / 256", block: str = "256", head: str = "") -> str:
+    """A file with one kernel of a row a thread."""
+    return f"""\
+{head}__global__ void each_row(const float* x, const float* w, float* y, float* z, int* q, int rows, int n) {{
+{row}{inside}}}
+
+extern "C" void run(const float* x, const float* w, float* y, float* z, int* q, long rows, long n, cudaStream_t stream) {{
+  each_row<<<{grid}, {block}, 0, stream>>>(x, w, y, z, q, rows, n);
+}}
+"""
+
+
+def applied(text: str) -> str | None:
+    return applied_step("block_per_row", text, FACTS)
+
+
+def made_of(text: str) -> str:
+    """What the kernel becomes, in one line."""
+    new = applied(text)
+    assert new is not None
+    return body(new, "void each_row")
+
+
+def test_a_thread_a_row_becomes_a_block_a_row() -> None:
+    new = applied(kernel(SOFTMAX))
+    assert new is not None
+    assert (
+        """\
+  const int row = blockIdx.x;
+  const float* in = x + (int64_t)row * n;
+  float top = -INFINITY;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) top = fmaxf(top, in[i]);
+  const float top_of_row = block_max<0>(top);
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(in[i] - top_of_row);
+  const float sum_of_row = block_sum<1>(sum);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[(int64_t)row * n + i] = expf(in[i] - top_of_row) / sum_of_row;
+  if (threadIdx.x == 0) z[row] = sum_of_row;
+}
+"""
+        in new
+    )
+    assert "each_row<<<rows, 256, 0, stream>>>(x, w, y, z, q, rows, n);" in new
+    assert applied(new) is None
+
+
+def test_the_catalogue_goes_on_from_there() -> None:
+    new = after(
+        kernel(SOFTMAX),
+        "block_per_row",
+        "fast_math",
+        "vectorize",
+        "cache_row_in_registers",
+        "programmatic_dependent_launch",
+        "cluster_split",
+    )
+    assert "row_items(rows, steps," in new
+    plain = after(kernel("  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i] * w[row];\n"), "block_per_row")
+    assert "block_sum" not in plain and "row_shape(rows" in after(plain, "vectorize", "grid_stride")
+
+
+@pytest.mark.parametrize(
+    ("row", "grid", "block"),
+    [
+        (ROW.replace("const int", "unsigned"), "(rows + 255) / 256", "256"),
+        (ROW.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x + blockDim.x * blockIdx.x"), "1 + (rows - 1) / 256", "256"),
+        ("  const int lane = threadIdx.x;\n" + ROW.replace("threadIdx.x", "lane"), "rows / 128 + 1", "128"),
+        (ROW, "dim3((unsigned)((rows + T - 1) / T))", "dim3(T)"),
+        (ROW, "ceil_div(rows, T)", "T"),
+    ],
+    ids=["unsigned", "other order", "lane", "dim3", "function"],
+)  # fmt: skip
+def test_forms_of_the_row_and_of_the_launch(row: str, grid: str, block: str) -> None:
+    head = "#define T 512\ninline int ceil_div(int a, int b) { return (a + b - 1) / b; }\n"
+    new = applied(
+        kernel(
+            "  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i];\n",
+            row=row,
+            grid=grid,
+            block=block,
+            head=head,
+        )
+    )
+    assert new is not None and "row = blockIdx.x;\n  for (int i = threadIdx.x; i < n; i += blockDim.x) y[" in new
+    assert f"each_row<<<rows, {block}, 0, stream>>>" in new
+
+
+def test_narrow_blocks_get_wider() -> None:
+    text = kernel(SOFTMAX, grid="(rows + 31) / 32", block="32")
+    assert "each_row<<<rows, 256, 0, stream>>>" in (applied(text) or "")
+    assert applied(text.replace("void each_row", "void __launch_bounds__(32) each_row")) is None
+
+
+def test_a_guard_around_the_row() -> None:
+    inside = "  if (row < rows) {\n    float sum = 0;\n    for (int i = 0; i < n; ++i) sum += x[row * n + i];\n    z[row] = sum;\n  }\n"
+    new = applied(kernel(inside, row=ROW.split("\n")[0] + "\n"))
+    assert new is not None and "  const int row = blockIdx.x;\n  float sum = 0;\n  for (int i = threadIdx.x;" in new
+
+
+def test_what_else_a_guard_asks_stays() -> None:
+    row = ROW.replace("row >= rows", "row >= rows || w[row] == 0.0f")
+    assert "if (row >= rows || w[row] == 0.0f) return; const float* in" in made_of(kernel(SOFTMAX, row=row))
+
+
+ROWS = "  for (int row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += blockDim.x * gridDim.x) {\n"
+
+
+def test_a_loop_over_rows_keeps_their_reductions_apart() -> None:
+    mean = "    float sum = 0;\n    for (int i = 0; i < n; ++i) sum += x[row * n + i];\n    z[row] = sum / n;\n  }\n"
+    new = made_of(kernel(mean, row=ROWS, grid="std::min((rows + 255) / 256, 132L)"))
+    assert "for (int row = blockIdx.x; row < rows; row += gridDim.x) {" in new
+    assert new.endswith("if (threadIdx.x == 0) z[row] = sum_of_row / n; __syncthreads(); }")
+    two = mean.replace(
+        "    z[row]", "    float top = 0;\n    for (int i = 0; i < n; ++i) top = max(top, x[row * n + i]);\n    z[row]"
+    )
+    assert "__syncthreads" not in made_of(kernel(two, row=ROWS))
+    stride = "  const int threads = blockDim.x * gridDim.x;\n" + ROWS.replace("blockDim.x * gridDim.x", "threads")
+    assert made_of(kernel(mean, row=stride)) == new
+
+
+def test_extremes_by_comparison() -> None:
+    new = made_of(
+        kernel("""\
+  float top = -1e30f, bottom = 1e30f;
+  for (int i = 0; i < n; ++i) {
+    const float v = x[row * n + i];
+    if (v > top) top = v;
+    bottom = v < bottom ? v : bottom;
+  }
+  y[row] = top;
+  z[row] = bottom;
+""")
+    )
+    assert "top = fmaxf(top, v); bottom = fminf(bottom, v); }" in new
+    assert "const float top_of_row = block_max<0>(top); const float bottom_of_row = block_min<1>(bottom);" in new
+    assert new.endswith("if (threadIdx.x == 0) { y[row] = top_of_row; z[row] = bottom_of_row; }")
+
+
+def test_an_extreme_that_starts_from_the_first_element_takes_it_again() -> None:
+    text = """\
+  const float* in = x + row * n;
+  float most = fabsf(in[0]);
+  for (int i = 1; i < n; ++i) {
+    float v = fabsf(in[i]);
+    if (v > most) most = v;
+  }
+  z[row] = most;
+"""
+    new = made_of(kernel(text))
+    assert "for (int i = threadIdx.x; i < n; i += blockDim.x) { float v = fabsf(in[i]); most = fmaxf(most, v); }" in new
+    others = [("fabsf(in[0])", "in[0]"), ("fabsf(in[0])", "fabsf(in[1])"), ("fabsf(in[0])", "0.5f"), ("i = 1", "i = 2")]
+    for old, other in others:
+        start = "2" if other == "i = 2" else "1"
+        assert f"int i = {start} + static_cast<int>(threadIdx.x);" in made_of(kernel(text.replace(old, other)))
+
+
+def test_totals_that_go_on_changing_keep_their_name() -> None:
+    new = made_of(
+        kernel("""\
+  float mean = 0.0f;
+  for (int i = 0; i < n; ++i) mean += x[row * n + i];
+  mean /= n;
+  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i] - mean;
+  if (z != nullptr) z[row] = mean;
+""")
+    )
+    assert (
+        "mean = block_sum<0>(mean); mean /= n;" in new
+        and "if (z != nullptr) if (threadIdx.x == 0) z[row] = mean;" in new
+    )
+    new = made_of(
+        kernel("""\
+  float sum = 0.0f;
+  if (w != nullptr) {
+    for (int i = 0; i < n; ++i) sum += x[row * n + i] * w[i];
+  } else {
+    for (int i = 0; i < n; ++i) sum += x[row * n + i];
+  }
+  z[row] = sum;
+""")
+    )
+    assert "sum = block_sum<0>(sum); } else {" in new and "sum = block_sum<1>(sum); }" in new
+
+
+LOOP = "  for (int i = 0; i < n; ++i) "
+REFUSED = {
+    "index of the largest": "  int at = 0;\n" + LOOP + "if (x[row * n + i] > x[row * n + at]) at = i;\n  q[row] = at;\n",
+    "running maximum": "  float m = -1, s = 0;\n" + LOOP + "{ float o = m; m = fmaxf(m, x[row * n + i]); s = s * (o - m); }\n  y[row] = s;\n",
+    "running sum": "  float s = 0;\n" + LOOP + "{ s += x[row * n + i]; y[row * n + i] = s; }\n",
+    "product": "  float s = 1;\n" + LOOP + "s *= x[row * n + i];\n  y[row] = s;\n",
+    "sum from one": "  float s = 1;\n" + LOOP + "s += x[row * n + i];\n  y[row] = s;\n",
+    "sum in two loops": "  float s = 0;\n" + LOOP + "s += x[row * n + i];\n" + LOOP + "s += w[i];\n  y[row] = s;\n",
+    "sum in halves": "  __half s = 0;\n" + LOOP + "s += x[row * n + i];\n  y[row] = s;\n",
+    "break": LOOP + "{ if (x[row * n + i] < 0) break; y[row * n + i] = 1; }\n",
+    "return": LOOP + "{ if (x[row * n + i] < 0) return; y[row * n + i] = 1; }\n",
+    "while": "  int i = 0;\n  while (i < n) { y[row * n + i] = 1; ++i; }\n",
+    "columns": "  float s = 0;\n" + LOOP + "s += x[i * rows + row];\n  y[row] = s;\n",
+    "matrices": "  float s = 0;\n" + LOOP + "s += x[row / n * n + i] * w[i * n + row % n];\n  y[row] = s;\n",
+    "few elements": LOOP.replace("i < n", "i < 4") + "y[row * 4 + i] = x[row * 4 + i];\n",
+    "no loop": "  y[row] = x[row];\n",
+    "neighbours": LOOP + "y[row * n + i] = y[row * n + i + 1];\n",
+    "backwards": LOOP + "y[row * n + i] = x[row * n + i];\n" + LOOP + "z[row * n + i] = y[row * n + n - 1 - i];\n",
+    "read once more": LOOP + "y[row * n + i] = x[row * n + i];\n  z[row] = y[row * n];\n",
+    "last one wins": LOOP + "if (x[row * n + i] > 0) q[row] = i;\n",
+    "scattered": LOOP + "y[q[row * n + i]] = x[row * n + i];\n",
+    "counted by all": LOOP + "atomicAdd(&y[i], x[row * n + i]);\n",
+    "array": "  float bins[4] = {};\n" + LOOP + "bins[i % 4] += x[row * n + i];\n  y[row] = bins[0];\n",
+    "pointer to a variable": "  float s = 0;\n  float* p = &s;\n" + LOOP + "*p += x[row * n + i];\n  y[row] = s;\n",
+    "reference": "  float s = 0;\n" + LOOP + "{ float& t = s; t += x[row * n + i]; }\n  y[row] = s;\n",
+    "by reference": "  float s = 0;\n" + LOOP + "add(s, x[row * n + i]);\n  y[row] = s;\n",
+    "object": "  Mean s;\n" + LOOP + "s.add(x[row * n + i]);\n  y[row] = s.value;\n",
+    "macro": LOOP + "PUT(row * n + i, x[row * n + i]);\n",
+    "shared by all": "  float s = 0;\n" + LOOP + "s += x[row * n + i];\n  y[row] = s;\n  calls++;\n",
+    "offset that moves": "  int b = row * n;\n" + LOOP + "y[b + i] = x[b + i];\n  b += 1;\n" + LOOP + "z[row * n + i] = y[b + i];\n",
+    "pointer that walks": "  const float* p = x + row * n;\n" + LOOP + "{ y[row * n + i] = *p; p++; }\n",
+    "shared memory": "  __shared__ float s[256];\n" + LOOP + "s[threadIdx.x] = x[row * n + i];\n",
+    "which thread": LOOP + "y[row * n + i] = x[row * n + i] * threadIdx.x;\n",
+}  # fmt: skip
+HEAD = """\
+__device__ int calls;
+#define PUT(at, value) y[0] = value
+__device__ inline void add(float& total, float value) { total += value; }
+struct Mean {
+  float value = 0, count = 0;
+  __device__ void add(float v) { value += (v - value) / ++count; }
+};
+"""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_another_thing_stays(name: str) -> None:
+    text = kernel(REFUSED[name], head=HEAD)
+    assert applied(text) is None
+    assert applied(text.replace(REFUSED[name], SOFTMAX)) is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(rows + 255) / 256", "(rows / 2 + 255) / 256"),
+        ("(rows + 255) / 256", "(rows + 127) / 128"),
+        ("(rows + 255) / 256", "dim3((rows + 255) / 256, 2)"),
+        ("256, 0, stream", "256, 1024, stream"),
+        ("int rows, int n) {", "int rows, int n) {\n  rows -= 1;"),
+        ("row >= rows", "row > rows"),
+    ],
+)
+def test_launches_of_another_kind_stay(old: str, new: str) -> None:
+    text = kernel(SOFTMAX)
+    assert old in text and applied(text.replace(old, new, 1)) is None
+
+
+def test_a_total_of_all_the_thread_s_rows_stays() -> None:
+    inside = "    for (int i = 0; i < n; ++i) sum += x[row * n + i];\n    z[row] = sum;\n  }\n"
+    assert applied(kernel(inside, row="  float sum = 0;\n" + ROWS)) is None
+
+
+# What they compute.
+
+MANY = f"""\
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <algorithm>
+#include <cuda_fp16.h>
+
+template <typename T>
+__global__ void rms_rows(const T* x, const T* w, T* y, int rows, int n) {{
+{ROW}  float squares = 0.f;
+  for (int i = 0; i < n; i++) {{
+    float v = (float)x[row * n + i];
+    squares += v * v;
+  }}
+  float scale = rsqrtf(squares / n + 1e-6f);
+  for (int i = 0; i < n; i++) y[row * n + i] = (T)((float)x[row * n + i] * scale * (float)w[i]);
+}}
+
+__global__ void quantise_rows(const float* x, int8_t* y, float* scales, int* positive, int rows, int n) {{
+  int row = threadIdx.x + blockIdx.x * blockDim.x;
+  if (row < rows) {{
+    float most = 0.0f;
+    int count = 0;
+    for (int i = 0; i < n; ++i) {{
+      float v = fabsf(x[row * n + i]);
+      if (v > most) most = v;
+      if (x[row * n + i] > 0) count++;
+    }}
+    const float scale = most / 127.0f;
+    for (int i = 0; i < n; ++i) y[row * n + i] = (int8_t)rintf(x[row * n + i] / scale);
+    scales[row] = scale;
+    positive[row] = count;
+  }}
+}}
+
+// Rows of any length, one behind the other; the largest, the smallest, and what the rest has turned by.
+__global__ void ragged_rows(const float* x, const int* starts, float* top, float* bottom, int rows) {{
+{ROW}  float high = x[starts[row]], low = high;
+  for (int64_t i = starts[row] + 1; i < starts[row + 1]; ++i) {{
+    high = fmaxf(high, x[i]);
+    low = fminf(low, x[i]);
+  }}
+  top[row] = high;
+  bottom[row] = low;
+}}
+
+__global__ void turn_rows(float* y, const float* angles, int64_t rows, int64_t n) {{
+  const int64_t stride = blockDim.x * gridDim.x;
+  for (int64_t row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += stride) {{
+    const int64_t half = n / 2;
+    float norm = 0;
+    for (int64_t i = 0; i < half; ++i) {{
+      const float a = y[row * n + i], b = y[row * n + half + i];
+      y[row * n + i] = a * cosf(angles[i]) - b * sinf(angles[i]);
+      y[row * n + half + i] = b * cosf(angles[i]) + a * sinf(angles[i]);
+      norm += a * a + b * b;
+    }}
+    norm = sqrtf(norm);
+    for (int64_t i = 0; i < half; ++i) {{
+      y[row * n + i] /= norm;
+      y[row * n + half + i] /= norm;
+    }}
+  }}
+}}
+
+extern "C" void rms(const float* x, const float* w, float* y, int rows, int n) {{
+  rms_rows<float><<<(rows + 63) / 64, 64>>>(x, w, y, rows, n);
+}}
+extern "C" void rms_half(const __half* x, const __half* w, __half* y, int rows, int n) {{
+  rms_rows<__half><<<(rows + 63) / 64, 64>>>(x, w, y, rows, n);
+}}
+extern "C" void quantise(const float* x, int8_t* y, float* scales, int* positive, int rows, int n) {{
+  const dim3 block(128);
+  quantise_rows<<<(rows + block.x - 1) / block.x, block>>>(x, y, scales, positive, rows, n);
+}}
+extern "C" void ragged(const float* x, const int* starts, float* top, float* bottom, int rows) {{
+  ragged_rows<<<(rows + 127) / 128, 128>>>(x, starts, top, bottom, rows);
+}}
+extern "C" void turn(float* y, const float* angles, int64_t rows, int64_t n) {{
+  turn_rows<<<std::min<int64_t>((rows + 127) / 128, 2), 128>>>(y, angles, rows, n);
+}}
+"""
+COMPARED = """\
+import ctypes, sys, tempfile, torch
+from pathlib import Path
+from tests.nodes.rewrites.emulate import emulation
+
+generator = torch.Generator().manual_seed(1)
+rows, n = 5, 302
+x = torch.randn(rows, n, generator=generator) * 3
+w = torch.randn(n, generator=generator)
+with tempfile.TemporaryDirectory() as folder:
+    built = emulation.library(Path(sys.argv[1]).read_text(), Path(folder))
+    def call(name, *tensors, sizes=(rows, n), kind=ctypes.c_int):
+        getattr(built, name)(*(ctypes.c_void_p(t.data_ptr()) for t in tensors), *(kind(s) for s in sizes))
+    def same(got, want, near=1e-5):
+        print(torch.allclose(got.double(), want.double(), rtol=near, atol=near))
+
+    for name, dtype, near in (("rms", torch.float32, 1e-5), ("rms_half", torch.float16, 2e-2)):
+        inputs, y = (x.to(dtype), w.to(dtype)), torch.zeros(rows, n, dtype=dtype)
+        call(name, *inputs, y)
+        a, b = (t.double() for t in inputs)
+        same(y, a * torch.rsqrt((a * a).mean(1, keepdim=True) + 1e-6) * b, near)
+    y, scales, positive = torch.zeros(rows, n, dtype=torch.int8), torch.zeros(rows), torch.zeros(rows, dtype=torch.int32)
+    call("quantise", x, y, scales, positive)
+    same(scales, x.abs().amax(1) / 127)
+    same(positive, (x > 0).sum(1))
+    same(y, (x / scales[:, None]).round())
+    starts = torch.tensor([0, 1, 300, 302, 900, 1510], dtype=torch.int32)
+    top, bottom, flat = torch.zeros(rows), torch.zeros(rows), x.flatten()
+    call("ragged", flat, starts, top, bottom, sizes=(rows,))
+    parts = [flat[a:b] for a, b in zip(starts, starts[1:])]
+    same(top, torch.stack([p.max() for p in parts]))
+    same(bottom, torch.stack([p.min() for p in parts]))
+    y, angles = x.clone(), w[: n // 2].contiguous()
+    call("turn", y, angles, kind=ctypes.c_int64)
+    a, b = x.chunk(2, 1)
+    turned = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], 1)
+    same(y, turned / x.norm(dim=1, keepdim=True))
+"""
+
+
+@pytest.mark.parametrize("environment", [{}, {"EMULATE_BACKWARDS": "1"}], ids=["forwards", "backwards"])
+def test_they_compute_what_they_did(environment: dict[str, str], tmp_path: Path) -> None:
+    text = after(MANY, "block_per_row")
+    assert text.count(" = blockIdx.x;") == 4 and "blockIdx.x * blockDim.x" not in text
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(text)
+    command = [sys.executable, "-c", COMPARED, str(candidate)]
+    variables = {**os.environ, **environment}
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, env=variables)
+    assert ended.stdout.split() == ["True"] * 8, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "steps", "workload"),
+    [
+        ("thread_softmax", (), "float16:rows=5,n=515"),
+        ("thread_layer_norm", (), "float32:rows=3,columns=300"),
+        pytest.param("thread_softmax", ("restrict_pointers", "fast_math", "vectorize", "cache_row_in_registers", "programmatic_dependent_launch"),
+                     "float16:rows=3,n=1032", marks=pytest.mark.slow),
+        pytest.param("thread_layer_norm", ("fast_math", "vectorize", "cache_row_in_registers", "cluster_split"),
+                     "float32:rows=3,columns=1028", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_inputs_compute_what_the_reference_says(
+    folder: str, steps: tuple[str, ...], workload: str, tmp_path: Path
+) -> None:
+    text = after((ROOT / f"tests/inputs/{folder}/baseline.plain.cu").read_text(), "block_per_row", *steps)
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(text.replace("#define CLUSTER_STEPS 4096", "#define CLUSTER_STEPS 128"))
+    ended = emulated(ROOT / "tests/inputs" / folder, candidate, "0", "1", workload, EMULATE_BACKWARDS="1")
+    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize(
+    "steps",
+    [(), ("fast_math", "vectorize", "cache_row_in_registers", "programmatic_dependent_launch")],
+    ids=["alone", "bundle"],
+)
+def test_nvcc_takes_them(steps: tuple[str, ...], tmp_path: Path) -> None:
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(after(MANY, "block_per_row", *steps))
+    compile_strictly(candidate)

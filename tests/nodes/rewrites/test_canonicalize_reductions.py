@@ -1,0 +1,728 @@
+"""Other people's reductions over a block: what canonicalize_reductions and redundant_broadcast make of them, and what they leave alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.tunables import bake
+from nodes.policies.rules import applied_step
+from nodes.rewrites.prelude.block_reductions import SUM
+from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.test_cuda_rewrites import FACTS, ROOT, TREE, after, flat, refused
+
+WARP_DOWN = """\
+__inline__ __device__ float warpReduceSum(float val) {
+  for (int offset = 16; offset > 0; offset /= 2) val += __shfl_down_sync(0xffffffff, val, offset);
+  return val;
+}
+"""
+FASTER_TRANSFORMER = """\
+#define FINAL_MASK 0xffffffff
+template <typename T>
+__inline__ __device__ T warpReduceSum(T val) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask >>= 1) val += __shfl_xor_sync(FINAL_MASK, val, mask, 32);
+  return val;
+}
+/* Calculate the sum of all elements in a block */
+template <typename T>
+__inline__ __device__ T blockReduceSum(T val) {
+  static __shared__ T shared[32];
+  int lane = threadIdx.x & 0x1f;
+  int wid = threadIdx.x >> 5;
+  val = warpReduceSum<T>(val);
+  if (lane == 0) shared[wid] = val;
+  __syncthreads();
+  val = (threadIdx.x < (blockDim.x / 32.f)) ? shared[lane] : (T)(0.0f);
+  val = warpReduceSum<T>(val);
+  return val;
+}
+"""
+HARRIS = (
+    WARP_DOWN
+    + """\
+__inline__ __device__ float blockReduceSum(float val) {
+  static __shared__ float shared[32];
+  int lane = threadIdx.x % warpSize;
+  int wid = threadIdx.x / warpSize;
+  val = warpReduceSum(val);
+  if (lane == 0) shared[wid] = val;
+  __syncthreads();
+  val = (threadIdx.x < blockDim.x / warpSize) ? shared[lane] : 0;
+  if (wid == 0) val = warpReduceSum(val);
+  return val;
+}
+"""
+)
+PYTORCH = """\
+template <typename T>
+__device__ __forceinline__ T WarpReduceSum(T value) {
+#pragma unroll
+  for (int offset = (32 >> 1); offset > 0; offset >>= 1) {
+    value += __shfl_down_sync(~0u, value, offset, warpSize);
+  }
+  return value;
+}
+template <typename T>
+__device__ T BlockReduceSum(T value, T* shared) {
+  const int tid = threadIdx.x;
+  const int lid = tid % 32;
+  const int wid = tid / 32;
+  value = WarpReduceSum(value);
+  __syncthreads();  // prevent races when BlockReduces are called in a row.
+  if (lid == 0) {
+    shared[wid] = value;
+  }
+  __syncthreads();
+  value = (tid < blockDim.x / 32) ? shared[lid] : T(0);
+  if (wid == 0) {
+    value = WarpReduceSum(value);
+  }
+  return value;
+}
+"""
+FOR_ALL = """\
+template <int kThreads>
+__device__ float sum_for_all(float v) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float slots[kWarps];
+  __shared__ float result;
+  for (int o = 16; o >= 1; o >>= 1) v = v + __shfl_xor_sync(-1, v, o);
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = v;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    float total = 0.0f;
+    for (int w = 0; w < kWarps; ++w) total += slots[w];
+    result = total;
+  }
+  __syncthreads();
+  return result;
+}
+"""
+TOLD = """\
+  if (threadIdx.x == 0) {
+    total = fmaxf(sqrtf(sum), eps);
+  }
+  __syncthreads();"""
+FORMS = {
+    "faster transformer": (FASTER_TRANSFORMER, "  sum = blockReduceSum<float>(sum);\n" + TOLD),
+    "harris": (HARRIS, "  sum = blockReduceSum(sum);\n" + TOLD),
+    "pytorch": (PYTORCH, "  __shared__ float buffer[32];\n  sum = BlockReduceSum(sum, buffer);\n" + TOLD),
+    "for all": (FOR_ALL, "  sum = sum_for_all<256>(sum);\n" + TOLD),
+    "inline, one warp": (WARP_DOWN, """\
+  __shared__ float partial[32];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  sum = warpReduceSum(sum);
+  if (lane == 0) partial[warp] = sum;
+  __syncthreads();
+  if (warp == 0) {
+    sum = lane < blockDim.x / 32 ? partial[lane] : 0.0f;
+    sum = warpReduceSum(sum);
+    if (lane == 0) total = fmaxf(sqrtf(sum), eps);
+  }
+  __syncthreads();"""),
+    "inline, in the slots": ("", """\
+  __shared__ float partial[32];
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    sum += __shfl_down_sync(0xffffffffu, sum, offset);
+  }
+  int lane = threadIdx.x % 32;
+  int warp = threadIdx.x / 32;
+  if (lane == 0) { partial[warp] = sum; }
+  __syncthreads();
+  if (warp == 0) {
+    float v = (lane < (blockDim.x + 31) / 32) ? partial[lane] : 0.0f;
+    for (int offset = 16; offset > 0; offset >>= 1) v += __shfl_down_sync(0xffffffffu, v, offset);
+    if (lane == 0) partial[0] = v;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) total = fmaxf(sqrtf(partial[0]), eps);
+  __syncthreads();"""),
+    "inline, one thread": ("", """\
+  __shared__ float partial[8];
+  for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    float all = 0.0f;
+    for (int w = 0; w < 8; w++) all += partial[w];
+    total = fmaxf(sqrtf(all), eps);
+  }
+  __syncthreads();"""),
+    "inline, every warp": ("", """\
+  __shared__ float partial[32];
+  for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  float all = threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.0f;
+  for (int offset = 16; offset > 0; offset >>= 1) all += __shfl_xor_sync(0xffffffffu, all, offset);
+  if (threadIdx.x == 0) total = fmaxf(sqrtf(all), eps);
+  __syncthreads();"""),
+}  # fmt: skip
+"""Helpers, and what stands between a thread's `sum` and everybody's `total`."""
+KERNEL = """\
+#include <stdint.h>
+
+{helpers}
+__global__ void {name}(const float* x, float* y, int columns, float eps) {{
+  __shared__ float total;
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) {{
+    const float v = x[blockIdx.x * columns + i];
+    sum += v * v;
+  }}
+{reduction}
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) y[blockIdx.x * columns + i] = x[blockIdx.x * columns + i] / total;
+}}
+
+extern "C" void l2_normalize(const float* x, float* y, int64_t rows, int64_t columns, float eps, cudaStream_t stream) {{
+  {name}<<<rows, 256, 0, stream>>>(x, y, columns, eps);
+}}
+"""
+SETTLED = """\
+    sum += v * v;
+  }
+  const float sum_of_block = block_sum<0>(sum);
+  const float total = fmaxf(sqrtf(sum_of_block), eps);
+  for (int i"""
+
+
+def source(form: str, name: str = "normalise") -> str:
+    helpers, reduction = FORMS[form]
+    return KERNEL.format(helpers=helpers, name=name, reduction=reduction)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_becomes_ours(form: str) -> None:
+    new = after(source(form), "canonicalize_reductions", "redundant_broadcast")
+    kernel = new[new.index("__global__") :]
+    assert "block_sum<0>(sum)" in kernel and SUM in new
+    assert new.count("__shfl") == 2 and new.count("__device__") == 1, "nothing of theirs is left"
+    assert "__shared__" not in kernel
+    if form not in {"inline, in the slots", "inline, every warp"}:
+        assert SETTLED in new
+    assert refused(new, "canonicalize_reductions") and refused(new, "redundant_broadcast")
+
+
+def test_a_launch_of_any_width_is_settled_too() -> None:
+    text = source("faster transformer").replace("rows, 256,", "rows, columns < 1024 ? columns : 1024,")
+    assert "sum_of_block = block_sum<0>(sum)" in after(text, "canonicalize_reductions")
+
+
+def reduced(reduction: str, helpers: str = FASTER_TRANSFORMER, width: str = "256") -> str | None:
+    """The kernel behind canonicalize_reductions alone, None where that refuses."""
+    text = KERNEL.format(helpers=helpers, name="normalise", reduction=reduction).replace(
+        "rows, 256,", f"rows, {width},"
+    )
+    return applied_step("canonicalize_reductions", text, FACTS)
+
+
+LARGEST = FASTER_TRANSFORMER.replace("val += ", "val = fmaxf(val, ").replace(", mask, 32)", ", mask, 32))")
+TILE = """\
+namespace cg = cooperative_groups;
+__device__ float sum_of_tiles(float v, float* slots) {
+  cg::thread_block block = cg::this_thread_block();
+  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
+  v = cg::reduce(warp, v, cg::plus<float>());
+  if (warp.thread_rank() == 0) slots[warp.meta_group_rank()] = v;
+  block.sync();
+  v = warp.thread_rank() < warp.meta_group_size() ? slots[warp.thread_rank()] : 0.0f;
+  return cg::reduce(warp, v, cg::plus<float>());
+}
+"""
+
+
+def test_extremes_keep_the_bound_that_they_had() -> None:
+    call = "  sum = blockReduceSum<float>(sum);\n" + TOLD
+    exact = reduced(call, LARGEST.replace("(T)(0.0f)", "-INFINITY"))
+    assert exact is not None and "sum_of_block = block_max<0>(sum);" in exact
+    bounded = reduced(call, LARGEST.replace("(T)(0.0f)", "-1e20f"))
+    assert bounded is not None and "sum_of_block = fmaxf(block_max<0>(sum), -1e20f);" in bounded
+    chosen = LARGEST.replace(
+        "fmaxf(val, __shfl_xor_sync(FINAL_MASK, val, mask, 32))", "min(__shfl_xor_sync(FINAL_MASK, val, mask), val)"
+    )
+    least = reduced(call, chosen.replace("(T)(0.0f)", "std::numeric_limits<float>::infinity()"))
+    assert least is not None and "sum_of_block = block_min<0>(sum);" in least
+
+
+def test_cooperative_groups_and_cub() -> None:
+    new = reduced("  __shared__ float slots[32];\n  sum = sum_of_tiles(sum, slots);\n" + TOLD, TILE, "columns / 8 * 32")
+    assert new is not None and "sum_of_block = block_sum<0>(sum);" in new and "slots" not in new
+    cub = """\
+  using Reduce = cub::BlockReduce<float, 256>;
+  __shared__ typename Reduce::TempStorage temporary;
+  sum = Reduce(temporary).Sum(sum);
+"""
+    new = reduced(cub + TOLD, "#include <cub/cub.cuh>\n")
+    assert new is not None and "sum_of_block = block_sum<0>(sum);" in new and "Reduce" not in new
+    assert reduced(cub + TOLD, "", "128") is None, "CUB counts on 256 threads"
+    largest = reduced(cub.replace("Sum(sum)", "Reduce(sum, cub::Max(), blockDim.x)") + TOLD, "", "128")
+    assert largest is not None and "sum_of_block = block_max<0>(sum);" in largest
+    assert reduced(cub.replace("Sum(sum)", "Reduce(sum, cub::Max(), columns)") + TOLD, "") is None
+    assert reduced(cub + "  if (columns > 1) total = sum;\n", "") is None, "CUB tells the first thread alone"
+
+
+def test_rounds_of_a_loop_are_kept_apart() -> None:
+    loop = "  for (int k = 0; k < 3; ++k) {\n    sum = blockReduceSum<float>(sum);\n    if (threadIdx.x == 0) total = sum;\n  BARRIER}\n"
+    text = PYTORCH.replace("(T value, T* shared) {", "(T value) {\n  static __shared__ T shared[32];").replace(
+        "Block", "block"
+    )
+    new = reduced(loop.replace("BARRIER", "").replace("sum = b", "const float s = b").replace("= sum;", "= s;"), text)
+    assert new is not None and "    __syncthreads();\n    const float s = block_sum<0>(sum);\n" in new
+    new = reduced(
+        loop.replace("BARRIER", "__syncthreads();\n  ")
+        .replace("sum = b", "const float s = b")
+        .replace("= sum;", "= s;"),
+        text,
+    )
+    assert new is not None and new[new.index("__global__") :].count("__syncthreads();") == 1
+    assert reduced(loop.replace("BARRIER", ""), text) is None, "others go on with what they had"
+
+
+def test_a_round_that_skips_the_barrier_has_one_in_front() -> None:
+    skips = """\
+  for (int k = 0; k < 3; ++k) {
+    const float s = blockReduceSum<float>(sum);
+    if (threadIdx.x == 0) total = s;
+    if (columns == 7) continue;
+    __syncthreads();
+  }
+"""
+    new = reduced(
+        skips, FASTER_TRANSFORMER.replace("  if (lane == 0) shared", "  __syncthreads();\n  if (lane == 0) shared")
+    )
+    assert new is not None and "    __syncthreads();\n    const float s = block_sum<0>(sum);\n" in new
+
+
+def test_a_helper_that_also_writes_elsewhere_stays() -> None:
+    helper = PYTORCH.replace("T* shared) {", "T* out) {\n  static __shared__ T shared[32];")
+    place = helper.rindex("  return value;")
+    stores = helper[:place] + "  if (tid == 0) out[0] = value;\n" + helper[place:]
+    call = "  sum = BlockReduceSum(sum, y + blockIdx.x * columns);\n" + TOLD
+    assert reduced(call, stores) is None, "the sum is in global memory too"
+
+
+@pytest.mark.parametrize("element", ["__half", "__nv_bfloat16", "T"])
+def test_an_extreme_of_a_type_that_max_does_not_know_stays(element: str) -> None:
+    largest = LARGEST.replace("fmaxf(", "__hmax(").replace("(T)(0.0f)", "shared[0]")
+    call = f"  {element} part = {element}(sum);\n  part = blockReduceSum<{element}>(part);\n" + TOLD.replace(
+        "sqrtf(sum)", "sqrtf(float(part))"
+    )
+    assert reduced(call, largest) is None
+    assert reduced(call.replace(element, "double"), largest.replace("__hmax(", "fmax(")) is not None
+
+
+@pytest.mark.parametrize(
+    ("declared", "used"),
+    [
+        ("extern __shared__ float held[];\n", ""),
+        ("#define HELD(n) __shared__ float held[n]\n", "  HELD(256);\n"),
+    ],
+)
+def test_barriers_of_shared_memory_that_is_out_of_sight_stay(declared: str, used: str) -> None:
+    swapped = "  held[threadIdx.x] = sum;\n  __syncthreads();\n  sum += held[255 - threadIdx.x];\n"
+    text = KERNEL.format(helpers=FASTER_TRANSFORMER + declared, name="normalise", reduction=used + swapped + CALL)
+    kernel = after(text, "canonicalize_reductions", "redundant_broadcast")
+    assert swapped in kernel and "const float total = " in kernel
+
+
+def test_a_second_reduction_through_the_same_slots() -> None:
+    first = FORMS["inline, one warp"][1]
+    again = first[first.index("  sum = warpReduceSum") :]
+    text = KERNEL.format(
+        helpers=WARP_DOWN, name="normalise", reduction=f"{first}\n  sum = total + threadIdx.x;\n{again}"
+    )
+    new = after(text, "canonicalize_reductions")
+    kernel = new[new.index("__global__") :]
+    assert "sum = block_sum<0>(sum);" in kernel and "sum_of_block = block_sum<1>(sum);" in kernel
+    assert "__shfl" not in kernel and "partial" not in kernel
+    assert kernel.count("__shared__") == 1
+    settled = after(text, "canonicalize_reductions", "redundant_broadcast")
+    assert "__shared__" not in settled[settled.index("__global__") :]
+
+
+def test_a_tree_and_a_reduction_do_not_share_a_place() -> None:
+    """A tree that warp_shuffle_reduction finds behind one of these once began with the same number."""
+    other = source("harris").partition("extern")[0].removeprefix("#include <stdint.h>\n")
+    tree = TREE.replace(
+        "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[",
+        "  sum = blockReduceSum(sum);\n  if (threadIdx.x == 0) y[0] = sum;\n  for (int i = threadIdx.x; i < n; i += blockDim.x) y[",
+    )
+    new = after(other[: other.index("__global__")] + tree, "canonicalize_reductions", "warp_shuffle_reduction")
+    assert sorted(re.findall(r"block_sum<(\d)>", new)) == ["0", "1"]
+
+
+CALL = "  sum = blockReduceSum<float>(sum);\n" + TOLD
+INLINE = FORMS["inline, in the slots"][1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("FINAL_MASK 0xffffffff", "FINAL_MASK 0x0000ffff"),
+        ("FINAL_MASK 0xffffffff", "FINAL_MASK __activemask()"),
+        ("mask = 16", "mask = 8"),
+        ("mask > 0", "mask > 1"),
+        ("val, mask, 32)", "val, mask, 16)"),
+        ("val += __shfl", "val *= __shfl"),
+        ("val += __shfl", "val -= __shfl"),
+        ("val += __shfl_xor", "val += 2.0f * __shfl_xor"),
+        ("(T)(0.0f)", "(T)(1.0f)"),
+        ("threadIdx.x & 0x1f", "threadIdx.x & 0x3"),
+        ("shared[32]", "shared[4]"),
+        ("shared[32]", "shared[2][16]"),
+        ("shared[wid] = val", "shared[lane] = val"),
+        ("if (lane == 0) shared", "if (lane == 33) shared"),
+        ("(blockDim.x / 32.f)", "(blockDim.x / 64.f)"),
+        ("  __syncthreads();\n  val", "  val"),
+        ("  __syncthreads();\n  val", "  if (lane == 0) __syncthreads();\n  val"),
+        ("  return val;\n}\n/*", "  if (threadIdx.x > 4) return val;\n  return val + val;\n}\n/*"),
+        ("static __shared__ T", "static __shared__ double"),
+        ("int wid", "double kept = val; int wid"),
+        ("val = warpReduceSum<T>(val);\n  return", "val = warpReduceSum<T>(val) / 2;\n  return"),
+        ("val = warpReduceSum<T>(val);\n  return", "val = val > 0 ? warpReduceSum<T>(val) : val;\n  return"),
+        ("val = warpReduceSum<T>(val);\n  return", "asm volatile(\"\");\n  val = warpReduceSum<T>(val);\n  return"),
+    ],
+)  # fmt: skip
+def test_what_is_no_reduction_of_the_whole_block_stays(old: str, new: str) -> None:
+    assert old in FASTER_TRANSFORMER and reduced(CALL) is not None
+    changed = FASTER_TRANSFORMER.replace(old, new)
+    if "  __syncthreads();\n  val" in old and new == "  val":
+        assert "__syncthreads" not in changed
+    assert reduced(CALL, changed) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "width"),
+    [
+        ("if (threadIdx.x == 0) {", "if (threadIdx.x < 32) {", "256"),  # who has it besides the first is theirs to know
+        ("if (threadIdx.x == 0) {", "if (columns > 3) {", "256"),
+        ("", "", "dim3(32, 8)"),
+        ("", "", "48"),
+        ("", "", "2048"),
+        ("sum = blockReduceSum<float>(sum);", "sum += blockReduceSum<float>(sum);", "256"),
+        ("sum = blockReduceSum<float>(sum);", "sum = blockReduceSum<double>(sum);", "256"),
+        ("sum = blockReduceSum<float>(sum);", "if (columns > 5) sum = blockReduceSum<float>(sum);", "256"),
+    ],
+)
+def test_a_result_that_is_not_for_all_is_the_first_threads(old: str, new: str, width: str) -> None:
+    helpers = HARRIS.replace("blockReduceSum(float", "blockReduceSum(float")
+    call = CALL.replace("<float>", "")
+    assert reduced(call, helpers) is not None
+    changed = call.replace(old.replace("<float>", ""), new.replace("<float>", "")) if old else call
+    if "<double>" in new:
+        helpers = helpers.replace("float blockReduceSum(float val)", "double blockReduceSum(double val)")
+    assert reduced(changed, helpers, width) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("partial[warp] = sum;", "partial[warp] = sum + 1;"),
+        ("partial[warp] = sum;", "partial[lane] = sum;"),
+        ("if (warp == 0) {", "if (warp == 9) {"),
+        ("int warp = threadIdx.x / 32;", "int warp = threadIdx.x / 32; int odd = sum > 1.0f;"),
+        ("sqrtf(partial[0])", "sqrtf(partial[0] + partial[1])"),  # what is left in the slots
+        ("sqrtf(partial[0])", "sqrtf(partial[0] + sum)"),  # a part of the sum
+        ("  __shared__ float partial[32];\n", "  __shared__ float partial[32];\n  atomicAdd(&partial[3], 1.0f);\n"),
+        ("__shfl_down_sync(0xffffffffu, sum, offset)", "__shfl_down_sync(0xffffu, sum, offset)"),
+    ],
+)
+def test_statements_that_do_something_else_stay(old: str, new: str) -> None:
+    assert old in INLINE and reduced(INLINE, "") is not None
+    assert reduced(INLINE.replace(old, new, 1), "") is None
+
+
+SETTLED_SUM = KERNEL.format(helpers=SUM, name="normalise", reduction="  const float all = block_sum<0>(sum);\n" + TOLD.replace("(sum)", "(all)"))  # fmt: skip
+
+
+def test_what_one_thread_tells_others_is_made_by_each() -> None:
+    new = after(SETTLED_SUM, "redundant_broadcast")
+    assert "const float total = fmaxf(sqrtf(all), eps);" in new
+    two = SETTLED_SUM.replace("float total;", "float total, mean;").replace(
+        "    total =", "    const float part = all / columns;\n    mean = part;\n    y[7] = part;\n    total ="
+    )
+    kernel = after(two.replace("] / total", "] / total - mean"), "redundant_broadcast")
+    kernel = flat(kernel[kernel.index("__global__") :])
+    assert "const float part = all / columns; const float mean = part;" in kernel or "- part" in kernel
+    assert "const float total = fmaxf(sqrtf(all), eps);" in kernel
+    assert "if (threadIdx.x == 0) { y[7] = part; }" in kernel and "__shared__" not in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sqrtf(all)", "sqrtf(sum)"),  # the thread's own
+        ("sqrtf(all)", "sqrtf(all + threadIdx.y)"),
+        ("sqrtf(all)", "sqrtf(all + x[0])"),
+        ("sqrtf(all)", "sqrtf(atomicAdd(y, all))"),
+        ("if (threadIdx.x == 0) {", "if (threadIdx.x == 0 && columns > 3) {"),
+        ("if (threadIdx.x == 0) {", "if (threadIdx.x == 1 - 1 + blockIdx.x) {"),
+        ("  __syncthreads();\n  for (int i = threadIdx.x; i < columns; i += blockDim.x) y", "  for (int i = threadIdx.x; i < columns; i += blockDim.x) y"),
+        ("] / total", "] / total++"),
+        ("float sum = 0.0f;", "float sum = total;"),
+    ],
+)  # fmt: skip
+def test_what_threads_do_not_have_alike_is_told(old: str, new: str) -> None:
+    assert old in SETTLED_SUM
+    assert refused(SETTLED_SUM.replace(old, new), "redundant_broadcast")
+
+
+def test_a_barrier_that_something_else_needs_stays() -> None:
+    shared = SETTLED_SUM.replace(
+        "  float sum = 0.0f;",
+        "  __shared__ float kept[256];\n  kept[threadIdx.x] = x[threadIdx.x];\n  float sum = 0.0f;",
+    )
+    kernel = after(shared.replace("] / total", "] / total + kept[0]"), "redundant_broadcast")
+    assert kernel[kernel.index("__global__") :].count("__syncthreads();") == 1
+    written = SETTLED_SUM.replace("] / total", "] / total + y[i + 1]")
+    kernel = after(written, "redundant_broadcast")
+    assert kernel[kernel.index("__global__") :].count("__syncthreads();") == 1
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "  if (buffer[1] > 0.0f) total = 1.0f;\n",
+        "  float* slots = buffer;\n  if (slots[1] > 0.0f) total = 1.0f;\n",
+        "  float* slots = reinterpret_cast<float*>(buffer);\n  if (slots[1] > 0.0f) total = 1.0f;\n",
+    ],
+)
+def test_slots_that_somebody_else_reads_stay(later: str) -> None:
+    call = "  __shared__ float buffer[32];\n  sum = BlockReduceSum(sum, buffer);\n" + TOLD
+    assert reduced(call, PYTORCH) is not None
+    assert reduced(call + later, PYTORCH) is None
+    fed = call + "\n  if (threadIdx.x == 0) buffer[1] = 2.0f;\n  __syncthreads();\n  total = buffer[1];\n"
+    assert reduced(fed, PYTORCH) is not None
+
+
+def test_what_a_round_or_a_branch_may_have_changed_is_told() -> None:
+    told = "  if (threadIdx.x == 0) {\n    total = fmaxf(sqrtf(all), eps);\n  }\n  __syncthreads();\n"
+    assert told in SETTLED_SUM
+    rounds = "  for (int k = 0; k < 3; ++k) {\n    y[k] = total;\n    if (threadIdx.x == 0) total = eps;\n    __syncthreads();\n  }\n"
+    changed = after(SETTLED_SUM.replace(told, told + rounds), "redundant_broadcast") if not refused(
+        SETTLED_SUM.replace(told, told + rounds), "redundant_broadcast"
+    ) else SETTLED_SUM  # fmt: skip
+    assert "total = fmaxf(sqrtf(all), eps);" in changed and "const float total =" not in changed
+    branch = "  if (columns > 3) {\n    if (threadIdx.x == 0) total = x[0];\n    __syncthreads();\n  }\n"
+    assert refused(SETTLED_SUM.replace(told, told + branch), "redundant_broadcast")
+
+
+def test_later_steps_go_on_from_it() -> None:
+    """Two passes of a normalisation in an engine's style become one, and short rows share a block."""
+    moments = """\
+  sum = blockReduceSum<float>(sum);
+  if (threadIdx.x == 0) total = sum / columns;
+  __syncthreads();
+  float spread = 0.0f;
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
+    const float d = x[blockIdx.x * columns + i] - total;
+    spread += d * d;
+  }
+  spread = blockReduceSum<float>(spread);
+  if (threadIdx.x == 0) total = rsqrtf(spread / columns + eps);
+  __syncthreads();"""
+    text = KERNEL.format(helpers=FASTER_TRANSFORMER, name="normalise", reduction=moments)
+    assert refused(text, "several_rows_per_block") and refused(text, "cluster_split")
+    new = after(
+        text,
+        "canonicalize_reductions",
+        "redundant_broadcast",
+        "vectorize",
+        "cache_row_in_registers",
+        "several_rows_per_block",
+        "programmatic_dependent_launch",
+    )
+    assert "normalise_in_registers_short_rows" in new
+    assert "__syncthreads" not in new[new.index("normalise_in_registers_short_rows(") :].partition("}\n\n")[0]
+
+
+def everything() -> str:
+    """One source with all forms, each for its share of the rows."""
+    parts = []
+    for number, form in enumerate(FORMS):
+        text = source(form, f"normalise_{number}").partition('extern "C"')[0].removeprefix("#include <stdint.h>\n")
+        for name in ("warpReduceSum", "blockReduceSum", "WarpReduceSum", "BlockReduceSum", "sum_for_all"):
+            text = re.sub(rf"\b{name}\b", f"{name}_{number}", text)
+        parts.append(text)
+    launches = "\n".join(
+        f"    if (row % {len(FORMS)} == {n}) normalise_{n}<<<1, 256, 0, stream>>>(x + row * columns, y + row * columns, columns, eps);"
+        for n in range(len(FORMS))
+    )
+    entry = 'extern "C" void l2_normalize(const float* x, float* y, int64_t rows, int64_t columns, float eps, cudaStream_t stream)'
+    return f"#include <stdint.h>\n{''.join(parts)}{entry} {{\n  for (int64_t row = 0; row < rows; ++row) {{\n{launches}\n  }}\n}}\n"
+
+
+def test_all_forms_compute_what_the_reference_says(tmp_path: Path) -> None:
+    folder, candidate = ROOT / "tests/inputs/l2_normalize", tmp_path / "candidate.cu"
+    new = after(everything(), "canonicalize_reductions", "redundant_broadcast")
+    assert len(set(re.findall(r"block_sum<(\d+)>\(", new))) == len(FORMS)
+    candidate.write_text(bake(new, {}))
+    ended = emulated(folder, candidate, "0", "float32:rows=16,columns=1000")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+SOFTMAX = """\
+#include <stdint.h>
+
+__device__ float warp_max(float v) {
+  for (int o = 16; o > 0; o /= 2) v = fmaxf(v, __shfl_down_sync(0xffffffff, v, o));
+  return v;
+}
+__device__ float warp_sum(float v) {
+  for (int o = 16; o > 0; o /= 2) v += __shfl_down_sync(0xffffffff, v, o);
+  return v;
+}
+__global__ void softmax_kernel(const float* x, float* y, int n) {
+  extern __shared__ float smem[];
+  const float* in = x + blockIdx.x * n;
+  int tid = threadIdx.x;
+  int lane = tid % 32;
+  int warp = tid / 32;
+  int warps = blockDim.x / 32;
+  float top = -INFINITY;
+  for (int i = tid; i < n; i += blockDim.x) top = fmaxf(top, in[i]);
+  top = warp_max(top);
+  if (lane == 0) smem[warp] = top;
+  __syncthreads();
+  if (warp == 0) {
+    top = (lane < warps) ? smem[lane] : -INFINITY;
+    top = warp_max(top);
+    if (lane == 0) smem[0] = top;
+  }
+  __syncthreads();
+  top = smem[0];
+  __syncthreads();
+  float sum = 0.0f;
+  for (int i = tid; i < n; i += blockDim.x) sum += expf(in[i] - top);
+  sum = warp_sum(sum);
+  if (lane == 0) smem[warp] = sum;
+  __syncthreads();
+  if (warp == 0) {
+    sum = (lane < warps) ? smem[lane] : 0.0f;
+    sum = warp_sum(sum);
+    if (lane == 0) smem[0] = sum;
+  }
+  __syncthreads();
+  sum = smem[0];
+  for (int i = tid; i < n; i += blockDim.x) y[blockIdx.x * n + i] = expf(in[i] - top) / sum;
+}
+extern "C" void row_softmax_float32(const float* x, float* y, int64_t rows, int64_t columns, cudaStream_t stream) {
+  int threads = 256;
+  softmax_kernel<<<rows, threads, threads / 32 * sizeof(float), stream>>>(x, y, columns);
+}
+"""
+LAYER_NORM = f"""\
+#include <stdint.h>
+
+{FASTER_TRANSFORMER}
+template <typename T>
+__global__ void general_layer_norm(const T* __restrict x, const T* __restrict gamma, const T* __restrict beta, T* y, int n, float eps) {{
+  const int tid = threadIdx.x;
+  __shared__ float s_mean;
+  __shared__ float s_variance;
+  float mean = 0.0f;
+  float variance = 0.0f;
+  float local_sum = 0.0f;
+  for (int i = tid; i < n; i += blockDim.x) {{
+    local_sum += (float)__ldg(&x[blockIdx.x * n + i]);
+  }}
+  mean = blockReduceSum(local_sum);
+  if (threadIdx.x == 0) {{
+    s_mean = mean / n;
+  }}
+  __syncthreads();
+  float local_squares = 0.0f;
+  for (int i = tid; i < n; i += blockDim.x) {{
+    float diff = (float)__ldg(&x[blockIdx.x * n + i]) - s_mean;
+    local_squares += diff * diff;
+  }}
+  variance = blockReduceSum(local_squares);
+  if (threadIdx.x == 0) {{
+    s_variance = rsqrtf(variance / n + eps);
+  }}
+  __syncthreads();
+  for (int i = tid; i < n; i += blockDim.x) {{
+    y[blockIdx.x * n + i] = (T)(((float)x[blockIdx.x * n + i] - s_mean) * s_variance * (float)gamma[i] + (float)beta[i]);
+  }}
+}}
+extern "C" void layer_norm_float32(const float* x, const float* weight, const float* bias, float* y, int64_t rows,
+                                   int64_t columns, float eps, cudaStream_t stream) {{
+  dim3 grid(rows);
+  dim3 block(columns < 1024 ? columns : 1024);
+  if (columns % 32 != 0) block.x = 1024;
+  general_layer_norm<float><<<grid, block, 0, stream>>>(x, weight, bias, y, columns, eps);
+}}
+"""
+QUANTISE = (
+    LARGEST.replace("(T)(0.0f)", "(T)-1e20f")
+    + """\
+__global__ void quantise(const float* x, signed char* q, float* scales, int n) {
+  float amax = 1e-10f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) amax = fmaxf(amax, fabsf(x[blockIdx.x * n + i]));
+  float block_amax = blockReduceSum(amax);
+  __shared__ float scale;
+  if (threadIdx.x == 0) {
+    scale = block_amax / 127.0f;
+    scales[blockIdx.x] = scale;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < n; i += blockDim.x) q[blockIdx.x * n + i] = (signed char)rintf(x[blockIdx.x * n + i] / scale);
+}
+extern "C" void run(const float* x, signed char* q, float* s, int64_t rows, int64_t n, cudaStream_t stream) {
+  quantise<<<rows, 256, 0, stream>>>(x, q, s, n);
+}
+"""
+)
+
+
+def test_a_softmax_of_shuffles_and_slots() -> None:
+    new = after(SOFTMAX, "canonicalize_reductions")
+    kernel = flat(new[new.index("__global__") :])
+    assert "__syncthreads" not in kernel and "smem" not in kernel and "warp" not in kernel
+    assert "fmaxf(top, in[i]); const float top_of_block = block_max<0>(top);" in kernel
+    assert "expf(in[i] - top_of_block) / sum_of_block; }" in kernel
+    assert "softmax_kernel<<<rows, threads, 0, stream>>>" in kernel
+
+
+def test_a_layer_norm_in_an_engines_style() -> None:
+    new = after(LAYER_NORM, "canonicalize_reductions", "redundant_broadcast")
+    kernel = flat(new[new.index("__global__") :])
+    assert "const float mean_of_block = block_sum<0>(local_sum); const float s_mean = mean_of_block / n;" in kernel
+    assert "__syncthreads" not in kernel and "float mean =" not in kernel
+
+
+def test_what_the_first_thread_writes_it_goes_on_writing() -> None:
+    new = after(QUANTISE, "canonicalize_reductions", "redundant_broadcast")
+    kernel = flat(new[new.index("__global__") :])
+    assert "float block_amax = fmaxf(block_max<0>(amax), -1e20f); const float scale = block_amax / 127.0f;" in kernel
+    assert "if (threadIdx.x == 0) { scales[blockIdx.x] = scale; }" in kernel
+    assert "__syncthreads" not in kernel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("folder", "text"), [("row_softmax", SOFTMAX), ("layer_norm", LAYER_NORM)])
+@pytest.mark.parametrize("later", [(), ("vectorize", "cache_row_in_registers", "several_rows_per_block")])
+def test_foreign_rows_compute_what_the_reference_says(
+    folder: str, text: str, later: tuple[str, ...], tmp_path: Path
+) -> None:
+    for step in ("canonicalize_reductions", "redundant_broadcast", *later):
+        text = applied_step(step, text, FACTS) or text
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(bake(text.replace("SHORT_ROWS_FROM 528", "SHORT_ROWS_FROM 2"), {}))
+    ended = emulated(
+        ROOT / "tests/inputs" / folder, candidate, "0", "float32:rows=5,columns=96", "float32:rows=3,columns=2050"
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_reduction_of_the_files_own_with_our_name() -> None:
+    """Many files call theirs block_sum, too."""
+    own = FASTER_TRANSFORMER.replace("blockReduceSum", "block_sum")
+    text = KERNEL.format(helpers=own, name="normalise", reduction="  sum = block_sum<float>(sum);\n")
+    new = after(text, "free_reserved_names", "canonicalize_reductions")
+    assert "block_sum_of_file" not in new and SUM in new
+    assert "block_sum<0>(sum);" in new

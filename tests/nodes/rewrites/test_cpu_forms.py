@@ -1,0 +1,223 @@
+"""The CPU rewrites that bring other people's forms into the one that the rest reads: before and after, and refusals.
+
+What they must not change is in test_cpu_traps.py.
+"""
+
+from textwrap import dedent
+
+import pytest
+
+from nodes.rewrites import catalog
+from nodes.rewrites.analysis.host_loops import loops, unordered
+from nodes.rewrites.syntax.source import Source, Unsupported
+
+
+def apply(name: str, text: str) -> str | None:
+    new = catalog()[name](Source(dedent(text), "cpu"), None)
+    if new is not None:
+        assert not Source(new, "cpu").root.has_error
+        assert catalog()[name](Source(new, "cpu"), None) in {None, new}, "applies twice"
+    return new
+
+
+def body(text: str) -> str:
+    return f"void f(const float* x, float* y, int64_t rows, int n) {{\n{text}\n}}\n"
+
+
+def test_counters_move_into_their_loops():
+    after = apply(
+        "narrow_scopes", body("    int i, j;\n    for (i = 0; i < n; ++i) { y[i] = x[i]; }\n    j = n;\n    y[0] = j;")
+    )
+    assert "    int j;\n    for (int i = 0; i < n; ++i)" in after
+
+
+def test_a_loop_without_a_start_takes_its_counter():
+    after = apply("narrow_scopes", body("    int i = 0;\n    for (; i < n; ++i) { y[i] = x[i]; }"))
+    assert after == body("    for (int i = 0; i < n; ++i) { y[i] = x[i]; }")
+
+
+def test_a_private_clause_goes_with_the_counter():
+    text = "    int i, j;\n    #pragma omp parallel for private(i, j)\n    for (i = 0; i < n; ++i) { y[i] = x[i]; }\n    j = 1;"
+    after = apply("narrow_scopes", body(text + "\n    y[0] = j;"))
+    assert "#pragma omp parallel for private(j)\n    for (int i = 0;" in after
+    shared = text.replace("private(i, j)", "lastprivate(i)")
+    assert apply("narrow_scopes", body(shared)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    int i;\n    for (i = 0; i < n; ++i) { y[i] = x[i]; }\n    y[0] = i;",
+        "    int i;\n    for (i = 0; i < n; ++i) { for (i = 2; i < n; ++i) { y[i] = 1; } }",
+        "    static int i;\n    for (i = 0; i < n; ++i) { y[i] = x[i]; }",
+        "    int i;\n    int* p = &i;\n    for (i = 0; i < n; ++i) { y[i] = *p; }",
+        "    float last = 0;\n    for (int i = 0; i < n; ++i) { y[i] = last; last = x[i]; }",
+        "    float d = 0;\n    for (int i = 0; i < n; ++i) { if (x[i] > 0) { d = x[i]; } y[i] = d; }",
+    ],
+)
+def test_scope_refuses(text):
+    assert apply("narrow_scopes", body(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("    while (n--) {\n        *y++ = *x++;\n    }", "    for (int64_t i = 0; i < n; ++i) {\n        y[i] = x[i];\n    }"),
+        (
+            "    for (int i = 0; i < n; ++i) {\n        *y = x[0] + x[1];\n        x += 2, y++;\n    }",
+            "    for (int i = 0; i < n; ++i) {\n"
+            "        y[i] = x[static_cast<int64_t>(i) * 2] + x[static_cast<int64_t>(i) * 2 + 1];\n    }",
+        ),
+        (
+            "    for (int i = 0; i < n; ++i) {\n        *y = x[0] + x[1];\n        x += 2;\n        y++;\n    }",
+            "    for (int i = 0; i < n; ++i) {\n"
+            "        y[i] = x[static_cast<int64_t>(i) * 2] + x[static_cast<int64_t>(i) * 2 + 1];\n    }",
+        ),
+        (
+            "    for (int64_t r = 0; r < rows; ++r) {\n        for (int i = 0; i < n; ++i) {\n            *y++ = x[i];\n        }\n"
+            "        x += n;\n    }",
+            "    for (int64_t r = 0; r < rows; ++r) {\n        for (int i = 0; i < n; ++i) {\n"
+            "            y[r * n + i] = x[r * n + i];\n        }\n    }",
+        ),
+        (
+            "    for (const float* p = x; p < x + n; ++p) {\n        y[0] += *p;\n    }",
+            "    for (int64_t i = 0; i < n; ++i) {\n        y[0] += x[i];\n    }",
+        ),
+        ("    for (int i = 0; i < n; ++i) {\n        if (x[i] > 0) { y++; }\n        *y = 1;\n    }", None),
+        ("    for (int i = 0; i < n; ++i) {\n        if (x[i] > 0) continue;\n        *y++ = 1;\n    }", None),
+    ],
+)  # fmt: skip
+def test_walks(before, after):
+    assert apply("canonicalize_host_loops", body(before)) == (after if after is None else body(after))
+
+
+def test_what_a_walk_leaves_behind_is_kept():
+    after = apply(
+        "canonicalize_host_loops", body("    for (int i = 0; i < n; ++i) {\n        *y++ = x[i];\n    }\n    *y = 1;")
+    )
+    assert after == body("    for (int i = 0; i < n; ++i) {\n        y[i] = x[i];\n    }\n    y += n;\n    *y = 1;")
+
+
+def test_macros():
+    text = "#define MAX(a, b) ((a) > (b) ? (a) : (b))\n" + body(
+        "    float m = 0;\n    m = MAX(m, fabsf(x[n]));\n    y[0] = m;"
+    )
+    assert "    m = m > fabsf(x[n]) ? m : fabsf(x[n]);" in apply("expand_expression_macros", text)
+    assert apply("expand_expression_macros", "#undef MAX\n" + text) is None
+    assert apply("expand_expression_macros", "#if 1\n" + text.replace("\nvoid", "\n#endif\nvoid")) is None
+    assert "y[0] = 1 + ((float)(n));" in apply(
+        "expand_expression_macros", "#define AS_FLOAT(v) ((float)(v))\n" + body("    y[0] = 1 + AS_FLOAT(n);")
+    )
+
+
+def test_early_returns():
+    text = "static float f(float v) {\n    if (v <= -3) return 0;\n    if (v >= 3) { return v; }\n    return v * (v + 3) / 6;\n}\n"
+    assert "    return v <= -3 ? 0 : v >= 3 ? v : v * (v + 3) / 6;\n" in apply("if_conversion", text)
+    assert apply("if_conversion", text.replace("static float", "static int")) is None
+
+
+def test_algorithms_and_lambdas():
+    text = body("    std::transform(x, x + n, y, [](float v) {\n        return v * v;\n    });")
+    assert apply("inline_algorithms", text) == body(
+        "    for (int64_t i = 0; i < n; ++i) {\n        const float v = x[i];\n        y[i] = v * v;\n    }"
+    )
+    assert (
+        apply(
+            "inline_algorithms",
+            body("    std::transform(x, x + n, y, [](float v) { if (v > 0) return v; return 0.0f; });"),
+        )
+        is None
+    )
+    assert apply("inline_algorithms", body("    std::copy(y + 1, y + n, y);")) is None
+    assert apply("inline_algorithms", body("    const int s = std::accumulate(x, x + n, 0);\n    y[0] = s;")) is None
+
+
+def test_a_lambda_of_its_own_becomes_a_function():
+    after = apply(
+        "inline_algorithms", body("    auto twice = [](float v) { return 2.0f * v; };\n    y[0] = twice(x[0]);")
+    )
+    assert after == "static inline float twice(float v) { return 2.0f * v; }\n\n" + body("    y[0] = twice(x[0]);")
+
+
+def refusal(text: str) -> str:
+    source = Source(text, "cpu")
+    try:
+        unordered(source, loops(source)[0])
+    except Unsupported as reason:
+        return str(reason)
+    return ""
+
+
+def test_vectors_are_arrays():
+    copied = "for (int r = 0; r < rows; ++r) { std::vector<float> v(y, y + n); y[r] = v[0]; }"
+    assert refusal(body(copied)) != "", "it reads what other iterations write"
+    assert refusal(body(copied.replace("(y, y + n)", "(x, x + n)"))) == ""
+    known = "for (int r = 0; r < rows; ++r) { std::vector<float> v(x, x + n); for (size_t i = 0; i < v.size(); ++i) { y[r * n + i] = v[i]; } }"
+    assert refusal(body(known)) == ""
+    assert refusal(body(known.replace("x + n)", "x + n + 1)"))) != "", "a row more than the stride"
+    assert "not an array" in refusal(body("std::vector<bool> v(n); for (int r = 0; r < n; ++r) { v[r] = x[r] > 0; }"))
+    assert "v.resize" in refusal(
+        body("std::vector<float> v(n); for (int r = 0; r < n; ++r) { v.resize(r); y[r] = 1; }")
+    )
+
+
+def test_whole_steps_reach_no_further_than_their_end():
+    pairs = "for (int64_t r = 0; r < rows; ++r) { for (int i = 0; i < 2 * n; i += 2) { y[r * 2 * n + i] = y[r * 2 * n + i + 1]; } }"
+    assert refusal(body(pairs)) == ""
+    assert "overlap" in refusal(body(pairs.replace("i < 2 * n", "i < 2 * n - 1").replace("+ i + 1]", "+ i + 2]")))
+
+
+def test_a_loop_around_threads_is_not_shared_out_again():
+    text = """\
+        static void row(const float* x, float* y, int n) {
+            #pragma omp parallel for
+            for (int i = 0; i < n; ++i) { y[i] = x[i]; }
+        }
+        void f(const float* x, float* y, int64_t rows, int n) {
+            for (int64_t r = 0; r < rows; ++r) { row(x + r * n, y + r * n, n); }
+        }
+    """
+    assert apply("omp_parallel", text) is None
+
+
+def test_a_scratch_buffer_is_each_threads_own():
+    text = body(
+        "    std::vector<float> line(n);\n    for (int64_t r = 0; r < rows; ++r) {\n"
+        "        for (int i = 0; i < n; ++i) { line[i] = x[r * n + i]; }\n        y[r] = line[n - 1];\n    }"
+    )
+    assert " firstprivate(line)\n" in apply("omp_parallel", text)
+    assert apply("omp_parallel", text.replace("i < n; ++i)", "i < n - 1; ++i)")) is None
+    assert apply("omp_parallel", text.replace("line[i] = x", "if (i > 0) line[i] = x")) is None
+
+
+def test_short_loops_are_left_to_be_unrolled():
+    text = body(
+        "    for (int i = 0; i < n; ++i) {\n        float s = 0;\n        for (int k = 0; k < 4; ++k) { s += x[i + k]; }\n        y[i] = s;\n    }"
+    )
+    assert apply("omp_simd", text) is None
+    assert "reduction(+:s)" in apply("omp_simd", text.replace("k < 4", "k < 40"))
+
+
+def test_columns():
+    text = body(
+        "    for (int c = 0; c < n; ++c) {\n        float s = 0;\n        for (int r = 0; r < rows; ++r) { s += x[r * n + c]; }\n        y[c] = s;\n    }"
+    )
+    after = apply("loop_interchange", text)
+    assert "float s[COLUMNS];" in after
+    assert "s[c - c_block] += x[r * n + c];" in after
+    assert apply("loop_interchange", text.replace("x[r * n + c]", "x[c * rows + r]")) is None, "it goes along rows"
+    rows = body(
+        "    for (int r = 0; r < rows; ++r) {\n        for (int c = 0; c < n; ++c) { y[c] += x[r * n + c]; }\n    }"
+    )
+    assert "#pragma omp parallel for" in apply("loop_interchange", rows)
+    assert apply("loop_interchange", rows.replace("y[c] +=", "y[c] += y[c + 1] *")) is None
+    assert apply("loop_interchange", rows.replace("y[c] +=", "y[r * n + c] =")) is None, (
+        "its rows can be shared out as they are"
+    )
+
+
+def test_what_divides_without_a_rest():
+    blocks = "for (int r = 0; r < rows; ++r) { const int m = n * 32 / 32; for (int b = 0; b < m; ++b) { y[r * n + b] = x[b]; } }"
+    assert refusal(body(blocks)) == ""
+    assert refusal(body(blocks.replace("n * 32 / 32", "(n * 32 + 32) / 32"))) != ""
+    assert refusal(body(blocks.replace("n * 32 / 32", "n * 33 / 32"))) != ""

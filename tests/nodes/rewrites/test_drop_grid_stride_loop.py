@@ -1,0 +1,277 @@
+"""One step a thread: no loop, where the host knows that the grid covers the rows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.bands import Measure
+from harness.tunables import tunables
+from kernels import catalog as kernels
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts
+from nodes.rewrites.specialize.dispatch import dispatched
+from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, after, flat, refused
+from tests.nodes.rewrites.test_dispatch import split
+from tests.nodes.rewrites.test_row_rewrites import compile_strictly
+
+COLUMNS = """\
+#include <cstdint>
+#include <cuda_runtime.h>
+
+template <typename T>
+__global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride) {
+  const int64_t row = blockIdx.x;
+  const int64_t packs = n / 4;
+  const T* from = x + row * n;
+  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+    const T value = i == 0 ? from[0] : from[order[i]];
+    y[row * stride + i * stride] = value + *(from + i);
+  }
+}
+
+extern "C" void run(const float* x, const int* order, float* y, int64_t rows, int64_t n, int stride, cudaStream_t stream) {
+  blend<<<rows, 256, 0, stream>>>(x, order, y, n, stride);
+}
+"""
+ROWS = """\
+#include <cstdint>
+#include <cuda_runtime.h>
+
+__global__ void shift(const float* x, float* y, int64_t rows, int64_t n) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    // One number for the whole row.
+    const float first = x[row * n];
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+      y[row * n + i] = x[row * n + i] - first;
+  }
+}
+
+extern "C" void run(const float* x, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  shift<<<1024, 256, 0, stream>>>(x, y, rows, n);
+}
+"""
+
+
+def test_how_it_reads() -> None:
+    new = after(COLUMNS, "grid_stride", "drop_grid_stride_loop")
+    assert (
+        """\
+template <bool kOneStep, typename T>
+__global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride, const unsigned rows) {
+  using Index = std::conditional_t<kOneStep, unsigned, int64_t>;
+  const unsigned row_of_thread = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
+  if (row_of_thread >= rows) return;
+  const int64_t row = row_of_thread;
+  const Index packs = n / 4;
+  const T* from = x + row * n;
+#pragma unroll 1
+  for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += gridDim.x * blockDim.x) {
+    const T value = i == 0 ? from[0] : from[order[i]];
+    y[row * stride + int64_t(i) * stride] = value + *(from + i);
+    if constexpr (kOneStep) break;
+  }
+}
+"""
+        in new
+    )
+    assert (
+        """\
+  if (shape.one_step) {
+    blend<true><<<shape.grid, shape.block, 0, stream>>>(x, order, y, n, stride, static_cast<unsigned>(rows));
+  } else {
+    blend<false><<<shape.grid, shape.block, 0, stream>>>(x, order, y, n, stride, static_cast<unsigned>(rows));
+  }
+"""
+        in new
+    )
+    assert "bool one_step;" in new and "dim3(along, down), cuts * along >= steps};" in new
+    assert refused(new, "drop_grid_stride_loop")
+
+
+def test_a_loop_over_rows_goes_altogether() -> None:
+    new = after(ROWS, "grid_stride", "drop_grid_stride_loop")
+    assert (
+        """\
+template <bool kOneStep>
+__global__ void shift(const float* x, float* y, int64_t rows, int64_t n) {
+  using Index = std::conditional_t<kOneStep, unsigned, int64_t>;
+  const int64_t row = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
+  if (row >= rows) return;
+  // One number for the whole row.
+  const float first = x[row * n];
+#pragma unroll 1
+  for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < Index(n); i += gridDim.x * blockDim.x) {
+    y[row * n + int64_t(i)] = x[row * n + int64_t(i)] - first;
+    if constexpr (kOneStep) break;
+  }
+}
+"""
+        in new
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("const float first = x[row * n];", "if (x[row * n] == 0.0f) continue;\n    const float first = x[row * n];"),
+        ("(const float* x,", "(const float* first, const float* x,"),  # a name that the row's own would meet
+        ("      y[row * n + i] = x[row * n + i] - first;\n  }\n", "      y[row * n + i] = x[row * n + i] - first;\n  }\n  return;\n"),
+    ],
+)  # fmt: skip
+def test_a_loop_over_rows_may_stay(old: str, new: str) -> None:
+    assert old in ROWS
+    text = ROWS.replace(old, new).replace(
+        "(x, y, rows, n);", "(x, x, y, rows, n);" if "first, const" in new else "(x, y, rows, n);"
+    )
+    done = after(text, "grid_stride", "drop_grid_stride_loop")
+    assert "row += (gridDim.z * gridDim.y) * blockDim.y" in done and done.count("if constexpr (kOneStep) break;") == 1
+
+
+def test_it_comes_behind_a_dependent_launch_too() -> None:
+    new = after(ROWS, "grid_stride", "programmatic_dependent_launch", "drop_grid_stride_loop")
+    assert "wait_for_predecessor();  // nothing before this may touch memory\n  const int64_t row = " in new
+    assert "launch_dependent(shift<true>, shape.grid, shape.block, 0, stream, x, y, rows, n);" in new
+
+
+def test_narrow_loops_stay_as_they_count() -> None:
+    text = COLUMNS.replace("for (int64_t i", "for (int i").replace("const int64_t packs", "const int packs")
+    new = after(text, "grid_stride", "drop_grid_stride_loop")
+    assert "Index" not in new and "for (int i =" in new and "if constexpr (kOneStep) break;" in new
+
+
+def test_a_bound_that_is_for_more_keeps_its_type() -> None:
+    text = COLUMNS.replace("value + *(from + i)", "value + *(from + i) - packs")
+    new = after(text, "grid_stride", "drop_grid_stride_loop")
+    assert "const int64_t packs = n / 4;" in new and "i < Index(packs)" in new
+
+
+def test_rows_are_cut_along_another_axis() -> None:
+    text = COLUMNS.replace("row = blockIdx.x;", "row = blockIdx.x;\n  const int64_t batch = blockIdx.y;")
+    text = text.replace("x + row * n", "x + batch * n + row * n").replace("<<<rows, 256", "<<<dim3(rows, 8), 256")
+    new = after(text, "grid_stride", "drop_grid_stride_loop")
+    assert "for (Index i = blockIdx.z * blockDim.x" in new
+    assert "blend<true><<<dim3(shape.grid.x, 8, shape.grid.z), shape.block" in flat(new)
+
+
+def test_steps_that_wait_together_keep_their_loop() -> None:
+    text = COLUMNS.replace("const T value = i == 0 ? from[0] : from[order[i]];", "const T value = from[i];")
+    assert refused(after(text, "grid_stride", "load_pipelining"), "drop_grid_stride_loop")
+    assert not refused(after(text, "grid_stride", "drop_grid_stride_loop"), "load_pipelining")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("const int64_t packs = n / 4;", "const int64_t packs = n - 4;"),  # below zero for short rows
+        ("row_shape(rows, (n / 4))", "row_shape(rows, (n / 8))"),  # a grid for other steps
+        ("shape.block, 0, stream", "dim3(64), 0, stream"),
+        ("dim3(cuts, ", "dim3(cuts / 2, "),
+        ('extern "C" void run', "template __global__ void blend(const float*, const int*, float*, int64_t, int, unsigned);\n"
+         'extern "C" void run'),
+        ("i += gridDim.x * blockDim.x", "i += gridDim.x * blockDim.x / 2"),
+    ],
+)  # fmt: skip
+def test_what_the_grid_may_not_cover_stays(old: str, new: str) -> None:
+    text = after(COLUMNS, "grid_stride")
+    assert old in text
+    assert refused(text.replace(old, new), "drop_grid_stride_loop")
+
+
+def test_a_kernel_that_does_nothing_is_left_alone() -> None:
+    text = COLUMNS.replace('extern "C"', '__global__ void nothing() {}\n\nextern "C"')
+    assert "\n__global__ void nothing() {}" in after(text, "grid_stride", "drop_grid_stride_loop")
+
+
+def test_no_row_shape_no_step() -> None:
+    assert refused(COLUMNS, "drop_grid_stride_loop")
+    assert refused(COLUMNS.replace("order", "row_shape").replace("stride", "RowShape"), "drop_grid_stride_loop")
+
+
+def bundle(baseline: str, kernel: str = "silu_and_mul", *more: str) -> str:
+    loaded = kernels.load(kernel)
+    text, facts = loaded.baseline("cuda", baseline)[1].read_text(), Facts(spec=loaded.spec, device=H200)
+    for step in (
+        "trim_vector_tail",
+        "restrict_pointers",
+        "fast_math",
+        "vectorize",
+        "grid_stride",
+        "drop_grid_stride_loop",
+        *more,
+    ):
+        text = applied_step(step, text, facts) or text
+    assert "kOneStep" in text
+    return text
+
+
+def emulated(kernel: str, candidate: Path, *arguments: str) -> str:
+    ended = emulation.emulated(kernels.load(kernel).folder, candidate, *arguments)
+    return ended.stdout.strip() or ended.stderr
+
+
+LIMIT, COVERED = "cuts = slices < 65535 ? slices : 65535", "cuts * along >= steps"
+SIZES = (
+    "float16:tokens=3,hidden=1021",
+    "float16:tokens=2,hidden=8200",
+    "float32:tokens=5,hidden=12",
+    "bfloat16:tokens=1,hidden=4096",
+)
+
+
+@pytest.mark.parametrize("baseline", ["production", pytest.param("extracted", marks=pytest.mark.slow)])
+def test_rows_longer_than_the_grid_are_computed_too(baseline: str, tmp_path: Path) -> None:
+    """With a grid of at most two slices: packs fit it, single elements of long rows do not."""
+    text = bundle(baseline)
+    assert text.count(LIMIT) == 1 and text.count(COVERED) == 1
+    short = text.replace(LIMIT, "cuts = slices < 2 ? slices : 2")
+    (tmp_path / "candidate.cu").write_text(short)
+    assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0", "1", *SIZES) == "right"
+    (tmp_path / "wrong.cu").write_text(short.replace(COVERED, "true"))
+    assert "values wrong" in emulated("silu_and_mul", tmp_path / "wrong.cu", "0", "1", *SIZES)
+
+
+@pytest.mark.parametrize("baseline", ["production", pytest.param("extracted", marks=pytest.mark.slow)])
+def test_more_rows_than_the_grid_is_high_are_computed_too(baseline: str, tmp_path: Path) -> None:
+    """With a grid of a few blocks in y, where the rest is behind them in z."""
+    text = bundle(baseline)
+    assert text.count("high / 65536 + 1") == 1
+    (tmp_path / "candidate.cu").write_text(text.replace("high / 65536 + 1", "high / 4 + 1"))
+    assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0", "1", "float16:tokens=37,hidden=264") == "right"
+
+
+@pytest.mark.slow
+def test_a_merge_computes_the_same(tmp_path: Path) -> None:
+    (tmp_path / "candidate.cu").write_text(bundle("extracted", "merge_attn_states_lse"))
+    assert emulated("merge_attn_states_lse", tmp_path / "candidate.cu", "0", "1") == "right"
+
+
+@pytest.mark.slow
+def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
+    text = bundle("extracted")
+    first, last = ({t.name: t.choices[end] for t in tunables(text)} for end in (0, -1))
+    by = Measure(sizes=("tokens", "hidden"), tensor="out")
+    spec = kernels.load("silu_and_mul").spec
+    (tmp_path / "candidate.cu").write_text(
+        dispatched(text, "cuda", spec, split((4096, first), (None, last), measure=by))
+    )
+    assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0") == "right"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("baseline", ["production", "extracted"])
+def test_nvcc_takes_it(baseline: str, tmp_path: Path) -> None:
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(bundle(baseline, "silu_and_mul", "programmatic_dependent_launch"))
+    compile_strictly(candidate)
+
+
+def test_facts_do_not_matter() -> None:
+    """It reads what spread left, whatever the device."""
+    text = after(COLUMNS, "grid_stride")
+    other = FACTS.model_copy(update={"device": H200.model_copy(update={"units": 8, "architecture": "sm_80"})})
+    assert applied_step("drop_grid_stride_loop", text, other) == applied_step("drop_grid_stride_loop", text, FACTS)

@@ -1,0 +1,268 @@
+"""Neighbouring rows of the index in which per-row values lie side by side share a block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.tunables import bake, tunables
+from kernels import catalog as kernels
+from nodes.policies.rules import RulesPolicy, applied_step
+from nodes.rewrites import ordered
+from nodes.roles import Finding, PlannerRequest
+from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, refused
+
+GROUPS = ROOT / "tests/inputs/rescale_groups"
+MERGE = ROOT / "kernels/merge_attn_states_lse"
+FLAT = (GROUPS / "baseline.plain.cu").read_text()
+BODY = FLAT[FLAT.index("  const int64_t i =") : FLAT.index("}\n\ntemplate <typename T>\nvoid rescale")]
+LAUNCH = "rescale_groups_kernel<T><<<(n + 255) / 256, 256, 0, stream>>>(x, scale, out, tokens, groups, size);"
+PARAMETERS = "int64_t tokens, int64_t groups, int64_t size) {\n  const int64_t i"
+SCALED = "static_cast<T>(static_cast<float>(x[i]) * scale[group * tokens + token])"
+
+
+def flat(body: str, launch: str = LAUNCH, parameters: str = "int64_t tokens, int64_t groups, int64_t size") -> str:
+    """The input kernel with another body, launch and parameters."""
+    text = FLAT.replace(PARAMETERS, PARAMETERS.replace("int64_t tokens, int64_t groups, int64_t size", parameters), 1)
+    assert LAUNCH in text and BODY in text
+    return text.replace(BODY, body).replace(LAUNCH, launch)
+
+
+FORMS = {
+    "packs": FLAT,
+    "a total in 32 bits": flat(
+        f"""\
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < total) {{
+    const int row = i / size, column = i - row * size;
+    const int token = row / groups;
+    const int group = row - token * groups;
+    const int64_t at = row * size + column;
+    out[at] = {SCALED.replace("x[i]", "x[at]")};
+  }}
+""",
+        LAUNCH.replace("out, tokens", "out, n, tokens"),
+        "int total, int tokens, int groups, int size",
+    ),
+    "a loop over the grid": flat(
+        f"""\
+  for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < tokens * groups * size; i += gridDim.x * blockDim.x) {{
+    const int64_t token = i / (size * groups), group = i / size % groups;
+    out[i] = i % size == 0 ? {SCALED} : {SCALED};
+  }}
+""",
+        LAUNCH.replace("(n + 255) / 256", "7"),
+    ),
+    "a block a row": flat(
+        f"""\
+  const int64_t token = blockIdx.x / groups;
+  const int64_t group = blockIdx.x % groups;
+  const int64_t from = blockIdx.x * size;
+  for (int64_t k = threadIdx.x; k < size; k += blockDim.x) {{
+    const int64_t i = from + k;
+    out[i] = {SCALED};
+  }}
+""",
+        LAUNCH.replace("(n + 255) / 256", "tokens * groups"),
+    ),
+    "blocks over rows": flat(
+        f"""\
+  for (int64_t row = blockIdx.x; row < tokens * groups; row += gridDim.x) {{
+    const int64_t token = row / groups, group = row % groups;
+    for (int64_t k = threadIdx.x; k < size; k += blockDim.x) {{
+      const int64_t i = row * size + k;
+      out[i] = {SCALED};
+    }}
+  }}
+""",
+        LAUNCH.replace("(n + 255) / 256", "40"),
+    ),
+}
+PREPARE = {"packs": ("vectorize",), "a block a row": ("grid_stride",), "blocks over rows": ("vectorize", "grid_stride")}
+SHAPES = ("float16:tokens=21,groups=3,size=64", "float16:tokens=33,groups=2,size=60", "bfloat16:tokens=17,groups=1,size=33",
+          "float16:tokens=1,groups=4,size=64", "float16:tokens=19,groups=2,size=1030", "float16:tokens=4,groups=3,size=4")  # fmt: skip
+MERGED = ("float16:tokens=21,heads=3,head_dim=64", "bfloat16:tokens=37,heads=1,head_dim=60", "float32:tokens=1,heads=4,head_dim=64",
+          "float16:tokens=17,heads=5,head_dim=36")  # fmt: skip
+
+
+def kernel(text: str, name: str = "_neighbours") -> str:
+    start = text.index(f"{name}(")
+    return text[text.index("{\n", start) : text.index("\n}", start)]
+
+
+def emulated(folder: Path, text: str, scratch: Path, *workloads: str) -> None:
+    """Fails where the source computes anything but what the folder's reference does."""
+    candidate = scratch / "candidate.cu"
+    candidate.write_text(text)
+    ended = emulation.emulated(folder, candidate, "0", "1", *workloads)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
+    new = after(FLAT, "neighbouring_rows_per_block")
+    assert [(t.name, t.value, t.choices) for t in tunables(new)] == [("NEIGHBOUR_ROWS", 16, (4, 8, 16))]
+    assert (
+        kernel(new)
+        == """\
+{
+  const int64_t token = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y;
+  const int64_t group = blockIdx.x;
+  const int64_t i = (token * groups + group) * size + threadIdx.x;
+  if (token >= tokens) return;
+  out[i] = static_cast<T>(static_cast<float>(x[i]) * scale[group * tokens + token]);"""
+    )
+    host = " ".join(new[new.index("void rescale(") : new.index('extern "C"')].split())
+    assert (
+        "if (neighbours_fit(size, tokens)) { rescale_groups_kernel_neighbours<T><<<dim3(groups, neighbour_groups(tokens)),"
+        " dim3(size, NEIGHBOUR_ROWS), 0, stream>>>(x, scale, out, tokens, groups, size); } else { rescale_groups_kernel<T>"
+        in host
+    )
+    assert FLAT[FLAT.index("template") : FLAT.index("template <typename T>\nvoid")] in new, "the old kernel stays"
+    assert refused(new, "neighbouring_rows_per_block")
+
+
+def test_a_merge_has_its_indices_in_the_order_of_use() -> None:
+    new = after(
+        (MERGE / "baseline.production.cu").read_text(),
+        "symbolic_block_size",
+        "neighbouring_rows_per_block",
+        "tune_block_size",
+    )
+    text = kernel(new)
+    assert (
+        """
+    const Index token = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y;
+    const Index head = blockIdx.x;
+    const Index row = token * heads + head;
+    const Index pack = row * packs_per_row + threadIdx.x;
+    if (token >= tokens) {
+"""
+        in text
+    )
+    assert "if (threadIdx.x == 0) {\n        output_lse[at]" in text and "%" not in text
+    assert new.count("if (neighbours_fit(packs_per_row, tokens)) {") == 2
+    assert "dim3(heads, neighbour_groups(tokens)), dim3(packs_per_row, NEIGHBOUR_ROWS), 0, stream>>>(" in new
+
+
+def test_rows_of_spread_need_no_loop_any_more() -> None:
+    new = after(
+        (MERGE / "baseline.extracted.cu").read_text(), "vectorize", "grid_stride", "neighbouring_rows_per_block"
+    )
+    text = kernel(new)
+    assert (
+        """
+    const int64_t token = blockIdx.z * NEIGHBOUR_ROWS + threadIdx.y;
+    const int64_t head = blockIdx.x;
+    const int64_t row = token * heads + head;
+    if (token >= tokens) return;
+    const int64_t at = head * tokens + token;
+    const int64_t pack = threadIdx.x;
+    const int64_t first = pack * VEC;
+"""
+        in text
+    )
+    assert text.count("for (") == 1
+    assert "dim3(heads, 1, neighbour_groups(tokens)), dim3(head_dim / WIDTH, NEIGHBOUR_ROWS)" in new
+
+
+def test_elements_that_32_bits_count_are_not_counted_too_far() -> None:
+    narrow = FORMS["a total in 32 bits"]
+    new = after(narrow, "neighbouring_rows_per_block")
+    assert "if (neighbours_fit(size, tokens, groups * size)) {" in new and "if (i < total) {" in kernel(new)
+    wide = narrow.replace("const int i", "const int64_t i")
+    assert "if (neighbours_fit(size, tokens)) {" in after(wide, "neighbouring_rows_per_block")
+    unseen = narrow.replace(
+        "const int64_t n = tokens * groups * size;", "int64_t n = tokens * groups * size;\n  n += 0;"
+    )
+    new = after(unseen, "neighbouring_rows_per_block")
+    assert "if (n > 0 && n % (groups * size) == 0 && neighbours_fit(size, n / (groups * size), groups * size)) {" in new
+    assert "neighbour_groups(n / (groups * size))), dim3(size, NEIGHBOUR_ROWS)" in new
+
+
+TRAPS = [
+    ("scale[group * tokens + token]", "scale[token * groups + group]"),  # neighbours in the order that they have
+    ("scale[group * tokens + token]", "scale[token]"),
+    ("scale[group * tokens + token]", "scale[group * tokens + token * 2]"),
+    ("scale[group * tokens + token]", "scale[group * tokens + token + i]"),  # the element's own place
+    ("scale[group * tokens + token]", "scale[group + token]"),
+    ("  out[i] =", "  __syncwarp();\n  out[i] ="),
+    ("  out[i] =", "  if (threadIdx.x == 0) atomicAdd(out, 1);\n  out[i] ="),
+    ("  out[i] =", "  if (blockIdx.x == 3) return;\n  out[i] ="),  # which block has the element
+    ("  if (i >= tokens * groups * size) return;\n", ""),
+    ("  if (i >= tokens * groups * size) return;\n", "  const float s = scale[i];\n  if (i >= tokens) return;\n"),
+    ("if (i >= tokens * groups * size) return;", "if (i >= tokens * groups * size || scale[0] > 2) return;"),
+    ("if (i >= tokens * groups * size) return;", "if (i > tokens * groups * size) return;"),
+    ("const int64_t group =", "groups += 0;\n  const int64_t group ="),
+    ("+ threadIdx.x;", "+ threadIdx.x + 1;"),
+    ("threadIdx.x;\n", "threadIdx.x;\n  const int64_t other = threadIdx.x + i;\n"),
+    ("<<<(n + 255) / 256, 256,", "<<<dim3((n + 255) / 256, 1), dim3(128, 2),"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), TRAPS)
+def test_kernels_that_gain_nothing_or_need_their_order_keep_it(old: str, new: str) -> None:
+    assert old in FLAT
+    assert refused(FLAT.replace(old, new, 1), "neighbouring_rows_per_block")
+
+
+LOOP_TRAPS = [
+    ("const int64_t token", "if (scale[i] > 1) continue;\n    const int64_t token"),
+    ("  for (", "  int seen = 0;\n  for (int64_t j = 0; j < 2; ++j) seen += j;\n  for ("),  # may stay
+    ("out[i] =", "tokens += 0; out[i] ="),
+    ("  }\n}", "  }\n  out[0] = 0;\n}"),
+    ("  for (", "#pragma unroll 4\n  for ("),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), LOOP_TRAPS)
+def test_loops_that_do_more_than_a_step_stay(old: str, new: str) -> None:
+    text = FORMS["a loop over the grid"]
+    assert old in text and not refused(text, "neighbouring_rows_per_block")
+    assert refused(text.replace(old, new, 1), "neighbouring_rows_per_block") == ("seen" not in new)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_compute_what_the_reference_says(form: str, tmp_path: Path) -> None:
+    new = after(FORMS[form], *PREPARE.get(form, ()), "neighbouring_rows_per_block")
+    emulated(GROUPS, bake(new, {"NEIGHBOUR_ROWS": 4}), tmp_path, *SHAPES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("baseline", ["production", "extracted"])
+def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Path) -> None:
+    start = (MERGE / f"baseline.{baseline}.cu").read_text()
+    steps = [rewrite.name for rewrite in ordered("cuda")]
+    prepared = (
+        ("symbolic_block_size",) if baseline == "production" else ("restrict_pointers", "vectorize", "grid_stride")
+    )
+    early, late = (
+        after(start, *prepared, "neighbouring_rows_per_block"),
+        after(start, *prepared, "programmatic_dependent_launch", "neighbouring_rows_per_block"),
+    )
+    for step in steps:
+        early = applied_step(step, early, FACTS) or early
+    assert "cudaGridDependencySynchronize" in kernel(early)
+    for text in (early, late):
+        idle = kernel(text)[: kernel(text).index("return;")]
+        assert "if (token >= tokens)" in idle, idle
+        assert "cudaGridDependencySynchronize" in idle or "wait_for_predecessor(" in idle, "every thread waits"
+        emulated(MERGE, text, tmp_path, *MERGED)
+
+
+@pytest.mark.parametrize("baseline", ["production", "extracted"])
+def test_a_merge_is_planned_with_it(baseline: str) -> None:
+    loaded, text = kernels.load("merge_attn_states_lse"), (MERGE / f"baseline.{baseline}.cu").read_text()
+    request = PlannerRequest(
+        spec=loaded.spec, device=H200, finding=Finding(bound="latency", summary=""), incumbent="b", source=text,
+        attempts=(), sources={"b": text},
+    )  # fmt: skip
+    (plan,) = RulesPolicy().planner(request)
+    assert plan.steps.index("neighbouring_rows_per_block") < plan.steps.index("programmatic_dependent_launch")
+    expected = (
+        {"symbolic_block_size", "tune_block_size"}
+        if baseline == "production"
+        else {"restrict_pointers", "vectorize", "grid_stride"}
+    )
+    assert expected | {"fast_math"} <= set(plan.steps)

@@ -1,0 +1,497 @@
+"""Running maxima with sums: what is one, what vectorize_online_reduction and online_reduction make of it, and what they leave alone."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.tunables import bake
+from kernels import catalog
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts
+from nodes.rewrites.analysis.device_code import Code, code_of, statements
+from nodes.rewrites.reductions.online import Online, recurrence
+from nodes.rewrites.syntax.source import Source, Unsupported
+from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, refused
+
+TREE = """\
+  maxs[threadIdx.x] = m;
+  sums[threadIdx.x] = s;
+  __syncthreads();
+  for (int d = blockDim.x / 2; d > 0; d /= 2) {
+    if (threadIdx.x < d) {
+      const float top = fmaxf(maxs[threadIdx.x], maxs[threadIdx.x + d]);
+      sums[threadIdx.x] = sums[threadIdx.x] * expf(maxs[threadIdx.x] - top) + sums[threadIdx.x + d] * expf(maxs[threadIdx.x + d] - top);
+      maxs[threadIdx.x] = top;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) y[blockIdx.x] = maxs[0] + logf(sums[0]);
+"""
+ONLINE = """\
+    const float v = x[blockIdx.x * n + i];
+    const float old = m;
+    m = fmaxf(m, v);
+    s = s * expf(old - m) + expf(v - m);
+"""
+MERGE = """\
+struct MD { float m; float d; };
+__device__ MD merge(MD a, MD b) {
+  if (a.m > b.m) return {a.m, a.d + b.d * expf(b.m - a.m)};
+  return {b.m, b.d + a.d * expf(a.m - b.m)};
+}
+__device__ void push(float& m, float& s, const float v) {
+  const float top = fmaxf(m, v);
+  s = fmaf(s, expf(m - top), expf(v - top));
+  m = top;
+}
+"""
+KERNEL = f"""\
+#include <math.h>
+#define LOG2E 1.4426950408889634f
+{MERGE}
+__global__ void rows(const float* x, float* y, int n, float scale) {{
+  __shared__ float maxs[256];
+  __shared__ float sums[256];
+  float m = -INFINITY, s = 0.0f, t = 0.0f, top;
+  MD md = {{-INFINITY, 0.0f}};
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {{
+{ONLINE}  }}
+{TREE}}}
+
+extern "C" void launch(const float* x, float* y, long rows_, long n, float scale, cudaStream_t stream) {{
+  rows<<<rows_, 256, 0, stream>>>(x, y, n, scale);
+}}
+"""
+V = "const float v = x[blockIdx.x * n + i];\n"
+BRANCH = f"    {V}    if (v > m) {{ s = s * expf(m - v) + 1.0f; m = v; }} else {{ s += expf(v - m); }}\n"
+
+
+def code_with(old: str, new: str) -> Code:
+    assert old in KERNEL
+    return code_of(Source(KERNEL.replace(old, new), "cuda"))
+
+
+def recognised(lines: str) -> Online:
+    code = code_with(ONLINE, lines)
+    (kernel,) = code.kernels
+    return recurrence(code, kernel, statements(kernel.loops[0].body))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ONLINE,
+        f"{V} if (v > m) {{ s = s * expf(m - v) + 1.0f; m = v; }} else {{ s += expf(v - m); }}",
+        f"{V} if (m < v) {{ s *= expf(m - v); m = v; }} s += expf(v - m);",
+        f"{V} top = fmaxf(m, v); s = s * expf(m - top) + expf(v - top); m = top;",
+        f"{V} const float big = v > m ? v : m; s = expf(v - big) + expf(m - big) * s; m = big;",
+        f"{V} push(m, s, v);",
+        f"{V} MD e = {{v, 1.0f}}; md = merge(md, e);",
+        f"{V} md = merge(md, MD{{v, 1.0f}});",
+        f"{V} const float z = v * scale; const float o = m; m = max(m, z); s = s * exp2f(o - m) + exp2f(z - m);",
+        f"{V} const float o = m; m = max(m, v); s = s * exp2f((o - m) * LOG2E) + exp2f(v * LOG2E - m * LOG2E);",
+        f"{V} const float o = m; m = max(m, v); s = s * exp2f((o - m) * 1.4427f) + exp2f((v - m) * 1.4427f);",
+        f"{V} const float o = m; m = fmaxf(m, v); if (o > -INFINITY) s *= __expf(o - m); if (m > -INFINITY) s += __expf(v - m);",
+        "m = fmaxf(m, x[i]); const float c = x[i]; s += expf(c - m) + s * 0.0f;",
+    ],
+    ids=["old", "branch", "branch, then sum", "scratch", "ternary", "references", "struct", "literal struct", "scaled",
+         "log2e", "number", "guarded", "not kept"],
+)  # fmt: skip
+def test_a_recurrence_is_what_it_computes(lines: str, request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.id == "not kept":
+        with pytest.raises(Unsupported):
+            recognised(lines)
+        return
+    found = recognised(lines)
+    assert found.maximum in {"m", "md.m"} and [path for path, _ in found.sums] in (["s"], ["md.d"])
+
+
+def test_what_is_found_in_it() -> None:
+    found = recognised(
+        f"{V} const float o = m; m = max(m, v); s = s * exp2f((o - m) * LOG2E) + exp2f((v - m) * LOG2E);"
+    )
+    assert (found.element, found.function, found.scale, found.keeps_largest) == ("v", "exp2f", "LOG2E", False)
+    found = recognised(
+        f"{V} if (v > m) {{ const float k = expf(m - v); s = s * k + 1.0f; t = t * k + v; m = v; }}"
+        f" else {{ const float p = expf(v - m); s += p; t += p * v; }}"
+    )
+    assert found.sums == (("s", ""), ("t", "v")) and found.keeps_largest  # the first +inf counts as 1
+
+
+EX2 = """\
+__device__ float ex2(float x) {
+  float y;
+  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "known"),
+    [("", "", True), ("return y", "return x", False), ("ex2.approx", "lg2.approx", False), ("float y;", "float y, z;", False),
+     (': "f"(x)', ': "f"(y)', False), ("%0, %1;", "%0, %1; neg.f32 %0, %0;", False)],
+    ids=["ex2", "x", "logarithm", "more variables", "of itself", "more instructions"],
+)  # fmt: skip
+def test_the_devices_own_exponential_is_one(old: str, new: str, known: bool) -> None:
+    lines = f"{V} const float o = m; m = fmaxf(m, v); s = s * ex2((o - m) * LOG2E) + ex2((v - m) * LOG2E);"
+    text = KERNEL.replace(ONLINE, lines).replace("__global__", (EX2.replace(old, new) if old else EX2) + "__global__")
+    assert text.count("ex2.approx") + text.count("lg2.approx") == 1
+    changed = applied_step("vectorize_online_reduction", after(text, "vectorize"), FACTS)
+    assert (changed is not None) == known
+    assert changed is None or "s *= ex2((m - m_so_far) * LOG2E);" in changed
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"{V} m = fmaxf(m, v); s = s + expf(v - m);",
+        f"{V} const float old = m; m = fminf(m, v); s = s * expf(old - m) + expf(v - m);",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(m - old) + expf(v - m);",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + expf(m - v);",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m) + 1e-3f;",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + expf((v - m) * scale);",
+        f"{V} const float old = m; m = fmaxf(m, v); s = 0.99f * s * expf(old - m) + expf(v - m);",
+        f"{V} const float old = m; if (v != 0.0f) {{ m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m); }}",
+        f"{V} const float old = m; if (v > -1e29f) {{ m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m); }}",
+        f"{V} const float old = m; if (!isnan(v)) {{ m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m); }}",
+        f"{V} if (v > m) {{ s = s * expf(m - v) + 1.0f; m = v; }} else if (v <= m) {{ s += expf(v - m); }}",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m); y[i] = v;",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m); s += t; t += v;",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + __expf(v - m);",
+        f"{V} const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m); atomicAdd(y, v);",
+        f"{V} if (v < 0.0f) continue; const float old = m; m = fmaxf(m, v); s = s * expf(old - m) + expf(v - m);",
+        "m = fmaxf(m, s); s = s * expf(m - s) + 1.0f;",
+    ],
+    ids=["not rescaled", "smallest", "the other way", "below the element", "more", "scaled once", "fading", "zeros left out",
+         "threshold", "NaN left out", "NaN in neither", "store", "a sum that takes part", "two functions", "atomic", "left out",
+         "no element"],
+)  # fmt: skip
+def test_what_computes_something_else_is_none(lines: str) -> None:
+    with pytest.raises(Unsupported):
+        recognised(lines)
+
+
+# A pack at once.
+
+
+def test_a_pack_takes_one_maximum_and_an_exponential_an_element() -> None:
+    new = after(KERNEL, "vectorize", "vectorize_online_reduction")
+    loop = " ".join(new[new.index("float m_new = m;") : new.index("  maxs[threadIdx.x] = m;")].split())
+    assert loop == (
+        "float m_new = m; #pragma unroll for (int k = 0; k < VEC; ++k) { const float v = x_pack.at[k]; m_new = fmaxf(m_new, v); } "
+        "if (VEC > 1) { "
+        "const float m_so_far = m_new > -INFINITY ? m_new : 0.0f; // -inf - -inf is not a number "
+        "s *= expf(m - m_so_far); "
+        "#pragma unroll for (int k = 0; k < VEC; ++k) { const float v = x_pack.at[k]; s += expf(v - m_so_far); } "
+        "m = m_new; } else { "
+        "#pragma unroll for (int k = 0; k < VEC; ++k) { const float v = x_pack.at[k]; const float old = m; m = fmaxf(m, v); "
+        "s = s * expf(old - m) + expf(v - m); } } }"
+    )
+    assert refused(new, "vectorize_online_reduction")
+
+
+@pytest.mark.parametrize(
+    ("declared", "begins", "packs"),
+    [
+        ("MD md;", "md.m = -INFINITY;\n  md.d = 0.0f;", True),
+        ("MD md;", "md.m = -INFINITY;\n  md.d = threadIdx.x;", False),
+        ("MD md;", "if (n > 5) md.m = -INFINITY;", False),
+        ("MD md;", "", False),
+        ("MD md = {-INFINITY, 0.0f};", "", True),
+    ],
+    ids=["set", "by thread", "sometimes", "never", "declared"],
+)
+def test_every_thread_begins_with_the_same(declared: str, begins: str, packs: bool) -> None:
+    text = KERNEL.replace("MD md = {-INFINITY, 0.0f};", f"{declared}\n  {begins}")
+    text = (
+        text.replace(ONLINE, f"    {V}    md = merge(md, MD{{v, 1.0f}});\n")
+        .replace("] = m;", "] = md.m;")
+        .replace("] = s;", "] = md.d;")
+    )
+    assert (applied_step("vectorize", text, FACTS) is not None) == packs
+
+
+def test_where_infinity_counts_the_loop_stays_for_it() -> None:
+    new = after(KERNEL.replace(ONLINE, BRANCH), "vectorize", "vectorize_online_reduction")
+    assert "if (VEC > 1 && m_new < INFINITY) {" in new and "} else {\n#pragma unroll\n" in new
+    assert new.count("expf(v - m)") == 1 and "expf(v - m_so_far)" in new
+
+
+@pytest.mark.parametrize("lines", [ONLINE, BRANCH], ids=["old", "branch"])
+def test_other_sums_go_on_beside_it(lines: str) -> None:
+    new = after(
+        KERNEL.replace(ONLINE, f"{lines}    if (v < 0.0f) t += v;\n"), "vectorize", "vectorize_online_reduction"
+    )
+    assert new.count("if (v < 0.0f) t += v;") == 2  # with the block's form, and with the source's own
+    assert "t += v" not in new[new.index("float m_new") : new.index("m_so_far")]
+
+
+def test_what_leaves_a_round_goes_on_beside_nothing() -> None:
+    with pytest.raises(Unsupported):
+        recognised(f"{V} if (v < 0.0f) {{ t += v; continue; }} {ONLINE.replace('const float v', 'const float w')}")
+    with pytest.raises(Unsupported):
+        recognised(f"{ONLINE} if (v < 0.0f) {{ t += v; m = 0.0f; }}")
+
+
+def test_elements_in_memory_are_not_read_twice() -> None:
+    assert refused(KERNEL, "vectorize_online_reduction")
+    lanes = ONLINE.replace("x[blockIdx.x * n + i]", "x[blockIdx.x * n + 4 * i + k]")
+    inner = KERNEL.replace(ONLINE, f"    for (int k = 0; k < 4; ++k) {{\n{lanes}    }}\n")
+    assert refused(inner, "vectorize_online_reduction")
+    loads = "    float e[4];\n    for (int j = 0; j < 4; ++j) e[j] = x[4 * i + j];\n    for (int k"
+    held = inner.replace("    for (int k", loads).replace("x[blockIdx.x * n + 4 * i + k]", "e[k]")
+    assert "m_so_far" in after(held, "vectorize_online_reduction")
+    assert refused(held.replace("k < 4", "k < n"), "vectorize_online_reduction")
+
+
+# Over the block.
+
+
+def test_a_tree_of_pairs_becomes_two_reductions() -> None:
+    new = after(KERNEL, "online_reduction")
+    assert (
+        "} const float m_of_block = block_max<0>(m); const float s_of_block = block_sum<1>(s * expf(m - m_of_block)); "
+        "if (threadIdx.x == 0) y[blockIdx.x] = m_of_block + logf(s_of_block);" in body(new, "void rows")
+    )
+    assert "__shared__" not in body(new, "void rows") and "__syncthreads" not in body(new, "void rows")
+    assert refused(new, "online_reduction")
+
+
+SHUFFLES = """\
+  for (int d = 16; d > 0; d /= 2) {
+    const float m2 = __shfl_xor_sync(0xffffffffu, m, d), s2 = __shfl_xor_sync(0xffffffffu, s, d);
+    const float top2 = fmaxf(m, m2);
+    s = s * expf(m - top2) + s2 * expf(m2 - top2);
+    m = top2;
+  }
+  if (threadIdx.x % 32 == 0) { maxs[threadIdx.x / 32] = m; sums[threadIdx.x / 32] = s; }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < 8; ++w) {
+      const float top2 = fmaxf(m, maxs[w]);
+      s = s * expf(m - top2) + sums[w] * expf(maxs[w] - top2);
+      m = top2;
+    }
+    y[blockIdx.x] = m + logf(s);
+  }
+"""
+STRUCTS = """\
+  MD mine = {m, s};
+  for (int d = 16; d > 0; d /= 2) {
+    MD other;
+    other.m = __shfl_down_sync(0xffffffffu, mine.m, d);
+    other.d = __shfl_down_sync(0xffffffffu, mine.d, d);
+    mine = merge(mine, other);
+  }
+  __shared__ MD of_warp[8];
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
+  __syncthreads();
+  MD all = of_warp[0];
+  for (int w = 1; w < 8; ++w) all = merge(all, of_warp[w]);
+  y[blockIdx.x * n + threadIdx.x] = x[threadIdx.x] - all.m - logf(all.d);
+"""
+FIRST = "float m = -INFINITY"
+
+
+@pytest.mark.parametrize(
+    ("tree", "reads"),
+    [
+        (SHUFFLES, "if (threadIdx.x == 0) { y[blockIdx.x] = of_block.shift + logf(of_block.sum); }"),
+        (STRUCTS, "y[blockIdx.x * n + threadIdx.x] = x[threadIdx.x] - of_block.shift - logf(of_block.sum);"),
+    ],
+    ids=["shuffles", "structs"],
+)
+def test_other_reductions_of_pairs(tree: str, reads: str) -> None:
+    new = body(after(KERNEL.replace(TREE, tree).replace(FIRST, "float m = -1e30f"), "online_reduction"), "void rows")
+    assert "const ShiftedSum<float> of_block = block_shifted_sum<0>(m, s, expf);" in new
+    assert reads in new and "__shfl" not in new and "merge(all" not in new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fmaxf(maxs[threadIdx.x], maxs[threadIdx.x + d])", "fminf(maxs[threadIdx.x], maxs[threadIdx.x + d])"),
+        (" * expf(maxs[threadIdx.x] - top)", ""),
+        ("sums[threadIdx.x + d] * expf(maxs[threadIdx.x + d] - top)", "sums[threadIdx.x + d] * expf(maxs[threadIdx.x] - top)"),
+        ("d = blockDim.x / 2; d > 0", "d = blockDim.x / 4; d > 0"),
+        ("d = blockDim.x / 2; d > 0", "d = blockDim.x / 2; d > 1"),
+        ("maxs[threadIdx.x] = top;", ""),
+        ("    }\n    __syncthreads();\n  }\n  if", "    }\n  }\n  if"),
+        ("maxs[0] + logf(sums[0])", "maxs[0] + logf(sums[1])"),
+        ("maxs[0] + logf(sums[0])", "maxs[0] + logf(sums[0]) + m"),
+        ("sums[threadIdx.x] = s;", "sums[threadIdx.x] = s * 2.0f;"),
+        ("<<<rows_, 256,", "<<<rows_, 250,"),
+        ("<<<rows_, 256,", "<<<rows_, n,"),
+        ("sums[threadIdx.x] * expf", "fmaxf(sums[threadIdx.x], 0.0f) * expf"),
+    ],
+    ids=["smallest", "not rescaled", "another's", "half", "too short", "not kept", "no barrier", "another slot",
+         "the thread's own", "doubled", "no warps", "unknown width", "NaN that gets lost"],
+)  # fmt: skip
+def test_another_reduction_stays(old: str, new: str) -> None:
+    assert old in KERNEL
+    changed = applied_step("online_reduction", KERNEL.replace(old, new), FACTS)
+    if old.startswith("maxs[0]") and new.endswith("+ m"):  # what a thread has of its own is there still
+        assert changed is not None and "logf(s_of_block) + m;" in changed
+    else:
+        assert changed is None
+
+
+def test_a_result_that_only_some_threads_have_is_for_these() -> None:
+    for_all = SHUFFLES.replace("    y[blockIdx.x] = m + logf(s);\n  }\n", "  }\n  y[threadIdx.x] = m + logf(s);\n")
+    assert refused(KERNEL.replace(TREE, for_all), "online_reduction")
+
+
+def test_slots_and_names_may_serve_again() -> None:
+    more = """\
+  __syncthreads();
+  maxs[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  { const float s = 2.0f; y[threadIdx.x] = s * maxs[0]; }
+"""
+    shuffled = SHUFFLES.replace(
+        "    y[blockIdx.x] = m + logf(s);\n  }\n", "    y[blockIdx.x] = m + logf(s);\n  }\n" + more
+    )
+    for tree in (TREE + more, shuffled):
+        new = body(after(KERNEL.replace(TREE, tree), "online_reduction"), "void rows")
+        assert "= m_of_block + logf(s_of_block);" in new
+        assert (
+            "maxs[threadIdx.x] = x[threadIdx.x]; __syncthreads(); { const float s = 2.0f; y[threadIdx.x] = s * maxs[0]; }"
+            in new
+        )
+
+
+def test_rows_in_turn_keep_apart() -> None:
+    lines = KERNEL.replace(
+        "float m = -INFINITY", "for (int r = blockIdx.x; r < n; r += gridDim.x) {\n  float m = -INFINITY"
+    )
+    lines = lines.replace("logf(sums[0]);\n", "logf(sums[0]);\n  __syncthreads();\n  }\n")
+    new = body(after(lines, "online_reduction"), "void rows")
+    assert "const float m_of_block = block_max<0>(m);" in new and "__syncthreads();" in new
+    outside = lines.replace("for (int r", "float m = -INFINITY, s = 0.0f;\n  for (int r").replace(
+        "float m = -INFINITY, s = 0.0f, t", "float t"
+    )
+    assert applied_step("online_reduction", outside, FACTS) is None or "m = " not in outside
+
+
+def test_a_wider_block_is_tried_where_rows_are_few_and_long() -> None:
+    spec = catalog.load(str(ROOT / "tests/inputs/cross_entropy")).spec
+    text = (ROOT / "tests/inputs/cross_entropy/baseline.plain.cu").read_text()
+    facts = Facts(spec=spec, device=FACTS.device)
+    assert applied_step("tune_block_size", text, facts) is None
+    text = after(text, "online_reduction", "vectorize", "vectorize_online_reduction")
+    wide = applied_step("tune_block_size", text, facts)
+    assert wide is not None and "#define BLOCK_THREADS 256  // tune: 64 128 256 512 1024" in wide
+    short = spec.model_copy(update={"workloads": tuple(w for w in spec.workloads if w.axes["rows"] > 1000)})
+    narrow = applied_step("tune_block_size", text, Facts(spec=short, device=FACTS.device))
+    assert narrow is not None and "// tune: 64 128 256 512\n" in narrow
+
+
+# What comes out.
+
+NAN, INF = math.nan, math.inf
+
+
+def rows_of(columns: int) -> torch.Tensor:
+    """float32 [rows, columns]: one row a kind of value that the recurrence could get wrong."""
+    made = torch.Generator().manual_seed(3)
+    normal = torch.randn(columns, generator=made)
+    rows = [normal, 30 * normal, 1e-30 * normal, torch.zeros(columns), torch.full((columns,), -INF), 1e4 * normal.sort().values,
+            1e4 * normal.sort(descending=True).values, 1e38 * normal]  # fmt: skip
+    at = torch.arange(columns)
+    rows += [torch.where(at < max(1, columns // 3), normal, -INF), torch.where(at % 7 == 3, -INF, normal)]
+    for place in {0, columns // 2, columns - 1}:
+        for special in (NAN, INF, -INF):
+            rows.append(torch.where(at == place, special, normal))
+    return torch.stack(rows)
+
+
+def built(text: str, folder: Path) -> ctypes.CDLL:
+    folder.mkdir()
+    return emulation.library(bake(text, {}), folder)
+
+
+def computed(library: ctypes.CDLL, entry: str, rows: torch.Tensor, outputs: int) -> torch.Tensor:
+    """What a kernel of (y, x) or (x, y) makes of the rows; `outputs` a row."""
+    result = torch.full((rows.shape[0], outputs), 77.0)
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (rows, result)]
+    sizes = [ctypes.c_int64(n) for n in rows.shape]
+    scale = [ctypes.c_float(0.5)] if entry == "launch" else []
+    order = pointers[::-1] if entry.startswith("row_entropy") else pointers
+    getattr(library, entry)(*order, *sizes, *scale, ctypes.c_void_p(0))
+    return result
+
+
+def reference(name: str, rows: torch.Tensor) -> torch.Tensor:
+    if name not in {"online_softmax", "row_entropy"}:
+        return torch.logsumexp(rows.double(), -1, keepdim=True)
+    kernel = catalog.load(str(ROOT / f"tests/inputs/{name}"))
+    (argument,) = (t.name for t in kernel.spec.inputs)
+    (want,) = kernel.reference(**{argument: rows.double()}).values()
+    return want.reshape(rows.shape[0], -1)
+
+
+UNGUARDED = KERNEL.replace("* scale", "* 1.0f")
+GUARDED = KERNEL.replace(TREE, SHUFFLES).replace(
+    "expf(maxs[w] - top2)", "(maxs[w] > -INFINITY ? expf(maxs[w] - top2) : 0.0f)"
+)
+GUARDED = GUARDED.replace("s2 * expf(m2 - top2)", "s2 * (m2 > -INFINITY ? expf(m2 - top2) : 0.0f)")
+GUARDED = GUARDED.replace("s * expf(m - top2)", "s * (m > -INFINITY ? expf(m - top2) : 0.0f)")
+GUARDED = GUARDED.replace(
+    "expf(old - m) + expf(v - m)", "(m > -INFINITY ? expf(old - m) : 1.0f) + (v == -INFINITY ? 0.0f : expf(v - m))"
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unguarded",
+        "guarded",
+        pytest.param("online_softmax", marks=pytest.mark.slow),
+        pytest.param("row_entropy", marks=pytest.mark.slow),
+    ],
+)
+def test_special_values_come_out_as_they_did(name: str, tmp_path: Path) -> None:
+    """Infinities, NaN, rows and threads with nothing: what was a number is that number, a NaN of an input stays one, and what
+    the source made a NaN of by itself (-inf - -inf) may be right instead."""
+    path = ROOT / f"tests/inputs/{name}/baseline.plain.cu"
+    text = {"unguarded": UNGUARDED, "guarded": GUARDED}.get(name) or path.read_text()
+    entry = f"{name}_float32" if path.exists() else "launch"
+    new = text
+    for step in (
+        "single_assignment_pointers",
+        "symbolic_block_size",
+        "online_reduction",
+        "vectorize",
+        "vectorize_online_reduction",
+    ):
+        new = applied_step(step, new, FACTS) or new
+    assert "_so_far" in new and "of_block" in new
+    before, behind = built(text, tmp_path / "before"), built(new, tmp_path / "behind")
+    for columns in (1, 36, 515, 1032):
+        rows = rows_of(columns)
+        outputs = columns if name == "online_softmax" else 1
+        was, now = (computed(library, entry, rows, outputs) for library in (before, behind))
+        want = reference(name, rows)
+        near = ((now - was).abs() <= 1e-5 + 1e-4 * was.abs()) | (now == was) | (now.isnan() & was.isnan())
+        right = (((now - want).abs() <= 1e-5 + 1e-4 * want.abs()) & want.isfinite()) | (now == want)
+        wrong = ~(near | (was.isnan() & right))
+        assert not wrong.any(), (columns, wrong.nonzero()[0], was[wrong][:3], now[wrong][:3], want[wrong][:3])
+        lost = rows.isnan().any(1)
+        assert now[lost].isnan().all()
+        if name == "guarded":
+            assert not now[~lost & ~(rows == INF).any(1)].isnan().any()
+
+
+def test_no_site_is_used_twice() -> None:
+    text = after(KERNEL + KERNEL[KERNEL.index("__global__") :].replace("rows(", "others(").replace("rows<<<", "others<<<")
+                 .replace("launch(", "launch_others("), "online_reduction")  # fmt: skip
+    sites = re.findall(r"block_(?:max|sum)<(\d+)>", text)
+    assert sorted(sites) == ["0", "1", "2", "3"]

@@ -1,0 +1,69 @@
+"""How rewrites are found and ordered, and that those that normalise have done so after one pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rewrite_inputs import Input, inputs
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts, catalog, ordered, registry
+
+INPUTS = list(inputs())
+QUICK = {
+    "scaled_rms_norm",
+    "masked_softmax",
+    "rotary_query_key",
+    "cpu_walking_swiglu",
+    "cpu_scratch_softmax",
+    "relabel",
+}
+
+
+def test_a_file_is_a_rewrite_and_its_folder_the_phase() -> None:
+    folder = Path(registry.__file__).parent
+    for name, rewrite in catalog().items():
+        text = (folder / rewrite.phase / f"{name}.py").read_text()
+        assert text.count("@rule(") == 1 and rewrite.languages
+
+
+def test_each_comes_after_what_it_goes_on_from() -> None:
+    for language in ("cuda", "cpu"):
+        names = [rewrite.name for rewrite in ordered(language)]
+        assert len(set(names)) == len(names)
+        for rewrite in ordered(language):
+            assert all(names.index(other) < names.index(rewrite.name) for other in rewrite.after if other in names)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"), [("vectorise", "vectorise, which no file"), ("fast_tanh", "come after each other")]
+)
+def test_an_order_that_cannot_be_is_refused(after: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = dataclasses.replace(catalog()["fast_math"], after=(after,))
+    tanh = dataclasses.replace(catalog()["fast_tanh"], after=("fast_math",))
+    known = dict(registry._registered)
+    monkeypatch.setattr(registry, "_registered", known | {"fast_math": wrong, "fast_tanh": tanh})
+    catalog.cache_clear()
+    ordered.cache_clear()
+    try:
+        with pytest.raises(ValueError, match=said):
+            ordered("cuda")
+    finally:
+        catalog.cache_clear()
+        ordered.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "one",
+    [pytest.param(one, marks=() if Path(one.label).parent.name in QUICK else pytest.mark.slow) for one in INPUTS],
+    ids=lambda one: one.label,
+)
+def test_one_pass_of_forms_is_all_there_is(one: Input) -> None:
+    """Plans have them once, in their order: nothing is left for a second time."""
+    facts, text = Facts(spec=one.spec, device=one.device), one.text
+    forms = [rewrite.name for rewrite in ordered(one.device.device) if rewrite.normalizes]
+    for form in forms:
+        text = applied_step(form, text, facts) or text
+    assert [form for form in forms if applied_step(form, text, facts) is not None] == []

@@ -1,0 +1,97 @@
+"""What the first thread leaves for the others in dynamic shared memory, and launches whose types are deduced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+
+ROOT = Path(__file__).resolve().parents[3]
+LOG_SOFTMAX = (ROOT / "tests/inputs/log_softmax/baseline.plain.cu").read_text()
+SETTLED = after(LOG_SOFTMAX, "canonicalize_reductions")
+
+
+def test_slots_side_by_side_in_one_array_are_understood() -> None:
+    """Two pointers into it, one of them to its beginning; the first thread goes over what the warps left."""
+    assert "block_max<0>(maxval)" in SETTLED and "block_sum<1>(sumval)" in SETTLED
+    assert "maxvals[warpId]" not in SETTLED and "sumvals[warpId]" not in SETTLED
+
+
+def test_slots_that_another_pointer_reads_stay() -> None:
+    text = LOG_SOFTMAX.replace(
+        "float* sumvals = &shared[warpsPerBlock];",
+        "float* sumvals = &shared[warpsPerBlock];\n    float* seen = shared;",
+    )
+    text = text.replace("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + seen[1];")
+    assert "block_max<0>(maxval)" not in (
+        after(text, "canonicalize_reductions") if not refused(text, "canonicalize_reductions") else text
+    )
+
+
+def test_pointers_into_it_become_arrays_of_their_own() -> None:
+    new = after(SETTLED, "split_shared_memory")
+    assert "__shared__ float maxvals[1];" in new and "__shared__ float sumvals[1];" in new
+    assert "extern __shared__" not in new and "<<<N, block_size, 0, stream>>>" in new
+    settled = flat(after(new, "redundant_broadcast"))
+    assert "float offset = maxval_of_block;" in settled and "__shared__ float maxvals" not in settled
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "float logsum = logf(sumvals[0]);",
+            "float logsum = logf(sumvals[0]) + maxvals[0];",
+        ),  # may have been overwritten
+        ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + shared[1];"),
+        ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[tid % 2]);"),
+        ("float logsum = logf(sumvals[0]);", "sumvals += 1;\n    float logsum = logf(sumvals[0]);"),
+        ("float* maxvals = shared;", "float* maxvals = shared, *more = shared;"),
+        ("float* maxvals = shared;", "int* maxvals = (int*)shared;"),
+        ("maxvals[0] = maxval_of_block;", "maxvals[0] += maxval_of_block;"),
+    ],
+)
+def test_other_pointers_stay(old: str, new: str) -> None:
+    assert old in SETTLED
+    assert refused(SETTLED.replace(old, new), "split_shared_memory")
+
+
+def test_a_launch_names_the_type_that_was_deduced() -> None:
+    new = after(LOG_SOFTMAX, "explicit_template_arguments")
+    assert "log_softmax_forward_kernel<floatX><<<N, block_size," in new
+    assert refused(new, "explicit_template_arguments")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "floatX* out, const floatX* inp, int N, int C, cudaStream_t",
+            "floatX*& out, floatX** inp, int N, int C, cudaStream_t",
+        ),
+        ("shared_mem_size, stream>>>(out, inp, N, C)", "shared_mem_size, stream>>>(out + 0, &inp[0], N, C)"),
+    ],
+)
+def test_types_of_other_arguments_stay_deduced(old: str, new: str) -> None:
+    assert old in LOG_SOFTMAX
+    assert refused(LOG_SOFTMAX.replace(old, new), "explicit_template_arguments")
+
+
+def test_it_computes_what_the_reference_says(tmp_path: Path) -> None:
+    candidate = tmp_path / "candidate.cu"
+    steps = (
+        "explicit_template_arguments",
+        "canonicalize_reductions",
+        "split_shared_memory",
+        "redundant_broadcast",
+        "fuse_block_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    )
+    candidate.write_text(after(LOG_SOFTMAX, *steps))
+    workloads = ("bfloat16:rows=3,vocabulary=2056", "float32:rows=2,vocabulary=515")
+    ended = emulation.emulated(ROOT / "tests/inputs/log_softmax", candidate, "0", "1", *workloads)
+    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr

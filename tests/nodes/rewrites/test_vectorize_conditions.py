@@ -1,0 +1,226 @@
+"""Elements that are reached under a condition: when pack moves them as one, what it asks first, and what it leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+
+SPEC = """\
+from kernels.spec import Scalar, Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="mixed",
+    summary="rows of x by index, where a mask says so, plus a bias for rows from the second on",
+    axes=("rows", "n", "table"),
+    dtypes=("float32", "float16"),
+    arguments=(
+        Tensor(name="x", role="input", shape=("table", "n")),
+        Tensor(name="bias", role="input", shape=("n",), values=("ordinary",)),
+        Tensor(name="mask", role="input", shape=("rows", "n"), dtype="uint8", values=("range:0:1",)),
+        Tensor(name="index", role="input", shape=("rows",), dtype="int32", values=("index:table",)),
+        Tensor(name="y", role="output", shape=("rows", "n")),
+        Tensor(name="kept", role="inout", shape=("rows", "n")),
+        Size(name="rows"),
+        Size(name="n"),
+    ),
+    workloads=(
+        Workload(axes={"rows": 5, "n": 64, "table": 3}, dtype="float16"),
+        Workload(axes={"rows": 9, "n": 72, "table": 5}, dtype="float32"),
+        Workload(axes={"rows": 3, "n": 37, "table": 2}, dtype="float16"),
+        Workload(axes={"rows": 1, "n": 1, "table": 1}, dtype="float32"),
+    ),
+)
+"""
+REFERENCE = """\
+import torch
+
+
+def reference(x, bias, mask, index, kept):
+    rows = torch.where(mask != 0, x[index.long()], torch.zeros_like(kept))
+    later = (torch.arange(len(mask)) > 0)[:, None]
+    return {"y": rows + torch.where(later, bias[None], 0), "kept": torch.where(index[:, None] > 0, rows, kept)}
+"""
+BODY = """\
+    const float b = bias != nullptr && row > 0 ? (float)bias[i] : 0.0f;
+    const int from = index[row];
+    const bool wanted = mask[row * n + i] != 0;
+    const float v = wanted ? (float)x[(int64_t)from * n + i] : 0.0f;
+    y[row * n + i] = (T)(v + b);
+    if (from > 0) kept[row * n + i] = (T)v;
+"""
+FLAT_BODY = """\
+    float v = 0.0f;
+    if (mask[i] != 0) v = (float)x[index[i / n] * n + i % n];
+    if (i / n > 0) y[i] = (T)(v + (float)bias[i % n]);
+    else y[i] = (T)v;
+    if (index[i / n] > 0) kept[i] = (T)v;
+"""
+KERNEL = """\
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+template <typename T>
+__global__ void mixed(const T* x, const T* bias, const uint8_t* mask, const int* index, T* y, T* kept, int64_t rows, int64_t n) {{
+  {head} {{
+{body}  }}
+}}
+
+#define RUN(name, T) \\
+  extern "C" void mixed_##name(const T* x, const T* bias, const uint8_t* mask, const int* index, T* y, T* kept, int64_t rows, int64_t n, cudaStream_t stream) {{ \\
+    mixed<T><<<rows, 64, 0, stream>>>(x, bias, mask, index, y, kept, rows, n); \\
+  }}
+RUN(float32, float)
+RUN(float16, __half)
+"""
+ROWS = "const int64_t row = blockIdx.x;\n  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)"
+FLAT = "for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < rows * n; i += gridDim.x * blockDim.x)"
+
+
+def kernel(body: str = BODY, head: str = ROWS) -> str:
+    return KERNEL.format(head=head, body=body)
+
+
+def packed(text: str) -> str:
+    settled = after(text, "expand_macros")
+    return "" if refused(settled, "vectorize") else flat(after(settled, "vectorize"))
+
+
+def test_a_condition_of_a_whole_pack_is_asked_once() -> None:
+    new = packed(kernel())
+    load = (
+        "const Lanes<T, VEC> bias_pack = bias != nullptr && row > 0 ? load_lanes<VEC>(&bias[first]) : Lanes<T, VEC>{};"
+    )
+    assert load in new and "if (from > 0) store_lanes(&kept[row * n + first], kept_pack);" in new
+    assert new.index("const int from = index[row];") < new.index("x_read ? load_lanes")
+
+
+def test_a_condition_of_each_lane_is_asked_for_all_in_front_of_the_load() -> None:
+    new = packed(kernel())
+    asked = "{ const bool wanted = mask_pack.at[k] != 0; x_read |= wanted; }"
+    assert f"bool x_read = false; #pragma unroll for (int k = 0; k < VEC; ++k) {asked}" in new
+    assert "const Lanes<T, VEC> x_pack = x_read ? load_lanes<VEC>(&x[(int64_t)from * n + first])" in new
+    assert "wanted ? (float)x_pack.at[k] : 0.0f" in new and "aligned_to_16_bytes(bias, mask, y, kept, x)" in new
+
+
+def test_what_both_branches_store_is_stored_in_any_case() -> None:
+    new = packed(kernel(FLAT_BODY, FLAT))
+    assert "store_lanes(&y[first], y_pack);" in new and ") store_lanes(&y" not in new
+    assert "if (index[first / n] > 0) store_lanes(&kept" in new and "if (first / n > 0) y_pack" in new
+    assert "n % PACK == 0" in new and "i / n" not in new.partition("launch_packs")[0]
+
+
+def test_each_lane_may_choose_what_is_stored_where_something_is() -> None:
+    """`if (v > 0) y[i] = v; else y[i] = 0;` is how most activations are written, and was once left alone."""
+    new = packed(kernel("if ((float)x[i] > 0) y[i] = x[i]; else if (i > rows) y[i] = bias[i]; else y[i] = 0;"))
+    assert (
+        "store_lanes(&y[first], y_pack);" in new and "if ((float)x_pack.at[k] > 0) y_pack.at[k] = x_pack.at[k];" in new
+    )
+    assert "else if (i > rows) y_pack.at[k]" in new and "bias_pack" not in new
+    assert "store_lanes(&y" not in packed(kernel("if ((float)x[i] > 0) y[i] = x[i]; else y[i] += x[i];"))
+
+
+def test_a_row_that_is_declared_with_the_column_is_known_in_front() -> None:
+    body = "const int64_t r = i / n, c = i - r * n; const int from = index[r]; y[i] = x[from * n + c];"
+    new = packed(kernel(body, FLAT))
+    assert new.index("const int from = index[r];") < new.index("load_lanes<VEC>(&x[from * n + c])")
+
+
+def test_else_if_does_not_say_again_what_is_said() -> None:
+    body = "if (n > 5) y[i] = x[i]; else if (rows > 2) y[i] = bias[i];"
+    assert "if ((n > 5) || (rows > 2)) store_lanes(&y[first], y_pack);" in packed(kernel(body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (mask[i] != 0) y[i] = x[i];",  # some lanes of a pack would be stored and others not
+        "if (i < rows) y[i] = x[i];",
+        "if (y[0] > 0) y[i] = x[i];",  # what the body changes
+        "if (threadIdx.x > 2) y[i] = x[i];",
+        "if (rows > 2) { const int64_t j = rows + i; y[j] = x[i]; }",  # an address that nobody knows in front
+        "if (n > 2 && atomicAdd(&index[0], 1)) y[i] = x[i];",
+        "for (int j = 0; j < rows; ++j) y[i] = x[i];",
+        "switch (rows) { case 1: y[i] = x[i]; }",
+    ],
+)
+def test_stores_under_other_conditions_stay(body: str) -> None:
+    assert "store_lanes(&y" not in packed(kernel(body))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "i < rows ? x[i] : bias[i]",  # the elements end there, perhaps
+        "mask[i] != 0 && i > 2 ? x[i] : bias[i]",
+        "mask[rows - i] != 0 ? x[i] : bias[i]",  # not told by a pack
+        "kept[i] > y[i] ? x[i] : bias[i]",  # told by what is written
+        "__shfl_sync(~0u, mask[i], 0) != 0 ? x[i] : bias[i]",
+        "mask[i] != 0 ? x[n - i] : bias[n - i]",
+    ],
+)
+def test_reads_that_cannot_be_told_in_front_stay(read: str) -> None:
+    new = packed(kernel(f"y[i] = {read}; const T other = kept[i]; y[i] += other;"))
+    assert "x_pack" not in new and "bias_pack" not in new and ("store_lanes(&y" in new or "shfl" in read)
+
+
+def test_lanes_of_one_pack_are_stored_under_one_condition() -> None:
+    both = "y[2 * i] = x[i]; if (rows > 2) y[2 * i + 1] = x[i];"
+    assert "store_lanes(&y" not in packed(kernel(both))
+    assert "if (rows > 2) store_lanes(&y" in packed(kernel(f"if (rows > 2) {{ {both.replace('if (rows > 2) ', '')} }}"))
+
+
+def test_launches_without_an_optional_array(tmp_path: Path) -> None:
+    """nullptr lies on every boundary, and NULL may be a number: neither is asked for its alignment."""
+    for nothing in ("nullptr", "NULL"):
+        new = packed(
+            kernel()
+            .replace("(x, bias, mask,", f"(x, {nothing}, mask,")
+            .replace(
+                "const T* bias, const uint8_t* mask, const int* index, T* y, T* kept, int64_t rows, int64_t n, cuda",
+                "const uint8_t* mask, const int* index, T* y, T* kept, int64_t rows, int64_t n, cuda",
+            )
+        )
+        assert "aligned_to_16_bytes(mask, y, kept, x)" in new and "(x, nullptr, mask," in new
+
+
+def test_an_element_is_added_to_under_a_condition() -> None:
+    new = packed(kernel("if (kept != nullptr && rows > 2) { kept[i] += x[i]; y[i] = kept[i]; }"))
+    asked = "kept != nullptr && rows > 2"
+    assert f"Lanes<T, VEC> kept_pack = {asked} ? load_lanes<VEC>(&kept[first])" in new
+    assert f"if ({asked}) store_lanes(&kept[first], kept_pack); if ({asked}) store_lanes(&y[first]" in new
+
+
+def test_a_mask_of_truth_values_is_packed_too() -> None:
+    text = "__global__ void drop(const bool* m, const float* x, float* y, int n) {\n  {body}}\n".replace(
+        "{body}", "for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = m[i] ? x[i] : 0.0f;\n"
+    )
+    text += 'extern "C" void run(const bool* m, const float* x, float* y, int n, cudaStream_t stream) {\n'
+    new = flat(after(text + "  drop<<<1, 256, 0, stream>>>(m, x, y, n);\n}\n", "vectorize"))
+    assert "x_read |= m_pack.at[k];" in new and "PACK = PACK_BYTES / sizeof(float);" in new
+
+
+def test_nested_divisions_ask_for_the_product() -> None:
+    new = packed(kernel("y[i] = x[i] * bias[i / n / rows];", FLAT))
+    assert "x_pack.at[k] * bias[first / n / rows]" in new
+    assert "if (n * rows % PACK == 0 && aligned" in new or "if (rows * n % PACK == 0 && aligned" in new
+
+
+@pytest.mark.parametrize(("body", "head"), [(BODY, ROWS), (FLAT_BODY, FLAT)])
+@pytest.mark.parametrize(
+    "later", [(), ("grid_stride", "drop_grid_stride_loop"), ("vectorize_unaligned_rows", "load_pipelining")]
+)
+def test_all_of_it_is_right(tmp_path: Path, body: str, head: str, later: tuple[str, ...]) -> None:
+    (tmp_path / "spec.py").write_text(SPEC)
+    (tmp_path / "reference.py").write_text(REFERENCE)
+    (tmp_path / "baseline.cu").write_text(kernel(body, head))
+    new = after(after(kernel(body, head), "expand_macros"), "vectorize")
+    for step in later:
+        new = new if refused(new, step) else after(new, step)
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(new)
+    ended = emulated(tmp_path, candidate, "0", "1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr

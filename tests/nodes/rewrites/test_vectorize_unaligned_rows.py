@@ -1,0 +1,292 @@
+"""Rows that do not divide into packs: what the kernels read like, where they stay as they are, and what they compute."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import catalog as kernels
+from kernels.spec import Spec, Tensor, Workload
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts, ordered
+from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
+from tests.nodes.rewrites.emulate.emulation import emulated, library
+from tests.nodes.rewrites.test_cuda_rewrites import H200, ROOT, _bundle, after
+
+INPUTS = ROOT / "tests/inputs"
+
+
+def spec(*workloads: Workload) -> Spec:
+    tensors = (
+        Tensor(name="x", role="input", shape=("rows", "columns")),
+        Tensor(name="y", role="output", shape=("rows",)),
+    )
+    return Spec(
+        name="rows", summary="any operation on rows", axes=("rows", "columns"), dtypes=("float32", "float16"),
+        arguments=tensors, workloads=workloads,
+    )  # fmt: skip
+
+
+def at(columns: int, dtype: str = "float16", **more: bool) -> Workload:
+    return Workload(axes={"rows": 64, "columns": columns}, dtype=dtype, **more)
+
+
+RAGGED = Facts(spec=spec(at(4096), at(50257)), device=H200)
+ROWS = """\
+#include <cuda_fp16.h>
+
+__global__ void add_rows(const __half* x, const __half* bias, __half* y, int n) {
+  const int row = blockIdx.x;
+  // Each thread has every so manieth element.
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    y[row * n + i] = __float2half(__half2float(x[row * n + i]) + __half2float(bias[i]));
+  }
+}
+
+extern "C" void add(const __half* x, const __half* bias, __half* y, long rows, long n, cudaStream_t stream) {
+  add_rows<<<rows, 256, 0, stream>>>(x, bias, y, n);
+}
+"""
+FLAT = """\
+#include <cuda_fp16.h>
+
+__global__ void twice(const __half* x, __half* y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) {
+    y[i] = __hmax(x[i], x[i]);
+  }
+}
+
+extern "C" void run(const __half* x, __half* y, long n, cudaStream_t stream) {
+  twice<<<(n + 255) / 256, 256, 0, stream>>>(x, y, n);
+}
+"""
+
+
+def ragged(text: str, facts: Facts = RAGGED) -> str | None:
+    return applied_step("vectorize_unaligned_rows", text, facts)
+
+
+def always(text: str) -> str:
+    """For rows of any length, also such as are not worth it."""
+    assert ">= 4 * PACK" in text
+    return text.replace(">= 4 * PACK", ">= 0 * PACK")
+
+
+def test_only_what_a_pack_is_changes() -> None:
+    packed = after(ROWS, "vectorize")
+    new = ragged(packed)
+    assert new is not None
+    kernel = new[new.index("template <int VEC") : new.index('extern "C"')]
+    assert (
+        kernel
+        == """\
+template <int VEC, bool RAGGED>
+__global__ void add_rows(const __half* x, const __half* bias, __half* y, int n) {
+  const int row = blockIdx.x;
+  const int skew = RAGGED ? past_pack<VEC>(&x[row * n]) : 0;
+  // Each thread has every so manieth element.
+  for (int pack = threadIdx.x; pack < packs_in<VEC, RAGGED>(n); pack += blockDim.x) {
+    const int first = pack_begin<VEC>(pack, skew);
+    const PackPart part = pack_part<VEC, RAGGED>(pack, skew, n);
+    const Lanes<__half, VEC> x_pack = load_part<VEC, RAGGED>(&x[row * n + first], part);
+    const Lanes<__half, VEC> bias_pack = load_part<VEC, RAGGED>(&bias[first], part);
+    Lanes<__half, VEC> y_pack;
+    for_lanes<VEC>(part, [&](int k) {
+      y_pack.at[k] = __float2half(__half2float(x_pack.at[k]) + __half2float(bias_pack.at[k]));
+    });
+    store_part<RAGGED>(&y[row * n + first], y_pack, part);
+  }
+}
+
+"""
+    )
+    host = new[new.index('extern "C"') :]
+    # The bias begins with a pack where rows do not: only the rows have to be aligned alike.
+    assert "} else if (n >= 4 * PACK && aligned_alike(x, y)) {" in host
+    assert host.count("std::integral_constant<int, PACK>{}, std::false_type{}") == 1
+    assert host.count("std::integral_constant<int, PACK>{}, std::true_type{}") == 1
+    assert host.count("std::integral_constant<int, 1>{}, std::false_type{}") == 1
+    assert "add_rows<WIDTH, RAGGED><<<rows" in host
+
+
+def test_a_grid_has_threads_for_the_last_elements() -> None:
+    new = ragged(after(FLAT, "vectorize"))
+    assert new is not None and "ceil_div((packs_in<WIDTH, RAGGED>(n)), 256)" in new.replace(
+        "packs_in<WIDTH, RAGGED>(n)", "(packs_in<WIDTH, RAGGED>(n))"
+    )
+    assert "if (pack < packs_in<VEC, RAGGED>(n)) {" in new
+
+
+@pytest.mark.parametrize(
+    ("workloads", "expected"),
+    [
+        ((at(4096), at(50257)), True),
+        ((at(4096), at(50256)), False),
+        ((at(50260, "float32"), at(4092, "float32")), False),
+        ((at(50258, "float32"),), True),
+        ((at(4096), at(515, timed=False)), True),
+        ((at(4096), at(7, timed=False)), False),  # the first and the last pack
+        ((at(4096), at(50257, held_out=True)), False),
+        ((at(4096), at(50257, devices=("cpu",))), False),  # type: ignore[arg-type]
+    ],
+)
+def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Workload, ...], expected: bool) -> None:
+    assert has_ragged_rows(spec(*workloads)) is expected
+    facts = Facts(spec=spec(*workloads), device=H200)
+    assert (ragged(after(ROWS, "vectorize"), facts) is not None) is expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("pack * VEC;", "pack * VEC;\n    const int group = first / 64;"),  # of the pack's first element alone
+        ("pack * VEC;", "pack * VEC;\n    if (pack == 3) return;"),
+        ("pack * VEC;", "(pack + 1) * VEC;"),
+        ("&bias[first]", "&bias[first % 64]"),
+        ("&bias[first]", "&bias[n - first]"),
+        ("load_lanes<VEC>(&bias[first])", "load_lanes<2 * VEC, VEC>(&bias[2 * first])"),
+        ("n / VEC;", "n / VEC - 1;"),
+        ("n / VEC;", "(n + 1) / VEC + 1;"),
+        ("    store_lanes(", "    y_pack.at[0] = x_pack.at[0];\n    store_lanes("),
+        ("k < VEC; ++k", "k < VEC; k += 2"),
+        ("y_pack.at[k] =", "if (k == 3) continue;\n      y_pack.at[k] ="),
+        ("const int row = blockIdx.x;", "int row = blockIdx.x;\n  n = n / 2;"),
+        ("const int row = blockIdx.x;", "const int row = blockIdx.x;\n  const int lanes = VEC;"),
+        ("add_rows<WIDTH><<<", "add_rows<4><<<rows, 256, 0, stream>>>(x, bias, y, n);\n      add_rows<WIDTH><<<"),
+        (
+            "n % PACK == 0",
+            "sizeof(Lanes<__half, PACK>) == 16",
+        ),  # not a refusal: what the host asks for packs is its own
+        ("constexpr int WIDTH = decltype(lanes)::value;", "constexpr int WIDTH = decltype(lanes)::value + 0;"),
+        ("<<<rows, 256", "<<<rows, 256 / WIDTH"),
+    ],
+)
+def test_what_is_not_understood_stays(old: str, new: str) -> None:
+    packed = after(ROWS, "vectorize")
+    assert old in packed
+    assert (ragged(packed.replace(old, new)) is None) is (not new.startswith("sizeof"))
+
+
+def test_a_guard_needs_a_grid_that_counts_packs() -> None:
+    packed = after(FLAT, "vectorize")
+    assert ragged(packed) is not None
+    assert ragged(packed.replace("ceil_div(n / WIDTH, 256)", "ceil_div(n, 256)")) is None
+
+
+def test_an_index_over_several_rows_stays() -> None:
+    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i % 64]"), "vectorize")
+    assert "&x[first % 64]" in packed and ragged(packed) is None
+    packed = after(
+        FLAT.replace("y[i] =", "const int row = i / 64;\n    y[i] =").replace("x[i], x[i]", "x[i], x[row]"), "vectorize"
+    )
+    assert ragged(packed) is None
+
+
+def test_what_a_pack_has_in_common_stays_where_packs_may_reach_into_another_row() -> None:
+    """pack looks `s[i / 64]` up once a pack, whose elements have it in common only where packs begin on their multiples."""
+    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i / 64]"), "vectorize")
+    assert "x_pack.at[k], x[first / 64]" in packed and ragged(packed) is None
+    assert ragged(packed.replace("x[first / 64]", "x_pack.at[k]")) is not None
+
+
+def test_plain_files_and_files_that_have_it_stay() -> None:
+    assert ragged(ROWS) is None
+    new = ragged(after(ROWS, "vectorize"))
+    assert new is not None and ragged(new) is None
+
+
+@pytest.mark.slow  # the planner's whole search
+def test_first_plan_of_a_vocabulary() -> None:
+    steps, text = _bundle(INPUTS / "log_softmax/baseline.plain.cu")
+    assert {"vectorize", "vectorize_unaligned_rows"} <= set(steps) and "past_pack<VEC>(x)" in text
+    assert (
+        "vectorize_unaligned_rows" in _bundle(INPUTS / "relu_squared/baseline.plain.cu")[0]
+    )  # only checked at such a size
+    assert "vectorize_unaligned_rows" not in _bundle(INPUTS / "head_rms_norm/baseline.plain.cu")[0]
+
+
+def packed_twice(tmp_path: Path, text: str) -> ctypes.CDLL:
+    """The ragged form, with a count of the accesses in one piece that it made."""
+    new = ragged(after(text, "vectorize"))
+    assert new is not None
+    counted = re.sub(r"if \(in_one_piece<N>\(from, part\)\) \{", r"\g<0> ++pieces;", always(new))
+    counted = counted.replace("in_one_piece<N>(to, part)) {", "in_one_piece<N>(to, part)) { ++pieces;")
+    assert counted.count("++pieces") == 2
+    return library(
+        counted.replace("#include <cuda_fp16.h>", '#include <cuda_fp16.h>\nextern "C" { int pieces = 0; }'), tmp_path
+    )
+
+
+def test_every_pack_but_the_ends_moves_in_one_piece(tmp_path: Path) -> None:
+    """Rows from any address, in place and not; x, y and bias aligned alike and not."""
+    built = packed_twice(tmp_path, ROWS)
+    pieces = ctypes.c_int.in_dll(built, "pieces")
+    generator = torch.Generator().manual_seed(3)
+    for n in (0, 1, 7, 8, 9, 15, 16, 17, 129, 50257 % 1000):
+        for x_at, y_at in ((0, 0), (1, 1), (7, 7), (0, 3), (5, 0)):
+            rows = 3
+            x, y = (torch.randn(64 + rows * n + 64, generator=generator).half() for _ in range(2))
+            bias = torch.randn(n + 1, generator=generator).half()
+            given, before = x[x_at : x_at + rows * n].clone(), y.clone()
+            pointers = [ctypes.c_void_p(t.data_ptr() + 2 * o) for t, o in ((x, x_at), (bias, 1), (y, y_at))]
+            pieces.value = 0
+            built.add(*pointers, ctypes.c_long(rows), ctypes.c_long(n), None)
+            want = given.view(rows, n) + bias[1:]
+            assert torch.equal(y[y_at : y_at + rows * n].view(rows, n), want), (n, x_at, y_at)
+            assert torch.equal(y[:y_at], before[:y_at]) and torch.equal(y[y_at + rows * n :], before[y_at + rows * n :])
+            if x_at == y_at and n % 8 and x.data_ptr() % 16 == y.data_ptr() % 16 == 0:
+                whole = [max(0, (x_at + (row + 1) * n) // 8 - -(-(x_at + row * n) // 8)) for row in range(rows)]
+                begins = [(x_at + row * n) % 8 for row in range(rows)]
+                loads_of_bias = sum(w for w, begin in zip(whole, begins, strict=True) if (1 - begin) % 8 == 0)
+                assert pieces.value == 2 * sum(whole) + loads_of_bias, (n, x_at)
+            built.add(pointers[2], pointers[1], pointers[2], ctypes.c_long(rows), ctypes.c_long(n), None)
+            assert torch.equal(y[y_at : y_at + rows * n].view(rows, n), want + bias[1:]), "in place"
+
+
+WIDTHS = (1, 7, 8, 9, 15, 16, 17, 33, 129, 1021)
+BUNDLES = {
+    "log_softmax": "vocabulary",
+    "cross_entropy": "vocab",
+    "row_entropy": "vocab",
+    "online_softmax": "columns",
+    "row_softmax": "columns",
+    "layer_norm": "columns",
+    "head_rms_norm": "head_dim",
+    "quick_gelu": "d",
+    "relu_squared": "elements",
+    "residual_then_norm": "columns",
+    "quantize_rows": "columns",
+    "masked_softmax": "columns",
+    "row_logsumexp": "columns",
+    "thread_softmax": "n",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n == "log_softmax" else pytest.mark.slow) for n in BUNDLES],
+)
+def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
+    """With what later steps make of packs: rows in registers, over more blocks, one step a thread."""
+    folder = INPUTS / name
+    baseline = folder / "baseline.plain.cu"
+    steps, text = _bundle(baseline)
+    if "vectorize_unaligned_rows" not in steps:  # where its place is: the folder's timed workloads do not ask for it
+        text = baseline.read_text()
+        order = [rewrite.name for rewrite in ordered("cuda")]
+        before = [s for s in steps if order.index(s) < order.index("vectorize_unaligned_rows")]
+        for step in [*before, "vectorize_unaligned_rows", *steps[len(before) :]]:
+            text = applied_step(step, text, RAGGED) or text
+    assert "past_pack" in text
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(always(text))
+    known = kernels.load(str(folder)).spec
+    others = "".join(f"{axis}=3," for axis in known.axes if axis != BUNDLES[name])
+    named = [f"{dtype}:{others}{BUNDLES[name]}={width}" for dtype in known.dtypes for width in WIDTHS]
+    ended = emulated(folder, candidate, "0", "1", "3", *named)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,0 +1,248 @@
+"""Rows that warps take: before and after, what is left alone, and what comes out when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernels import catalog
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts
+from nodes.rewrites.rows import warp_per_row as warp_rows
+from nodes.rewrites.syntax.source import Source
+from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.test_cuda_rewrites import H200, after, flat, refused
+
+ROOT = Path(__file__).resolve().parents[3]
+
+CENTRE = """\
+#include <stdint.h>
+
+__device__ float warp_max(float v) {
+  for (int offset = 16; offset > 0; offset >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffff, v, offset));
+  return v;
+}
+
+__global__ void shift(const float* x, float* y, float* top, int rows, int n) {
+  const int lane = threadIdx.x & 31;
+  const int row = blockIdx.x * 4 + (threadIdx.x >> 5);
+  if (row >= rows) return;
+  float most = -1e30f;
+  for (int i = lane; i < n; i += 32) {
+    const float v = x[row * n + i];
+    most = fmaxf(most, v);
+  }
+  most = warp_max(most);
+  if (lane == 0) top[row] = most;
+  for (int i = lane; i < n; i += 32) {
+    const float v = x[row * n + i];
+    y[row * n + i] = v - most;
+  }
+}
+
+extern "C" void run(const float* x, float* y, float* top, int64_t rows, int64_t n, cudaStream_t stream) {
+  shift<<<(rows + 3) / 4, 128, 0, stream>>>(x, y, top, rows, n);
+}
+"""
+
+
+def test_a_warp_becomes_a_team_that_reads_its_row_once() -> None:
+    new = after(CENTRE, "warp_per_row")
+    made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
+    assert made.count("= x[row * n + i]") == 1 and "most = team_max<TEAM>(most);" in made
+    assert "const int lane = threadIdx.x % TEAM;" in made and "blockIdx.x * 4 + (threadIdx.x / TEAM)" in made
+    assert "const int i = lane + item * TEAM;" in made
+    host = flat(new[new.index('extern "C"') :])
+    assert (
+        "shift_by_teams<decltype(team)::value, decltype(items)::value><<<(rows + 3) / 4, 4 * decltype(team)::value, 0"
+        in host
+    )
+    assert "if (!with_team<sizeof(float)>(n, launch_teams)) { shift<<<(rows + 3) / 4, 128, 0, stream>>>" in host
+    assert flat(CENTRE[CENTRE.index("__global__") : CENTRE.index("extern")]) in flat(new), (
+        "the kernel stays for long rows"
+    )
+
+
+def test_blocks_that_only_count_teams_keep_their_width() -> None:
+    text = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
+    new = flat(after(text, "warp_per_row"))
+    assert "if (blockIdx.x * (blockDim.x / TEAM) + threadIdx.x / TEAM >= teams) return;" in new
+    assert "const int64_t teams = static_cast<int64_t>((rows + 3) / 4) * 4;" in new
+    assert (
+        "static_cast<unsigned>(ceil_div(teams, TEAM_THREADS / decltype(team)::value)), TEAM_THREADS, 0, stream>>>"
+        in new
+    )
+    assert "__launch_bounds__(TEAM_THREADS)" in new and "top, rows, n, static_cast<unsigned>(teams));" in new
+
+
+REFUSED = {
+    "a lane that does more": ("if (lane == 0)", "if (lane < 2)"),
+    "a lane in an address": ("top[row] = most", "top[row + lane] = most"),
+    "a share that is not reduced": ("  most = warp_max(most);\n", ""),
+    "a share beside its sum": ("most = warp_max(most);", "const float all = warp_max(most);"),
+    "part of a warp": ("offset = 16", "offset = 8"),
+    "the first lane alone": ("__shfl_xor_sync", "__shfl_down_sync"),
+    "another shuffle": ("float most =", "const float old = __shfl_sync(0xffffffff, x[row], 0);\n  float most ="),
+    "shared memory": ("float most =", "__shared__ float held[4];\n  float most ="),
+    "a barrier": ("float most =", "__syncwarp();\n  float most ="),
+    "an atomic": ("top[row] = most", "atomicAdd(top, most)"),
+    "a block of two dimensions": ("128, 0", "dim3(128, 2), 0"),
+    "a block that is no warps": ("128, 0", "120, 0"),
+    "a block of unknown width": ("128, 0", "n, 0"),
+    "the thread itself": ("float most =", "const int t = threadIdx.x * 2;\n  float most = t +"),
+    "a row that is written elsewhere": ("top[row] = most", "top[row] = most, y[row] = 0"),
+    "a loop that is left": ("    most = fmaxf", "    if (v > 9) break;\n    most = fmaxf"),
+    "an order of elements": ("most = fmaxf(most, v);", "most = most * 0.5f + v;"),
+    "a stride of its own": ("i += 32) {\n    const float v = x[row * n + i];\n    y", "i += 64) {\n    const float v = x[row * n + i];\n    y"),
+    "nothing that is read twice": ("x[row * n + i];\n    y[row", "x[row * n + n - i];\n    y[row"),
+    "a length that changes": ("  if (lane == 0)", "  n = n / 2;\n  if (lane == 0)"),
+    "the row moves": ("  if (lane == 0)", "  x += 1;\n  if (lane == 0)"),
+    "already": ("run(", "run_with_team("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), REFUSED.values(), ids=REFUSED)
+def test_what_other_kernels_do_with_their_warps_is_left_alone(old: str, new: str) -> None:
+    assert not refused(CENTRE, "warp_per_row")
+    text = CENTRE.replace(old, new)
+    assert text != CENTRE and refused(text, "warp_per_row")
+
+
+def test_shuffles_that_are_written_out_and_broadcast() -> None:
+    loop = (
+        "for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_down_sync(0xffffffff, most, offset));"
+    )
+    text = CENTRE.replace(
+        "  most = warp_max(most);", f"#pragma unroll\n  {loop}\n  most = __shfl_sync(0xffffffff, most, 0);"
+    )
+    new = after(text, "warp_per_row")
+    made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
+    assert "\n  most = team_max<TEAM>(most);\n" in made and "shfl" not in made
+    alone = text.replace("  most = __shfl_sync(0xffffffff, most, 0);", "")
+    assert refused(alone, "warp_per_row"), "only the first lane has it"
+    function = CENTRE.replace("xor_sync", "down_sync").replace(
+        "most = warp_max(most);", "most = warp_max(most);\n  most = __shfl_sync(0xffffffff, most, 0);"
+    )
+    assert "most = team_max<TEAM>(most);" in after(function, "warp_per_row")
+
+
+def test_loads_of_the_second_loop_take_what_they_need_along() -> None:
+    """keep_row's too: the place that an early load names is computed in front of it, or the load stays late."""
+    text = CENTRE.replace("float* top,", "float* top, const int* __restrict__ place, const float* __restrict__ bias,")
+    text = text.replace("(x, y, top, ", "(x, y, top, place, bias, ").replace(
+        "float* top, int64_t", "float* top, const int* place, const float* bias, int64_t"
+    )
+    text = text.replace("  if (lane == 0)", "  const int start = place[row] * n;\n  if (lane == 0)")
+    text = text.replace(
+        "    y[row * n + i] = v - most;", "    const float b = bias[start + i];\n    y[row * n + i] = v - most + b;"
+    )
+    new = after(text, "warp_per_row")
+    made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
+    assert (
+        made.index("const int start = place[row] * n;")
+        < made.index("b_row[item] = bias[start + i];")
+        < made.index("team_max")
+    )
+    late = after(text.replace("place[row] * n;", "place[row] * n + static_cast<int>(most);"), "warp_per_row")
+    assert "b_row" not in late and "const float b = bias[start + i];" in late[late.index("team_max<TEAM>(most)") :]
+    left = after(text.replace("  const int start", "  if (most > 9) return;\n  const int start"), "warp_per_row")
+    assert "b_row" not in left, "a load that a return was to spare"
+
+
+PLANE = CENTRE.replace("  const int lane = threadIdx.x & 31;\n", "").replace("lane", "threadIdx.x").replace(
+    "blockIdx.x * 4 + (threadIdx.x >> 5)", "blockIdx.x * blockDim.y + threadIdx.y").replace("128, 0", "dim3(32, 4), 0")  # fmt: skip
+
+
+def test_warps_along_the_second_dimension() -> None:
+    new = after(PLANE, "warp_per_row")
+    made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
+    assert "const int i = threadIdx.x + item * TEAM;" in made and "blockIdx.x * blockDim.y + threadIdx.y" in made
+    assert "(rows + 3) / 4, dim3(decltype(team)::value, 4), 0, stream>>>" in new
+    assert "((threadIdx.y * blockDim.x + threadIdx.x) % 32 / TEAM * TEAM)" in new
+    wide = PLANE.replace("i += 32", "i += blockDim.x")
+    assert "const int i = threadIdx.x + item * TEAM;" in after(wide, "warp_per_row")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("dim3(32, 4)", "dim3(64, 4)"),
+        ("dim3(32, 4)", "dim3(n, 4)"),
+        ("blockIdx.x * blockDim.y + threadIdx.y", "blockIdx.x * blockDim.x + threadIdx.y"),
+        ("threadIdx.x == 0", "threadIdx.x < 2"),
+        ("top[row]", "top[row + threadIdx.x]"),
+        ("+ threadIdx.y", "+ threadIdx.y + threadIdx.z"),
+    ],
+)
+def test_other_planes_are_left_alone(old: str, new: str) -> None:
+    assert old in PLANE and refused(PLANE.replace(old, new), "warp_per_row")
+
+
+COUNTED = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        (CENTRE, 1),
+        pytest.param(COUNTED, 2, marks=pytest.mark.slow),
+        (PLANE, 1),
+        pytest.param(PLANE, 2, marks=pytest.mark.slow),
+    ],
+    ids=["fixed", "counted", "plane", "plane, two"],
+)
+def test_teams_compute_what_warps_did(text: str, items: int, tmp_path: Path) -> None:
+    (tmp_path / "spec.py").write_text(SPEC)
+    (tmp_path / "reference.py").write_text(REFERENCE)
+    (tmp_path / "baseline.cu").write_text(text)
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(after(text, "warp_per_row").replace("#define TEAM_ITEMS 1 ", f"#define TEAM_ITEMS {items} "))
+    sizes = ["float32:rows=1,n=1", "float32:rows=5,n=4", "float32:rows=9,n=7", "float32:rows=13,n=16", "float32:rows=3,n=33",
+             "float32:rows=6,n=64", "float32:rows=5,n=100", "float32:rows=2,n=300"]  # fmt: skip
+    ended = emulated(tmp_path, candidate, "0", "1", *sizes)
+    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+
+
+SPEC = """\
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="run",
+    summary="y = x - max(x)",
+    axes=("rows", "n"),
+    dtypes=("float32",),
+    arguments=(
+        Tensor(name="x", role="input", shape=("rows", "n")),
+        Tensor(name="y", role="output", shape=("rows", "n")),
+        Tensor(name="top", role="output", shape=("rows",)),
+        Size(name="rows"),
+        Size(name="n"),
+    ),
+    flops="2*rows*n",
+    workloads=(Workload(axes={"rows": 8, "n": 64}, dtype="float32"),),
+)
+"""
+REFERENCE = """\
+def reference(x):
+    top = x.max(-1).values
+    return {"y": x - top[:, None], "top": top}
+"""
+
+
+@pytest.mark.slow
+def test_heads_of_many_lengths_after_packs(tmp_path: Path) -> None:
+    kernel = catalog.load(str(ROOT / "tests/inputs/head_rms_norm"))
+    text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
+    for step in ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch"):
+        text = applied_step(step, text, facts) or text
+    assert "with_team<" in text and "Lanes<T, VEC> q_row[ITEMS], weight_row[ITEMS];" in text
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(text)
+    sizes = [f"float16:tokens=3,heads=5,head_dim={n}" for n in (8, 64, 72, 128, 256, 520, 1024, 1032)]
+    ended = emulated(ROOT / "tests/inputs/head_rms_norm", candidate, "0", *sizes)
+    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+
+
+def test_a_source_without_shuffles_is_not_looked_at() -> None:
+    assert warp_rows.rewrite(Source("__global__ void nothing() {}\n", "cuda"), None) is None
