@@ -52,8 +52,8 @@ def source(device: str) -> Path:
 def measured(evaluator: Evaluator) -> DeviceFacts:
     """The evaluator's facts with its roofs: seconds at the first call on a device, kept in its store.
 
-    What was measured while other processes were at work is too low, so it is noted and not kept. Raises RuntimeError where
-    a probe of ours fails.
+    What was measured while other processes were at work is too low, so it is noted and not kept. Where a probe of ours fails
+    the facts are as they were, and why is noted: roofs are shown beside verdicts and decide none.
     """
     import torch
 
@@ -63,20 +63,26 @@ def measured(evaluator: Evaluator) -> DeviceFacts:
     if (kept := evaluator.store.kept("roofs", key, DeviceFacts)) is not None:
         return kept
     evaluator.say("measuring what this device reaches at most")
-    build = evaluator.build(evaluator.store.put(source(facts.device).read_text()))
-    if not build.ok:
-        raise RuntimeError(f"the compute roof's probe does not compile:\n{build.log}")
     others = load.Watch()
-    reached = {
-        "bandwidth_gbps": _copy_gbps(facts),
-        "compute": (*_vector(build.artefact, facts), *_matrix(facts)),
-    }
-    found = facts.model_copy(update=reached)
+    try:
+        found = _found(evaluator, facts)
+    except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+        evaluator.measured["roofs"] = f"not measured: {' '.join(str(error).split())[:300]}"
+        evaluator.say(f"roofs {evaluator.measured['roofs']}")
+        return facts
     if disturbed := others.said():
         evaluator.measured["roofs"] = disturbed[0].replace("it was timed", "the roofs were measured")
     else:
         evaluator.store.keep("roofs", key, found)
     return found
+
+
+def _found(evaluator: Evaluator, facts: DeviceFacts) -> DeviceFacts:
+    build = evaluator.build(evaluator.store.put(source(facts.device).read_text()))
+    if not build.ok:
+        raise RuntimeError(f"the compute roof's probe does not compile: {build.log}")
+    compute = (*_vector(build.artefact, facts), *_matrix(facts))
+    return facts.model_copy(update={"bandwidth_gbps": _copy_gbps(facts), "compute": compute})
 
 
 def weighs(spec: Spec, workload: Workload) -> bool:

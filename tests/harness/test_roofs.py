@@ -59,6 +59,16 @@ def test_a_probe_that_fails_says_why(tmp_path: Path):
         roofs._probed(build.artefact, "int3")
 
 
+def test_a_device_whose_roofs_cannot_be_measured_is_worked_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    quick(monkeypatch, 0.0)
+    monkeypatch.setattr(roofs, "VECTOR_DTYPES", {"cpu": ("int3",)})
+    with evaluator(tmp_path) as one:
+        assert one.measured_facts() == one.facts
+        assert one.measured["roofs"].startswith("not measured: the compute roof's probe fails in int3: ")
+
+
 def test_a_dtype_without_a_roof_of_its_own_is_computed_in_float32():
     facts = DeviceFacts(
         device="cuda", name="", architecture="sm_90", units=1, last_level_cache_bytes=1,
