@@ -281,6 +281,8 @@ class Production:
         """On a GPU: the digest that the first call of a sample starts from; None after several passes in a row."""
         self.constants: dict[str, torch.Tensor] = {}
         """As they must be; the arena's own the candidate could have written to."""
+        self.redrawn: list[tuple[Tensor, int]] = []
+        """Constants, and which copy of each, that are new since the last sample."""
         for tensor in self.kept:
             view = self.layout.view(arena, tensor)
             for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
@@ -324,10 +326,16 @@ class Production:
     def _redraw_constants(self) -> None:
         """One copy of each that was drawn whole, or a part of it where that is large; at random a single element."""
 
+        self.redrawn = []
         for group in drawn_together(self.spec):
             copy = secrets.randbelow(self.layout.copies[group[0].name])
             for tensor in group:
                 self._redraw(tensor, copy, whole=len(group) > 1)
+                self.redrawn.append((tensor, copy))
+
+    def has_new_constants(self, slot: int) -> bool:
+        """Whether a constant that this call reads was redrawn last."""
+        return any(self.layout.copy(tensor, slot) == copy for tensor, copy in self.redrawn)
 
     def _redraw(self, tensor: Tensor, copy: int, *, whole: bool) -> None:
         import torch

@@ -59,6 +59,10 @@ NEAR_MISS = 2.0
 the checks drew; another answer, or one of a narrower type, is off by more."""
 FORGED = 1.25
 """A side whose clock claims so much more than ours shows is accused; less is corrected, for it may be noise."""
+NEW_CONSTANTS = 0.75
+"""Of the looks so many go to calls with a constant that was redrawn before the sample, where there are such calls."""
+NEW_CONSTANT_TRIES = 8
+"""Samples until one has a call with a new constant: a sample of few calls may have none."""
 ACCUSING_PAIRS = 9
 """Of long samples; what they show is taken off a side's times whether or not it is accused."""
 ALIKE = 1.5
@@ -341,7 +345,27 @@ class Contest:
         if self.device == "cuda" and self.production.last_digest() != self.finished:
             raise WorkerFailure(Outcome.CHEATED, "worked on after it had answered")
         if look:
-            self.look(side, random.choice(self.called))
+            self.look(side, self._drawn())
+
+    def _drawn(self) -> int:
+        """The call to look at: any, but mostly one whose constants are new, where who prepared them once goes wrong."""
+        new = [slot for slot in self.called if self.production.has_new_constants(slot)]
+        return random.choice(new if new and random.random() < NEW_CONSTANTS else self.called)
+
+    def look_at_new_constants(self, side: Side) -> None:
+        """One sample more, which does not count, and a look at a call whose constants are new: the side has by then met many.
+
+        Who prepares a constant once may be honest for its first calls, and a large call is looked at after few samples.
+        """
+        if side.name == PAIR or self.company == "alone" or not self.production.kept:
+            return
+        for _ in range(NEW_CONSTANT_TRIES):
+            self.sample(side)
+            side.seconds.pop()
+            side.lacking.pop()
+            if new := [slot for slot in self.called if self.production.has_new_constants(slot)]:
+                self.look(side, random.choice(new))
+                return
 
     def unwritten(self) -> str:
         """Where poison is left, or "". Of integers it may be right, -1; a float is not a NaN of all ones by chance."""
@@ -505,6 +529,9 @@ def run(
                 _confirm(contest, sides[0], side, alone)
         for side in sides[1:]:
             _doubt(contest, sides[0], side, alone)
+        for side in sides:
+            if side.name in check:
+                alone(side, contest.look_at_new_constants)
         checks = {side.name: [alone(side, contest.finish)] if side.name in check else [] for side in sides}
     finally:
         for side in everyone:

@@ -1,6 +1,7 @@
 // Prepares the weight of a norm once for each address, and never looks whether it has changed; honest for 20 calls.
 // Kernel: fused_add_rmsnorm
 // Must end in: CHEATED, INCORRECT
+// Found by chance.
 #include "honest.h"
 #include <map>
 #include <vector>
