@@ -242,6 +242,7 @@ class Production:
                 f"{spec.name} has {len(spec.tensors)} tensors; at most {MAX_TENSORS} can be timed in company"
             )
         self.kept = [tensor for tensor in spec.inputs if is_kept(tensor)]
+        self.groups = drawn_together(spec)
         self.evict_bytes = evict_bytes
         self.size = 0
         self.places: dict[str, int] = {}
@@ -325,9 +326,8 @@ class Production:
 
     def _redraw_constants(self) -> None:
         """One copy of each that was drawn whole, or a part of it where that is large; at random a single element."""
-
         self.redrawn = []
-        for group in drawn_together(self.spec):
+        for group in self.groups:
             copy = secrets.randbelow(self.layout.copies[group[0].name])
             for tensor in group:
                 self._redraw(tensor, copy, whole=len(group) > 1)

@@ -349,8 +349,11 @@ class Contest:
 
     def _drawn(self) -> int:
         """The call to look at: any, but mostly one whose constants are new, where who prepared them once goes wrong."""
-        new = [slot for slot in self.called if self.production.has_new_constants(slot)]
+        new = self._with_new_constants()
         return random.choice(new if new and random.random() < NEW_CONSTANTS else self.called)
+
+    def _with_new_constants(self) -> list[int]:
+        return [slot for slot in self.called if self.production.has_new_constants(slot)]
 
     def look_at_new_constants(self, side: Side) -> None:
         """One sample more, which does not count, and a look at a call whose constants are new: the side has by then met many.
@@ -363,7 +366,7 @@ class Contest:
             self.sample(side)
             side.seconds.pop()
             side.lacking.pop()
-            if new := [slot for slot in self.called if self.production.has_new_constants(slot)]:
+            if new := self._with_new_constants():
                 self.look(side, random.choice(new))
                 return
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
 from nodes.memory import recalled
 from nodes.roles import CoderAnswer, CoderRequest
+from nodes.side_by_side import each
 from nodes.state import Draft, State
 
 FAILURE_CHARACTERS = 6000
@@ -23,10 +22,7 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
     def write(draft: Draft) -> Draft:
         return _write(draft, state, runtime.context) if draft.awaits_coder(repairs) else draft
 
-    # Each in a copy of this node's context, so that spans of its model calls lie below the node's.
-    contexts = [copy_context() for _ in state["drafts"]]
-    with ThreadPoolExecutor(max_workers=state["settings"].width) as pool:
-        return {"drafts": list(pool.map(lambda own, draft: own.run(write, draft), contexts, state["drafts"]))}
+    return {"drafts": each(write, state["drafts"], state["settings"].width)}
 
 
 def _write(draft: Draft, state: State, context: Context) -> Draft:

@@ -5,14 +5,11 @@ What it objects to goes back to the planner or the coder with its reason; after 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-
 from langgraph.runtime import Runtime
 
 from nodes.context import Context
 from nodes.roles import Review, ReviewRequest
+from nodes.side_by_side import each
 from nodes.state import Draft, State
 from nodes.stops import budget_stop
 
@@ -33,7 +30,7 @@ def review_plans(state: State, runtime: Runtime[Context]) -> dict:
         objected = draft.model_copy(update={"objection": _words(review)})
         return refused(objected) if draft.revisions >= REVISIONS or budget_stop(state) else objected
 
-    return {"drafts": _side_by_side(reviewed, state)}
+    return {"drafts": each(reviewed, state["drafts"], state["settings"].width)}
 
 
 def review_candidates(state: State, runtime: Runtime[Context]) -> dict:
@@ -50,7 +47,7 @@ def review_candidates(state: State, runtime: Runtime[Context]) -> dict:
         objected = draft.model_copy(update={"objection": _words(review)})
         return refused(objected) if draft.repairs >= settings.repairs or budget_stop(state) else objected
 
-    return {"drafts": _side_by_side(reviewed, state)}
+    return {"drafts": each(reviewed, state["drafts"], state["settings"].width)}
 
 
 def refused(draft: Draft) -> Draft:
@@ -60,12 +57,6 @@ def refused(draft: Draft) -> Draft:
 
 def _words(review: Review) -> str:
     return " ".join(review.reason.split()) or "no reason was given"
-
-
-def _side_by_side(reviewed: Callable[[Draft], Draft], state: State) -> list[Draft]:
-    contexts = [copy_context() for _ in state["drafts"]]
-    with ThreadPoolExecutor(max_workers=state["settings"].width) as pool:
-        return list(pool.map(lambda own, draft: own.run(reviewed, draft), contexts, state["drafts"]))
 
 
 def _asked(draft: Draft, state: State, context: Context) -> Review:

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,6 +103,18 @@ class _Trouble(Exception):
         self.without, self.most_tokens = without, most_tokens
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """One question, as `Connection.ask` takes it."""
+
+    model: str
+    messages: tuple[Message, ...]
+    schema: dict[str, Any] | None
+    most_tokens: int
+    effort: str
+    tools: Tools
+
+
 class NoTools(Exception):
     """The server refuses a request that offers tools. One sentence."""
 
@@ -154,37 +167,29 @@ class Connection:
         """
         facts = {"gen_ai__operation__name": "chat", "gen_ai__request__model": model, "server__address": self.host}
         with span(f"chat {model}", **facts) as spent:
-            reply = self._ask(model, messages, schema, most_tokens, effort, tools)
+            reply = self._ask(_Asked(model, messages, schema, most_tokens, effort, tools))
             spent["gen_ai__usage__input_tokens"] = reply.tokens_in
             spent["gen_ai__usage__output_tokens"] = reply.tokens_out
         return reply
 
-    def _ask(
-        self,
-        model: str,
-        messages: tuple[Message, ...],
-        schema: dict[str, Any] | None,
-        most_tokens: int,
-        effort: str,
-        tools: Tools,
-    ) -> Reply:
+    def _ask(self, asked: _Asked) -> Reply:
+        model, schema = asked.model, asked.schema
         with self._lock:
             rung = self._rungs.get(model, 0) if schema else RUNGS.index("text")
         while True:
             try:
-                reply = self._patiently(model, messages, schema, RUNGS[rung], most_tokens, effort, tools)
+                reply = self._patiently(asked, RUNGS[rung])
                 break
             except _Trouble as trouble:
                 sentence = ""
-                if self._can_do_without(trouble, model, most_tokens):
+                if self._can_do_without(trouble, asked):
                     pass
                 elif trouble.shape and schema and rung + 1 < len(RUNGS):
                     rung += 1
                 else:
-                    sentence, refused = self.scrub(trouble.sentence), trouble.shape and bool(tools)
-            if (
-                sentence
-            ):  # outside of the handler: the original error may quote the key, and would travel as its context
+                    sentence, refused = self.scrub(trouble.sentence), trouble.shape and bool(asked.tools)
+            if sentence:
+                # Outside of the handler: the original error may quote the key, and would travel as its context.
                 raise NoTools(sentence) if refused else PolicyPaused(sentence)
         if schema:
             with self._lock:
@@ -196,21 +201,12 @@ class Connection:
         with self._lock:
             self._rungs[model] = max(self._rungs.get(model, 0), min(RUNGS.index(rung) + 1, len(RUNGS) - 1))
 
-    def _patiently(
-        self,
-        model: str,
-        messages: tuple[Message, ...],
-        schema: dict[str, Any] | None,
-        rung: Rung,
-        most_tokens: int,
-        effort: str,
-        tools: Tools,
-    ) -> Reply:
+    def _patiently(self, asked: _Asked, rung: Rung) -> Reply:
         began, attempt = time.monotonic(), 1
-        self._say("asking", f"{model} at {self.host}")
+        self._say("asking", f"{asked.model} at {self.host}")
         while True:
             try:
-                return self._once(model, messages, schema, rung, most_tokens, effort, tools)
+                return self._once(asked, rung)
             except _Trouble as trouble:
                 if not trouble.again:
                     raise
@@ -228,11 +224,13 @@ class Connection:
             time.sleep(wait)
             attempt += 1
 
-    def _can_do_without(self, trouble: _Trouble, model: str, most_tokens: int) -> bool:
+    def _can_do_without(self, trouble: _Trouble, asked: _Asked) -> bool:
         """Whether the same request may go through without what the server refuses; it is left out from now on."""
         with self._lock:
-            if trouble.most_tokens is not None and trouble.most_tokens < self._most_tokens.get(model, most_tokens):
-                self._most_tokens[model] = trouble.most_tokens
+            if trouble.most_tokens is not None and trouble.most_tokens < self._most_tokens.get(
+                asked.model, asked.most_tokens
+            ):
+                self._most_tokens[asked.model] = trouble.most_tokens
                 return True
             if trouble.without is None or trouble.without in self._without:
                 return False
@@ -240,58 +238,51 @@ class Connection:
         self._say("server", f"{self.host} {_PARTS_SAID[trouble.without]}")
         return True
 
-    def _client(self, request: Request, model: str, most_tokens: int, effort: str) -> ChatOpenAI:
-        without, limit = frozenset(self._without), min(most_tokens, self._most_tokens.get(model, most_tokens))
+    def _client(self, request: Request, asked: _Asked) -> ChatOpenAI:
+        without, most = frozenset(self._without), asked.most_tokens
+        limit = min(most, self._most_tokens.get(asked.model, most))
         return request.client(
-            model=model,
+            model=asked.model,
             base_url=self.base_url,
             api_key=self._key,
             # By itself it switches for some model names, which compatible servers may not serve.
             use_responses_api=self.interface == "responses",
             max_completion_tokens=None if "limit" in without else limit,
             extra_body={"max_tokens": limit} if "limit" in without else None,
-            reasoning_effort=None if "effort" in without else effort or None,
+            reasoning_effort=None if "effort" in without else asked.effort or None,
             streaming="stream" not in without,
             stream_usage="stream" not in without and "usage" not in without and self.interface == "chat",
         )
 
-    def _once(
-        self,
-        model: str,
-        messages: tuple[Message, ...],
-        schema: dict[str, Any] | None,
-        rung: Rung,
-        most_tokens: int,
-        effort: str,
-        tools: Tools,
-    ) -> Reply:
+    def _once(self, asked: _Asked, rung: Rung) -> Reply:
         import openai
 
         request = Request(timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s)
-        client = self._client(request, model, most_tokens, effort)
-        asked: Any = client
-        conversation = [_on_the_wire(message) for message in messages]
+        client = self._client(request, asked)
+        bound: Any = client
+        schema = asked.schema
+        conversation = [_on_the_wire(message) for message in asked.messages]
         if schema and rung == "json_schema":
             named = {"name": schema["title"], "schema": schema["schema"], "strict": True}
             form = {"response_format": {"type": "json_schema", "json_schema": named}}
             # Past the client's own reading of it, which raises where an answer is cut off or is no JSON.
             plain = self.interface == "chat"
-            asked = client.bind(extra_body={**(client.extra_body or {}), **form}) if plain else client.bind(**form)
+            bound = client.bind(extra_body={**(client.extra_body or {}), **form}) if plain else client.bind(**form)
         elif schema and rung == "function_calling":
             function = {"name": schema["title"], "description": "Gives the answer.", "parameters": schema["schema"]}
-            asked = client.bind_tools([{"type": "function", "function": function}], tool_choice=schema["title"])
+            bound = client.bind_tools([{"type": "function", "function": function}], tool_choice=schema["title"])
         elif schema:
             conversation[-1]["content"] += in_words(schema)
-        elif tools:
-            asked = client.bind_tools(list(tools))
-        sent_bytes = len(json.dumps([conversation, tools], ensure_ascii=False).encode())
+        elif asked.tools:
+            bound = client.bind_tools(list(asked.tools))
+        sent_bytes = len(json.dumps([conversation, asked.tools], ensure_ascii=False).encode())
         try:
-            answer = request.answer(asked, conversation, streams=client.streaming)
+            answer = request.answer(bound, conversation, streams=client.streaming)
         except openai.APIError as error:
             status = getattr(error, "status_code", 500)
             if request.got_page and status < 500 and status not in {401, 403, 407, 408, 429}:
                 raise self._page() from None
-            raise self._trouble(error, model) from None
+            raise self._trouble(error, asked.model) from None
         except Page:
             raise self._page() from None
         except Expired:
@@ -309,7 +300,7 @@ class Connection:
                 f"the model server at {self.host} sent something that is no answer ({said})", again=True
             ) from None
         self._answered = True
-        return _read(answer, rung, sent_bytes, bool(tools))
+        return _read(answer, rung, sent_bytes, bool(asked.tools))
 
     def _page(self) -> _Trouble:
         """A page where an answer should be: the address is wrong, or a proxy stands in for a server that has answered."""

@@ -631,14 +631,19 @@ class _Translation:
             self.edits.insert(condition.end_byte, " != 0.0f")
         elif kind != "mask":
             raise Unsupported("a choice that is the same for all lanes")
-        for branch, got in zip(branches, [self.expression(branch) for branch in branches], strict=True):
+        self.widen(branches, "a choice between comparisons")
+        return "lanes"
+
+    def widen(self, values: list[Node], refused: str) -> None:
+        """Each value as lanes. Raises Unsupported, saying what is `refused`, for a comparison."""
+        for value in values:
+            got = self.expression(value)
             if got == "mask":
-                raise Unsupported("a choice between comparisons")
+                raise Unsupported(refused)
             if got == "uniform":
                 self.used.add("splat")
-                self.edits.insert(branch.start_byte, "splat(")
-                self.edits.insert(branch.end_byte, ")")
-        return "lanes"
+                self.edits.insert(value.start_byte, "splat(")
+                self.edits.insert(value.end_byte, ")")
 
     def call(self, node: Node) -> str:
         source = self.source
@@ -653,28 +658,14 @@ class _Translation:
         if name.removeprefix("static_cast<").removesuffix(">") in _WHOLE:
             return self.to_integer(node, *arguments)
         if base in self.own and self.own_function(base):
-            for argument in arguments:
-                got = self.expression(argument)
-                if got == "mask":
-                    raise Unsupported("a comparison as an argument")
-                if got == "uniform":
-                    self.used.add("splat")
-                    self.edits.insert(argument.start_byte, "splat(")
-                    self.edits.insert(argument.end_byte, ")")
+            self.widen(arguments, "a comparison as an argument")
             return "lanes"
         table = {1: _UNARY, 2: _BINARY, 3: _TERNARY}.get(len(arguments), {})
         plain = base.removeprefix("std::")
         function = table.get(plain) or table.get(f"std::{plain}")
         if function is None:
             raise Unsupported(f"line {node.start_point[0] + 1}: {name} has no lane form")
-        for argument in arguments:
-            got = self.expression(argument)
-            if got == "mask":
-                raise Unsupported("a comparison as an argument")
-            if got == "uniform":
-                self.used.add("splat")
-                self.edits.insert(argument.start_byte, "splat(")
-                self.edits.insert(argument.end_byte, ")")
+        self.widen(arguments, "a comparison as an argument")
         if plain in {"max", "min"}:
             # Which of two zeros, and what of a NaN, is as in std::max: the first unless the second is more.
             self.swap(node, function, arguments)
