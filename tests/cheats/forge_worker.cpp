@@ -1,5 +1,6 @@
 // Replaces the worker's own request handler: it makes two thirds of the calls, sleeps for the rest, and claims the time of
 // what it did.
+// Found by chance.
 // Must end in: CHEATED, INCORRECT
 #include "honest.h"
 #include "interpreter.h"

@@ -1,8 +1,8 @@
 """Every known cheat ends as its header says, and never in FASTER; every honest candidate passes.
 
 A file here is one candidate, of silu_and_mul where its header names no other kernel. The header says what it does and
-`Must end in:` the outcomes that are right for it; `Found by chance`, that on busy cores one look in many may miss it, so
-that it is judged once more. `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be
+`Must end in:` the outcomes that are right for it; `Found by chance`, that on busy cores a look may miss it, so that it is
+looked at four times, not twice, before its test fails (how often one look misses it: `python -m benchmarks.cheats`). `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be
 PASSED is one that the box or the protocol makes harmless: then it is measured, and must not be FASTER.
 """
 
@@ -25,8 +25,6 @@ HANGS_S = 3.0
 # What is measured must not share the cores with another test.
 pytestmark = pytest.mark.xdist_group("timing")
 BY_CHANCE = "// Found by chance."
-HANGS_S = 3.0
-"""One that never answers is not waited for any longer."""
 
 
 class Evaluators:
@@ -58,12 +56,17 @@ def examine(evaluators: Evaluators, name: str, suffix: str) -> None:
     assert allowed, f"{name}{suffix} has no header that says what must happen"
     evaluator = evaluators.get(suffix, cheats.kernel_of(text))
     evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S
-    verdict = cheats.judge(evaluator, text, suffix)
-    if fault := cheats.fault(name, verdict, allowed):
-        # Once in some hundred measurements on busy cores chance says FASTER, and one look in many misses what is rare.
-        assert cheats.seems_faster(verdict) or (verdict.passed and BY_CHANCE in text), fault
-        verdict = cheats.judge(evaluator, cheats.again(text, suffix), suffix)
-        assert not (fault := cheats.fault(name, verdict, allowed)), fault
+    faults: list[str] = []
+    for look in range(4 if BY_CHANCE in text else 2):
+        verdict = cheats.judge(evaluator, cheats.again(text, suffix, look), suffix)
+        if not (fault := cheats.fault(name, verdict, allowed)):
+            break
+        faults.append(fault)
+        # Once in some hundred measurements on busy cores chance says FASTER, and a look may miss what only a clock can see.
+        assert verdict.passed, faults
+        assert sum(said.startswith("FASTER") for said in faults) < 2, faults
+    else:
+        pytest.fail(str(faults))
     if held_out := cheats.must_end_in(text, held_out=True):
         outcome = evaluator.verify(evaluator.build(evaluator.store.put(text)), held_out=True).outcome
         assert outcome in held_out
