@@ -28,7 +28,7 @@ USER_ERRORS = {
     "harness.device.DeviceError",
     "harness.dropin.ExportError",
     "harness.engines.EngineError",
-    "harness.evaluate.MissingTool",
+    "harness.rig.MissingTool",
     "kernels.catalog.KernelError",
     "nodes.spans.SpansMissing",
     "minibatch.graphs.GraphError",

@@ -37,13 +37,14 @@ from harness import problems
 from harness.alone import standalone
 from harness.device import DeviceError
 from harness.engines import EngineError
-from harness.evaluate import Evaluator, MissingTool
+from harness.evaluate import Evaluator
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
 from harness.records import Outcome
 from harness.report import campaign_page
 from harness.report.campaign_page import EAGER, Line, Page
 from harness.report.fast_p import Solved
 from harness.report.result import Result
+from harness.rig import MissingTool
 from harness.store import Store, write_atomically
 from kernels import importers
 from kernels.catalog import KernelError

@@ -21,8 +21,8 @@ from pydantic import Field, ValidationError
 from graph.runs import Run, RunError, RunRecord
 from graph.session import Door, Ending
 from harness.device import DeviceError
-from harness.evaluate import MissingTool
 from harness.records import Outcome
+from harness.rig import MissingTool
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Frozen

@@ -24,12 +24,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from harness import backends, problems, roofs
-from harness.evaluate import Evaluator, MissingTool, compiled
+from harness.contests import Match
+from harness.evaluate import Evaluator
 from harness.problems import Problem
 from harness.quick import Case
 from harness.records import Build, DeviceFacts, Verdict
+from harness.rig import MissingTool, compiled
 from harness.store import Store, digest, write_atomically
-from harness.tunables import tunables
 from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Frozen, Spec, Workload
@@ -387,12 +388,6 @@ def _measure(evaluator: Evaluator, job: Job) -> Verdict:
     )  # fmt: skip
 
 
-def _search(evaluator: Evaluator, job: Job) -> BaseModel:
-    source = evaluator.store.get(job.candidate)
-    open_ = [tunable for tunable in tunables(source) if len(tunable.choices) > 1]
-    return evaluator._searched(job.candidate, source, open_, job.seconds)
-
-
 def _rivals(job: Job) -> dict[str, str]:
     return {"baseline": job.baseline} | ({"incumbent": job.incumbent} if job.incumbent else {})
 
@@ -405,9 +400,9 @@ ANSWERS: dict[Op, Callable[[Evaluator, Job], BaseModel]] = {
     "draws": lambda e, job: e._drawn(_build_of(e, job), job.baseline, job.count),
     "probe": lambda e, job: Mapping(values=e._readings(job.probe, _build_of(e, job))),
     "sanitize": lambda e, job: e._watched(_build_of(e, job)),
-    "search": _search,
+    "search": lambda e, job: e._searched(job.candidate, job.seconds),
     "roofs": lambda e, _job: roofs.measured(e),
-    "contend": lambda e, job: e._contended(_build_of(e, job), _rivals(job), job.cases),
+    "contend": lambda e, job: e._contended(Match(_build_of(e, job), _rivals(job)), job.cases),
 }
 
 

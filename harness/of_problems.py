@@ -16,6 +16,7 @@ from kernels.spec import Frozen, Workload
 
 if TYPE_CHECKING:
     from harness.evaluate import Evaluator
+    from harness.rig import Rig
 
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
 
@@ -26,26 +27,26 @@ class Profile(Frozen):
     kernels: dict[str, float]
 
 
-def degenerate(evaluator: Evaluator, problem: Problem) -> tuple[str, ...]:
+def degenerate(rig: Rig, problem: Problem) -> tuple[str, ...]:
     """What passes KernelBench's check on this problem without computing; found once, at the size that agents see."""
-    key = evaluator._key("degenerate")
-    found = evaluator.store.kept("degenerate", key, degeneracy.Degenerate)
-    if found is None:
-        evaluator.say("looking whether the problem can be solved without computing")
-        found = degeneracy.look(problem, evaluator.suite()[-1], evaluator.device)
-        evaluator.store.keep("degenerate", key, found)
-    return found.passes
+    key = rig.key("degenerate")
+
+    def look() -> degeneracy.Degenerate:
+        rig.say("looking whether the problem can be solved without computing")
+        return degeneracy.look(problem, rig.suite()[-1], rig.device)
+
+    return rig.store.once("degenerate", key, degeneracy.Degenerate, look).passes
 
 
-def look_at_kernels(evaluator: Evaluator, problem: Problem, build: Build, workload: Workload) -> tuple[str, ...]:
+def look_at_kernels(rig: Rig, problem: Problem, build: Build, workload: Workload) -> tuple[str, ...]:
     """Notes for the verdict. Raises WorkerFailure where a GPU's profile shows that the candidate's own kernels do nothing."""
     notes = (problem.says(),)
-    if build.candidate in problem.sources() or evaluator.own_kernels == "all":
+    if build.candidate in problem.sources() or rig.own_kernels == "all":
         return notes
-    if evaluator.device == "cpu":
+    if rig.device == "cpu":
         return (*notes, UNSEEN)
-    eager = evaluator.build(evaluator.store.put(problem.text))
-    before, now = (profile(evaluator, one, workload) for one in (eager, build))
+    eager = rig.build(rig.store.put(problem.text))
+    before, now = (profile(rig, one, workload) for one in (eager, build))
     if not before or not now:
         return (*notes, "whose kernels did the work is not known: no profile could be had (CUPTI)")
     found = shares.divide(now, before)
@@ -54,28 +55,34 @@ def look_at_kernels(evaluator: Evaluator, problem: Problem, build: Build, worklo
     return (*notes, found.says)
 
 
-def profile(evaluator: Evaluator, build: Build, workload: Workload) -> dict[str, float]:
-    """Of the second call in a process of its own, since CUPTI slows the process that it has watched."""
-    key = digest("profile", build.candidate, workload.label, evaluator.facts.model_dump_json())
-    kept = evaluator.store.kept("profile", key, Profile)
-    if kept is not None:
-        return kept.kernels
-    layout = Layout(evaluator.spec, workload, 1)
-    arena = evaluator.memory(layout.size)
-    case = evaluator._cases.get(workload, distributions(evaluator.spec, {})[0], {})
-    Bench(evaluator.spec, arena, layout, generator(evaluator.device)).write(0, case.inputs)
-    evaluator._synchronize()
+def profile(rig: Rig, build: Build, workload: Workload) -> dict[str, float]:
+    """Of the second call: what a first one does besides is not what is divided."""
+    key = digest("profile", build.candidate, workload.label, rig.facts.model_dump_json())
+    return rig.store.once(
+        "profile", key, Profile, lambda: Profile(kernels=kernels_of_a_call(rig, build, workload, warm=True))
+    ).kernels
+
+
+def kernels_of_a_call(rig: Rig, build: Build, workload: Workload, *, warm: bool = False) -> dict[str, float]:
+    """Microseconds by kernel name, {} without CUPTI; `warm`: of the second call. Raises WorkerFailure.
+
+    In a process of its own, since CUPTI slows the process that it has watched.
+    """
+    layout = Layout(rig.spec, workload, 1)
+    arena = rig.memory(layout.size)
+    case = rig.cases.get(workload, distributions(rig.spec, {})[0], {})
+    Bench(rig.spec, arena, layout, generator(rig.device)).write(0, case.inputs)
+    rig.synchronize()
     message = {"op": "call", "dtype": workload.dtype, "calls": [layout.arguments(arena, 0)], "shapes": layout.shapes()}
-    worker = evaluator.start(build)
+    worker = rig.start(build)
     try:
         worker.map(arena)
-        worker.request(message)  # what a first call does besides is not what is divided
+        if warm:
+            worker.request(message)
         answer = worker.request(message | {"kernels": True})
     finally:
         worker.close()
-    found = Profile(kernels={str(name): float(spent) for name, spent in answer.get("kernels") or []})
-    evaluator.store.keep("profile", key, found)
-    return found.kernels
+    return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
 
 
 def measure_against(evaluator: Evaluator, problem: Problem, verdict: Verdict, mode: str) -> Verdict:

@@ -14,14 +14,16 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel
 
 from harness import company, jobs, light, roofs
-from harness.evaluate import Drawn, Elsewhere, Evaluator, Sanitized, Tuned
+from harness.contests import Elsewhere, Match
+from harness.evaluate import Evaluator, Sanitized
 from harness.jobs import ERRORS, Answer, Built, Job, Mapping, Op
 from harness.pool import is_python_side
 from harness.problems import Problem
 from harness.quick import Case, Quick
 from harness.records import Build, DeviceFacts, Outcome, Verdict
+from harness.search import Tuned, left_open
 from harness.store import Store, digest, write_atomically
-from harness.tunables import Tunable
+from harness.verification import Drawn
 from kernels.catalog import Kernel
 from kernels.spec import Device, Workload
 
@@ -212,9 +214,8 @@ class Remote(Evaluator):
             )  # fmt: skip
         return verdict.model_copy(update={"build": build})
 
-    def _measured(
-        self, verdict: Verdict, rivals: dict[str, str], *, held_out: bool, contests: int, again: bool
-    ) -> Verdict:
+    def _measured(self, verdict: Verdict, match: Match, *, held_out: bool, contests: int, again: bool) -> Verdict:
+        rivals = match.rivals
         builds = [verdict.candidate, *rivals.values(), *self._beside(), *self._seen()]
         asked: dict[str, Any] = {"candidate": verdict.candidate, "verdict": verdict, "held_out": held_out}
         try:
@@ -228,11 +229,12 @@ class Remote(Evaluator):
             return verdict.model_copy(update={"outcome": Outcome.RUNTIME_ERROR, "reason": str(fault)})
         return measured.model_copy(update={"build": verdict.build})
 
-    def _contended(self, build: Build, rivals: dict[str, str], cases: tuple[Case, ...]) -> Quick:
-        builds = [build.candidate, *rivals.values(), *self._beside()]
+    def _contended(self, match: Match, cases: tuple[Case, ...]) -> Quick:
+        candidate, rivals = match.build.candidate, match.rivals
+        builds = [candidate, *rivals.values(), *self._beside()]
         try:
             return self._ask(
-                "contend", Quick, builds, candidate=build.candidate, baseline=rivals["baseline"],
+                "contend", Quick, builds, candidate=candidate, baseline=rivals["baseline"],
                 incumbent=rivals.get("incumbent"), cases=cases,
             )  # fmt: skip
         except TookDown as fault:
@@ -269,12 +271,12 @@ class Remote(Evaluator):
         with _ours("compute-sanitizer"):
             return self._ask("sanitize", Sanitized, [build.candidate, *self._seen()], candidate=build.candidate)
 
-    def _searched(self, candidate: str, source: str, open_: list[Tunable], seconds: float) -> Tuned:
+    def _searched(self, candidate: str, seconds: float) -> Tuned:
         builds = [candidate, *self._beside(), *self._seen()]
         try:
             return self._ask("search", Tuned, builds, candidate=candidate, seconds=seconds)
         except TookDown as fault:
-            as_it_came = {tunable.name: tunable.value for tunable in open_}
+            as_it_came = {tunable.name: tunable.value for tunable in left_open(self.store.get(candidate))}
             return Tuned(candidate=candidate, values=as_it_came, reason=str(fault))
 
     def close(self) -> None:

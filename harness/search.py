@@ -15,20 +15,20 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness import bands, comparison
+from pydantic import Field
+
+from harness import bands, comparison, verification
 from harness.bands import Key, Ratios, Split, score
+from harness.contests import Case
 from harness.correctness import Layout
 from harness.engines.process import Worker, WorkerFailure
-from harness.records import Cache, Company
+from harness.rig import Rig
+from harness.store import digest
 from harness.timing import Side, SideFailure
-from harness.tunables import Tunable, bake
-from kernels.spec import Workload
-
-if TYPE_CHECKING:
-    from harness.evaluate import Evaluator
+from harness.tunables import Tunable, bake, tunables
+from kernels.spec import Frozen
 
 FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
 CASES = {"cuda": 8, "cpu": 3}
@@ -42,35 +42,35 @@ TRIES = 2
 PROGRAMMATIC_CASES = 2
 """Beside them, hot among kernels with programmatic launch, where the source has a choice of it: when to let the next kernel
 begin is nothing to search among plain ones."""
-Case = tuple[Workload, Cache, Company]
-Measurement = Callable[["Evaluator", str, Sequence[dict[str, int]], Sequence[Case], int], "list[Ratios | None]"]
+Measurement = Callable[[Rig, str, Sequence[dict[str, int]], Sequence[Case], int], list[Ratios | None]]
 """Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
 
 
-@dataclass(frozen=True)
-class Found:
-    values: dict[str, int]
+class Tuned(Frozen):
+    """The variant that the search of a candidate's tunables picked."""
+
+    candidate: str
+    values: dict[str, int] = Field(default_factory=dict)
     """For every workload; those that the source came with where none is clearly better."""
-    split: Split | None
-    """For bands of workloads, where that is clearly better than `values`."""
-    tried: int
-    reason: str
+    split: Split | None = None
+    """Values by bands of workloads, where those measured clearly faster than one choice for all."""
+    tried: int = 0
+    reason: str = ""
 
 
-def search(
-    evaluator: Evaluator,
-    source: str,
-    open_: Sequence[Tunable],
-    seconds: float,
-    measure: Measurement | None = None,
-) -> Found:
+def left_open(source: str) -> list[Tunable]:
+    """The integers of a source that a search may choose."""
+    return [tunable for tunable in tunables(source) if len(tunable.choices) > 1]
+
+
+def search(rig: Rig, source: str, seconds: float, measure: Measurement | None = None) -> Tuned:
     """Values for the tunables of `source`, found in about `seconds`; `measure` (the real one) times the variants."""
-    measure = measure or measured_ratios
+    measure, open_ = measure or measured_ratios, left_open(source)
     deadline = time.monotonic() + seconds
     size = math.prod(len(t.choices) for t in open_)
     start: Key = tuple(sorted((t.name, t.value) for t in open_))
-    cases = _contests(evaluator, source)
-    groups = _groups(evaluator, cases)
+    cases = _contests(rig, source)
+    groups = _groups(rig, cases)
     proposals = _Proposals(open_, len(groups))
     batch = max(2, min(8, len(os.sched_getaffinity(0))))
     known: dict[Key, Ratios] = {}
@@ -79,7 +79,7 @@ def search(
         keys = proposals.ask(batch)
         if not keys:
             break
-        for key, ratios in zip(keys, measure(evaluator, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
+        for key, ratios in zip(keys, measure(rig, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
             if ratios is None:
                 failed += 1
                 proposals.tell(key, None)
@@ -87,39 +87,45 @@ def search(
                 known[key] = ratios
                 proposals.tell(key, [score(ratios, group) for group in groups])
         best = min((score(ratios) for ratios in known.values()), default=0.0)
-        evaluator.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
+        rig.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
     tried = len(known) + failed
     said = f"{tried} of {size - 1} variants tried"
     workloads = [workload for workload, _, _ in cases]
-    margin = comparison.MARGIN[evaluator.device]
+    margin = comparison.MARGIN[rig.device]
     as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
-    proposal = bands.proposed(evaluator.spec, workloads, known | {start: as_it_came}, margin)
+    proposal = bands.proposed(rig.spec, workloads, known | {start: as_it_came}, margin)
     finalists = [key for key in sorted(known, key=lambda key: score(known[key]))[:FINALISTS] if score(known[key]) < 0]
     finalists += [key for _, key in proposal[1] if key not in finalists and key != start] if proposal else []
     if not finalists:
-        return Found(dict(start), None, tried, f"{said}, none faster than the numbers it came with")
-    again = measure(evaluator, source, _values(finalists), cases, LAST_BLOCKS)
+        reason = f"{said}, none faster than the numbers it came with"
+        return _tuned(source, start, None, tried, reason)
+    again = measure(rig, source, _values(finalists), cases, LAST_BLOCKS)
     last = {key: ratios for key, ratios in zip(finalists, again, strict=True) if ratios is not None}
     single = min(last, key=lambda key: score(last[key]), default=start)
     if single != start and score(last[single]) >= -margin / 2:
         single = start
     last[start] = [[1.0] * LAST_BLOCKS for _ in cases]
-    split = bands.confirmed(evaluator.spec, workloads, proposal, last, single, margin) if proposal else None
+    split = bands.confirmed(rig.spec, workloads, proposal, last, single, margin) if proposal else None
     gain = math.exp(-score(last[single]))
     reason = f"the best {gain:.3f}x" if single != start else "none clearly faster than the numbers it came with"
     if split is not None:
         reason += f"; by {' * '.join(split.measure.sizes)} in {len(split.bands)} bands"
-    return Found(dict(single), split, tried, f"{said}, {reason}")
+    return _tuned(source, single, split, tried, f"{said}, {reason}")
+
+
+def _tuned(source: str, key: Key, split: Split | None, tried: int, reason: str) -> Tuned:
+    candidate = digest(bake(source, dict(key)))
+    return Tuned(candidate=candidate, values=dict(key), split=split, tried=tried, reason=reason)
 
 
 def _values(keys: Sequence[Key]) -> list[dict[str, int]]:
     return [dict(key) for key in keys]
 
 
-def _groups(evaluator: Evaluator, cases: Sequence[Case]) -> list[list[int]]:
+def _groups(rig: Rig, cases: Sequence[Case]) -> list[list[int]]:
     """Cases whose best numbers are looked for: all of them, and the smaller and larger half where sizes differ."""
     every = list(range(len(cases)))
-    ordered = sorted(every, key=lambda case: evaluator.moved(cases[case][0]))
+    ordered = sorted(every, key=lambda case: rig.moved(cases[case][0]))
     small, large = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
     if len({workload.label for workload, _, _ in cases}) < 2:
         return [every]
@@ -224,12 +230,12 @@ def _place(tunable: Tunable) -> int:
     return tunable.choices.index(tunable.value) if tunable.value in tunable.choices else len(tunable.choices) // 2
 
 
-def _contests(evaluator: Evaluator, source: str) -> list[Case]:
+def _contests(rig: Rig, source: str) -> list[Case]:
     """A spread of the timed workloads and cache states, smallest and largest among them."""
-    timed = [workload for workload in evaluator.suite() if workload.timed]
-    cases: list[Case] = [(w, c, "plain") for w in timed for c in evaluator.caches(w)]
-    hot: list[Case] = [(w, "hot", "pdl") for w in timed if "hot" in evaluator.caches(w)]
-    chosen = _spread(cases, CASES[evaluator.device])
+    timed = [workload for workload in rig.suite() if workload.timed]
+    cases: list[Case] = [(w, c, "plain") for w in timed for c in rig.caches(w)]
+    hot: list[Case] = [(w, "hot", "pdl") for w in timed if "hot" in rig.caches(w)]
+    chosen = _spread(cases, CASES[rig.device])
     return chosen + _spread(hot, PROGRAMMATIC_CASES) if PROGRAMMATIC in source else chosen
 
 
@@ -240,19 +246,19 @@ def _spread(cases: list[Case], most: int) -> list[Case]:
 
 
 def measured_ratios(
-    evaluator: Evaluator, source: str, variants: Sequence[dict[str, int]], cases: Sequence[Case], blocks: int
+    rig: Rig, source: str, variants: Sequence[dict[str, int]], cases: Sequence[Case], blocks: int
 ) -> list[Ratios | None]:
     """Ratios of each variant by case: time of the source as it came / time of the variant; None where it failed."""
     texts = [source, *(bake(source, values) for values in variants)]
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-        builds = list(pool.map(evaluator.build, [evaluator.store.put(text) for text in texts]))
+        builds = list(pool.map(rig.build, [rig.store.put(text) for text in texts]))
     sides: dict[int, Side] = {}
     found: dict[int, list[list[float]]] = {}
     left = dict.fromkeys(range(len(builds)), TRIES)
 
     def start(index: int) -> None:
         left[index] -= 1
-        if builds[index].ok and left[index] >= 0 and (worker := _checked(evaluator, builds[index])):
+        if builds[index].ok and left[index] >= 0 and (worker := _checked(rig, builds[index])):
             sides[index] = Side(str(index), worker)
 
     try:
@@ -261,7 +267,7 @@ def measured_ratios(
         if 0 not in sides:
             return [None] * len(variants)
         for case in cases:
-            _time(evaluator, case, sides, found, blocks, start)
+            _time(rig, case, sides, found, blocks, start)
     finally:
         for side in sides.values():
             side.worker.close()
@@ -269,17 +275,17 @@ def measured_ratios(
     return [found[i] if i in whole else None for i in range(1, len(texts))]
 
 
-def _checked(evaluator: Evaluator, build) -> Worker | None:
+def _checked(rig: Rig, build) -> Worker | None:
     """A worker that has been right on every small workload; None where it was not. The winner is verified in full."""
     try:
-        worker = evaluator.start(build)
+        worker = rig.start(build)
     except WorkerFailure:
         return None
     try:
-        for workload in evaluator.suite():
-            if Layout(evaluator.spec, workload, 1).size > 8 << 20:
+        for workload in rig.suite():
+            if Layout(rig.spec, workload, 1).size > 8 << 20:
                 break
-            for check in evaluator.checks(worker, workload, everything=False):
+            for check in verification.checks(rig, worker, workload, everything=False):
                 if not check.passed:
                     worker.close()
                     return None
@@ -289,7 +295,7 @@ def _checked(evaluator: Evaluator, build) -> Worker | None:
 
 
 def _time(
-    evaluator: Evaluator,
+    rig: Rig,
     case: Case,
     sides: dict[int, Side],
     found: dict[int, list[list[float]]],
@@ -299,9 +305,9 @@ def _time(
     """One contest of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
     while 0 in sides:
         fresh = {index: Side(side.name, side.worker) for index, side in sides.items()}
-        contest = evaluator.contest(*case)
+        contest = rig.contest(*case)
         try:
-            result = evaluator.run(contest, list(fresh.values()), blocks=(blocks, blocks))
+            result = rig.run(contest, list(fresh.values()), blocks=(blocks, blocks))
         except SideFailure as fault:
             sides.pop(int(fault.side)).worker.close()
             start(int(fault.side))

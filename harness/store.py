@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -90,6 +91,13 @@ class Store:
         """The record of that key, or None where there is none yet."""
         path = self.folder / "records" / kind / f"{key}.json"
         return model.model_validate_json(path.read_text()) if path.is_file() else None
+
+    def once(self, kind: str, key: str, model: type[Record], make: Callable[[], Record]) -> Record:
+        """The record of that key; made, and kept, where there is none yet."""
+        if (found := self.kept(kind, key, model)) is None:
+            found = make()
+            self.keep(kind, key, found)
+        return found
 
 
 def _link(source: str, target: str) -> None:

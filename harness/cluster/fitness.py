@@ -11,8 +11,9 @@ from pathlib import Path
 from harness import device as devices
 from harness.cluster.places import Place
 from harness.device import DeviceError
-from harness.evaluate import Evaluator, MissingTool
+from harness.evaluate import Evaluator
 from harness.records import Comparison, Verdict
+from harness.rig import MissingTool
 from harness.store import Store
 from kernels import catalog
 

@@ -15,8 +15,9 @@ import pytest
 
 from benchmarks import cheats
 from harness import backends
-from harness.evaluate import CALL_S, Evaluator
+from harness.evaluate import Evaluator
 from harness.records import Outcome
+from harness.rig import CALL_S
 from kernels.spec import Device
 
 HANGS_S = 3.0

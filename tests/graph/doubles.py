@@ -25,7 +25,6 @@ from pydantic import BaseModel
 
 from graph.runs import RunRecord, now
 from graph.workflow import signature
-from harness.evaluate import Tuned
 from harness.quick import Quick
 from harness.records import (
     Build,
@@ -40,6 +39,7 @@ from harness.records import (
     Timing,
     Verdict,
 )
+from harness.search import Tuned
 from harness.store import Store, digest
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload

@@ -17,8 +17,9 @@ from graph.opening import answering
 from graph.runs import RunRecord, now
 from graph.session import Door, Ending, kernel_digest
 from graph.workflow import signature
-from harness.evaluate import Evaluator, Tuned
+from harness.evaluate import Evaluator
 from harness.records import Comparison, Interval, Suite, Timing, Verdict
+from harness.search import Tuned
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Device

@@ -68,7 +68,8 @@ def searched(cost, open_=(THREADS, STEPS), noise: float = 0.003, seed: int = 0, 
         say=lambda text: None,
         start={tunable.name: tunable.value for tunable in open_},
     )
-    return search(evaluator, "", list(open_), 60.0, timed(cost, noise, seed))  # type: ignore[arg-type]
+    lines = (f"#define {t.name} {t.value}  // tune: {' '.join(map(str, t.choices))}" for t in open_)
+    return search(evaluator, "\n".join(lines), 60.0, timed(cost, noise, seed))  # type: ignore[arg-type]
 
 
 def far(value: int, best: int) -> float:

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import backends, sandbox, timing
+from harness import backends, contests, sandbox, timing
 from harness.device import facts
-from harness.evaluate import Evaluator, MissingTool
+from harness.evaluate import Evaluator
 from harness.records import Build, Check, Comparison, Interval, Outcome, Timing
+from harness.rig import MissingTool
 from harness.search import measured_ratios
 from harness.store import Store, digest
 from harness.timing import PROTOCOLS, SideFailure
@@ -84,9 +85,10 @@ def test_several_contests_count_as_one_each_in_fresh_processes_and_are_kept_apar
     started, start = [], evaluator.pool.start
     monkeypatch.setattr(evaluator.pool, "start", lambda build: started.append(build.candidate) or start(build))
     twice = evaluator.measure(other, baseline=baseline.candidate, contests=2)
+    assert twice.passed, twice.reason
     assert min(timed.samples for timed in twice.timings) >= 2 * PROTOCOLS["cpu"].blocks[0]
     assert started.count(other.candidate) >= len(twice.timings)
-    monkeypatch.setattr(evaluator, "_time", lambda *_: pytest.fail("timed"))
+    monkeypatch.setattr(contests, "timed", lambda *_: pytest.fail("timed"))
     assert evaluator.measure(other, baseline=baseline.candidate, contests=2) == twice
     with pytest.raises(pytest.fail.Exception, match="timed"):
         evaluator.measure(other, baseline=baseline.candidate)
@@ -232,7 +234,7 @@ def test_a_suite_is_not_faster_by_its_hot_cases_alone(evaluator, cold, hot, says
         )
         for cache in ("cold", "hot", "hot")
     ]
-    suite = evaluator._suite([[cold] * 8, [hot] * 8, [hot] * 8], timings)
+    suite = contests.suite_of(evaluator, [[cold] * 8, [hot] * 8, [hot] * 8], timings)
     assert suite.comparison is says
     assert suite.speedup.median == pytest.approx((cold * hot * hot) ** (1 / 3))
 
@@ -256,13 +258,13 @@ def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, sou
     monkeypatch.setattr(evaluator, "contest", lambda *_: None)
     monkeypatch.setattr(evaluator, "run", lambda *_, **__: result)
     baseline = judged(evaluator, source).candidate
-    case = (evaluator.suite()[1], ("hot", "plain"), False, {"baseline": [], "incumbent": []})
+    match, case = contests.Match(verdict.build, {"baseline": baseline}), (evaluator.suite()[1], "hot", "plain")
     if accused:
         with pytest.raises(SideFailure, match=r"moving its bytes takes 8.00 us here") as failure:
-            evaluator._time(verdict, {"baseline": baseline}, *case)
+            contests.timed(evaluator, match, case)
         assert failure.value.outcome is Outcome.CHEATED and failure.value.side == "candidate"
     else:
-        timed, _ = evaluator._time(verdict, {"baseline": baseline}, *case)
+        timed = contests.timed(evaluator, match, case).timing
         assert timed.light_fraction == pytest.approx(1 / share)
     assert asked == [False, True] if accused else [False]
 
@@ -374,7 +376,7 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
     """It has passed before: a busy machine may have accused it, and a run must not end for that."""
     baseline = judged(evaluator, source)
     other = judged(evaluator, source + "\n// another\n")
-    timed, left = evaluator._time, [failures]
+    timed, left = contests.timed, [failures]
 
     def fails_first(*arguments):
         if left[0]:
@@ -382,7 +384,7 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
             raise SideFailure("baseline", Outcome.CHEATED, "its clock disagrees")
         return timed(*arguments)
 
-    monkeypatch.setattr(evaluator, "_time", fails_first)
+    monkeypatch.setattr(contests, "timed", fails_first)
     if ends:
         with pytest.raises(RuntimeError, match="the baseline failed while it was timed: its clock disagrees"):
             evaluator.measure(other, baseline=baseline.candidate)

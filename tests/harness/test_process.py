@@ -15,8 +15,9 @@ import pytest
 
 from harness import backends
 from harness.engines.process import ADDR_NO_RANDOMIZE, Worker
-from harness.evaluate import CALL_S, Evaluator
+from harness.evaluate import Evaluator
 from harness.records import Outcome
+from harness.rig import CALL_S
 from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload

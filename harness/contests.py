@@ -1,0 +1,289 @@
+"""How fast a candidate is beside its rivals: contests of every timed workload, each case once or, where it says little, again."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from harness import clocks, comparison, device, light, load, roofs, samples
+from harness.records import Build, Cache, Check, Company, Comparison, Interval, Outcome, Suite, Timing, Verdict
+from harness.rig import CACHES, Rig
+from harness.timing import Result, Side, SideFailure
+from kernels.spec import Frozen, Workload, expression
+
+ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
+"""Companies beside the plain one, which decides."""
+SMALL_GAIN = 0.05
+"""What is FASTER or SLOWER by less is timed once more in fresh processes, and both count: of 135 contests of a binary with
+itself on an H200 one was 3.3 % SLOWER, cold, as long as its two processes lived."""
+RIVAL_TRIES = 3
+"""A busy machine has accused an incumbent, and with that ended a run; a baseline that fails thrice has a fault."""
+ALONE_TRIES = 3
+ALONE_BLOCKS = 5
+"""Whether it is slowed by a tenth shows in as few."""
+SLOWED = 1.1
+"""A baseline that is so much slower while the candidate's process lives is being slowed by it."""
+EXACTLY_ONE = Interval(median=1, low=1, high=1)
+Case = tuple[Workload, Cache, Company]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Who is timed beside whom."""
+
+    build: Build
+    """The candidate's."""
+    rivals: dict[str, str]
+    """`baseline` and perhaps `incumbent`, by the hashes of their sources."""
+
+    @property
+    def itself(self) -> bool:
+        """The baseline is the candidate: nothing stands beside it, and it is 1.0x by definition."""
+        return self.build.candidate == self.rivals["baseline"]
+
+    @property
+    def mine(self) -> str:
+        """The side that is judged."""
+        return "baseline" if self.itself else "candidate"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One case of a match."""
+
+    timing: Timing
+    checks: list[Check]
+    speedups: list[float]
+    against: list[float]
+    """The incumbent's time / the candidate's; [] without one."""
+
+
+class Elsewhere(Frozen):
+    """What was measured in other company."""
+
+    timings: tuple[Timing, ...]
+    suites: dict[Company, Suite]
+
+
+def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contests: int) -> Verdict:
+    """The PASSED verdict with the timings of a suite, or with what the candidate did while it was timed.
+
+    Raises RuntimeError where a rival fails.
+    """
+    start, others = time.perf_counter(), load.Watch()
+    found: list[Timed] = []
+    rig.pool.pinned = set(match.rivals.values())
+    order = rig.suite(held_out=held_out)
+    workloads = [workload for workload in order if workload.timed]
+    if any(roofs.weighs(rig.spec, workload) for workload in workloads):
+        rig.measured_facts()  # before there is a candidate's process whose memory is watched
+    try:
+        for workload in workloads:
+            for cache in reversed(rig.caches(workload)):
+                rig.say(f"timing {workload.label}, {cache}")
+                found.append(_time_fairly(rig, match, (workload, cache, "plain"), contests))
+        timings = [one.timing for one in found]
+        suite = suite_of(rig, [one.speedups for one in found], timings)
+        notes = [f"{t.workload.label}, {t.cache}: {t.note}" for t in timings if t.note]
+        warnings = [*verdict.warnings, *notes, *_look_at_clocks(rig), *_look_at_load(rig, others)]
+        if suite is not None and suite.comparison is Comparison.FASTER and not match.itself:
+            _compare_alone(rig, match, random.choice([t for t in timings if t.cache == "cold"]))
+    except SideFailure as fault:
+        if fault.side != match.mine:
+            raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
+        rig.pool.drop(verdict.candidate)
+        return verdict.model_copy(update={"outcome": fault.outcome, "reason": fault.reason})
+    now = verdict.model_copy(
+        update={
+            "timings": tuple(sorted(timings, key=lambda t: (order.index(t.workload), CACHES.index(t.cache)))),
+            "checks": (*verdict.checks, *(check for one in found for check in one.checks)),
+            "suite": suite,
+            "suite_incumbent": suite_of(rig, [one.against for one in found if one.against], timings),
+            "warnings": tuple(dict.fromkeys(warnings)),
+            "seconds": verdict.seconds + time.perf_counter() - start,
+        }
+    )
+    return Verdict.model_validate(now.model_dump())
+
+
+def in_other_company(rig: Rig, match: Match) -> Elsewhere:
+    """The hot cases of the visible suite behind and before other neighbours. Raises SideFailure."""
+    timings: list[Timing] = []
+    suites: dict[Company, Suite] = {}
+    for on in ELSEWHERE:
+        found = []
+        for workload in rig.suite():
+            if workload.timed and "hot" in rig.caches(workload):
+                rig.say(f"timing {workload.label}, hot, {on}")
+                found.append(_time_fairly(rig, match, (workload, "hot", on)))
+        timings += [one.timing for one in found]
+        if found:
+            interval = comparison.geometric_mean([one.speedups for one in found])
+            suites[on] = Suite(speedup=interval, comparison=_said(rig, interval))
+    return Elsewhere(timings=tuple(timings), suites=suites)
+
+
+def suite_of(rig: Rig, ratios: list[list[float]], timings: list[Timing]) -> Suite | None:
+    """FASTER only where the cold cases are: a gain that only cached inputs bring is not one everywhere."""
+    if not ratios:
+        return None
+    interval = comparison.geometric_mean(ratios)
+    said = _said(rig, interval)
+    cold = [samples for samples, timed in zip(ratios, timings, strict=True) if timed.cache == "cold"]
+    margin = comparison.MARGIN[rig.device]
+    if said is Comparison.FASTER and comparison.geometric_mean(cold).median <= 1 + margin:
+        said = Comparison.UNCLEAR
+    return Suite(speedup=interval, comparison=said)
+
+
+def _said(rig: Rig, interval: Interval) -> Comparison:
+    return comparison.compare(interval, comparison.MARGIN[rig.device])
+
+
+def _time_fairly(rig: Rig, match: Match, case: Case, contests: int = 1) -> Timed:
+    """`timed`, and again where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
+    tries = 1
+    while True:
+        try:
+            with rig.pool.guarding_memory(match.build.candidate):
+                return timed(rig, match, case, contests)
+        except SideFailure as fault:
+            if fault.side not in match.rivals or tries == RIVAL_TRIES:
+                raise
+            tries += 1
+            rig.say(f"timing {case[0].label}, {', '.join(case[1:])} again: {fault.side}: {fault.reason}")
+            rig.pool.drop(match.rivals[fault.side])
+
+
+def timed(rig: Rig, match: Match, case: Case, contests: int = 1) -> Timed:
+    """One case by `contests` contests, and by one more where the first says FASTER or SLOWER by little. Raises SideFailure."""
+    workload, cache, on = case
+    result = contested(rig, match, case)
+    for _ in range(contests - 1):
+        result = result.joined(_contested_anew(rig, match, case))
+    gain = result.speedup(match.mine)
+    clear = _said(rig, gain) in (Comparison.FASTER, Comparison.SLOWER)
+    if contests == 1 and clear and abs(gain.median - 1) < SMALL_GAIN:
+        result = result.joined(_contested_anew(rig, match, case))
+    raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
+    samples.keep(
+        rig.store, match.build.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
+    )
+    against = _against(match, result)
+    more: dict[str, Any] = {}
+    if against:
+        more["incumbent_us"] = result.median_us["incumbent"]
+        more["incumbent_speedup"] = result.speedup("incumbent")
+    timing = timing_of(
+        rig, match, case, result, light_us=_light_us(rig, match, case, result),
+        compute_us=roofs.compute_us(rig, workload, min(result.median_us[match.mine], result.median_us["baseline"])),
+        note="" if result.graph[match.mine] else "cannot be captured in a CUDA graph; timed with plain launches", **more,
+    )  # fmt: skip
+    return Timed(timing, result.checks[match.mine], result.ratios[match.mine], against)
+
+
+def _light_us(rig: Rig, match: Match, case: Case, result: Result) -> float:
+    """The bound of this case, no more than the baseline takes. Raises SideFailure for a candidate that is far below it."""
+    workload, cache, _ = case
+    mine_us = result.median_us[match.mine]
+    light_us = min(rig.light_us(*case), result.median_us["baseline"])
+    if mine_us < light.FASTER_THAN_LIGHT * light_us:
+        # Before anyone is accused the bound is measured once more: a busy moment may have raised it.
+        light_us = rig.light_us(*case, again=True)
+    if mine_us < light.FASTER_THAN_LIGHT * light_us and not match.itself:
+        reason = f"{mine_us:.2f} us at {workload.label}, {cache}: moving its bytes takes {light_us:.2f} us here"
+        reason += "; or the spec counts more than a call must move (shapes, `touched`)"
+        raise SideFailure(match.mine, Outcome.CHEATED, reason)
+    return light_us
+
+
+def _against(match: Match, result: Result) -> list[float]:
+    if match.itself or "incumbent" not in match.rivals:
+        return []
+    return [c / i for c, i in zip(result.ratios[match.mine], result.ratios["incumbent"], strict=True)]
+
+
+def timing_of(rig: Rig, match: Match, case: Case, result: Result, **more: Any) -> Timing:
+    """What a contest's result says of its case; `more` fields of the Timing."""
+    workload, cache, on = case
+    interval = EXACTLY_ONE if match.itself else result.speedup(match.mine)
+    against = _against(match, result)
+    return Timing(
+        workload=workload,
+        cache=cache,
+        company=on,
+        baseline_us=result.median_us["baseline"],
+        time_us=result.median_us[match.mine],
+        speedup=interval,
+        comparison=_said(rig, interval),
+        against_incumbent=comparison.median_interval(against) if against else None,
+        moved_bytes=rig.moved(workload),
+        flops=expression(rig.spec.flops, workload.axes) or None,
+        samples=result.samples,
+        **more,
+    )
+
+
+def contested(rig: Rig, match: Match, case: Case, **how: Any) -> Result:
+    """One contest of the rivals and, unless it is the baseline, the candidate, whose calls are looked at."""
+    contest = rig.contest(*case)
+    sides = [rig.side(name, rig.build(rival)) for name, rival in match.rivals.items()]
+    if not match.itself:
+        sides.append(rig.side("candidate", match.build))
+    return rig.run(contest, sides, check=(match.mine,), **how)
+
+
+def _contested_anew(rig: Rig, match: Match, case: Case) -> Result:
+    """`contested` in fresh processes: what a pair of them has by chance, both keep as long as they live."""
+    for one in (*match.rivals.values(), match.build.candidate):
+        rig.pool.drop(one)
+    return contested(rig, match, case)
+
+
+def _compare_alone(rig: Rig, match: Match, timed: Timing) -> None:
+    """Time the baseline once more with the candidate's process gone. Raises SideFailure where it is faster then.
+
+    A stopped process keeps no core busy, but what it left on a GPU runs on, and the baseline shares the device.
+    """
+    if rig.device != "cuda":
+        return
+    rig.pool.drop(match.build.candidate)
+    baseline = match.rivals["baseline"]
+    contest = rig.contest(timed.workload, timed.cache)
+    slowest_us = 0.0
+    for _ in range(ALONE_TRIES):
+        side = Side("baseline", rig.pool.get(rig.build(baseline)))
+        alone = rig.run(contest, [side], blocks=(ALONE_BLOCKS, ALONE_BLOCKS))
+        slowest_us = max(slowest_us, alone.median_us["baseline"])
+        if timed.baseline_us <= SLOWED * slowest_us:
+            return
+        rig.pool.drop(baseline)  # some kernels have two speeds, and which one it is depends on the process
+    raise SideFailure(
+        "candidate",
+        Outcome.CHEATED,
+        f"the baseline takes {timed.baseline_us:.2f} us beside it and {slowest_us:.2f} us without it, "
+        f"at {timed.workload.label}, {timed.cache}",
+    )
+
+
+def _look_at_load(rig: Rig, others: load.Watch) -> list[str]:
+    """Note what other processes took while a candidate was timed, the worst of them; a warning where it was much."""
+    rig.others = max(rig.others, others.share())
+    rig.measured["load"] = f"other processes took at most {rig.others:.0%} of the CPU while a candidate was timed"
+    return others.said()
+
+
+def _look_at_clocks(rig: Rig) -> list[str]:
+    """Note the device's clocks and power right after it was timed; a warning where a GPU was throttled."""
+    found = device.clocks() if rig.device == "cuda" else device.cpu_clocks()
+    if not found:
+        return []
+    rig.clocks.append(found)
+    held = f"; {clocks.held()}" if clocks.held() else ""
+    rig.measured["clocks"] = f"{device.ranges(rig.clocks)}, at the end of each of {len(rig.clocks)} timings{held}"
+    if rig.device == "cpu":
+        return []
+    reasons = found["clocks_event_reasons.active"]
+    return [f"the GPU's clocks were held back while it was timed ({reasons})"] if device.throttled(reasons) else []

@@ -1,0 +1,324 @@
+"""What is warm for one kernel on one device: its suite, builds, the processes of its candidates, inputs and expected outputs.
+
+Checks (verification.py), contests (contests.py, quick.py) and the search (search.py) work on a Rig; whoever asks for a
+verdict asks an Evaluator (evaluate.py), which is one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+from pydantic import Field
+
+from harness import backends, company, device, light, roofs, sandbox, timing
+from harness.correctness import TOLERANCE, Cases, Layout, distributions
+from harness.device import Arena
+from harness.engines.process import Worker, WorkerFailure
+from harness.fitting import left_out, one_signed, require_timed, too_large
+from harness.pool import Pool, is_python_side
+from harness.problems import Problem
+from harness.records import Build, Cache, Company, DeviceFacts
+from harness.store import Store, digest
+from harness.timing import PAIR, Contest, Result, Side, SideFailure
+from kernels.catalog import Kernel, KernelError
+from kernels.spec import Device, Frozen, Workload
+
+VERSION = "10"
+"""Part of every cache key: raised when a verdict would come out differently."""
+CACHES: tuple[Cache, ...] = ("cold", "hot")
+COMPILE_S = 300.0
+CALL_S = 20.0
+"""A request to call a candidate takes so long at most."""
+KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
+
+
+class MissingTool(Exception):
+    """A compiler or device that the evaluation needs is not here; the message says what to install."""
+
+
+def compiled(candidate: str, text: str, module: ModuleType, folder: Path, facts: DeviceFacts, **entry: str) -> Build:
+    """That source built into `folder` by its backend for that device, or why it could not be."""
+    source, artefact = folder / f"candidate{module.SUFFIX}", folder / getattr(module, "ARTEFACT", "candidate.so")
+    source.write_text(text)
+    start = time.perf_counter()
+    done = module.compile(source, artefact, facts, COMPILE_S, **entry)
+    return Build(
+        candidate=candidate,
+        backend=module.__name__.rpartition(".")[2],
+        ok=done.ok,
+        artefact=str(artefact) if done.ok else "",
+        log=done.log[-20_000:],
+        seconds=time.perf_counter() - start,
+        resources=done.resources,
+    )
+
+
+class Rig:
+    """Use as a context manager: closing ends the workers. Not safe for several threads at once, `build` excepted.
+
+    What an engine elsewhere does in its own way: `toolchain`, `_compiled`, `_admit`, `_with_roofs`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        on: Device,
+        store: Store,
+        *,
+        dtypes: tuple[str, ...] = (),
+        sandbox_mode: str = "auto",
+        own_kernels: str = "some",
+        exact_to: str = "",
+        say: Callable[[str], None] = lambda _text: None,
+        facts: DeviceFacts | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`facts`, `memory_bytes`: of the device, where it is another machine's; without, this one is looked at."""
+        self.kernel, self.device, self.store, self.say = kernel, on, store, say
+        self.exact_to = exact_to
+        """Hash of the source whose outputs a candidate must have in every bit, or ""."""
+        self.spec = kernel.spec
+        unknown = [dtype for dtype in dtypes if dtype not in self.spec.dtypes]
+        if unknown:
+            raise ValueError(f"{self.spec.name} has no dtype {unknown[0]} (have: {', '.join(self.spec.dtypes)})")
+        self.dtypes = dtypes or self.spec.dtypes
+        self.extra_workloads: tuple[Workload, ...] = ()
+        self.extra_values: dict[str, tuple[str, ...]] = {}
+        self.facts: DeviceFacts = facts or device.facts(on)
+        self.device_bytes = memory_bytes or device.memory_bytes(on)
+        self.sandbox_mode = sandbox_mode
+        self.own_kernels = own_kernels
+        """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
+        self.call_s = CALL_S
+        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes) + one_signed(self.spec)
+        """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
+        self.layers: tuple[str, ...] = ()
+        self.measured: dict[str, str] = {"timing": timing.describe(on), "tolerance": TOLERANCE}
+        """How, in words, for the report."""
+        self.others = 0.0
+        self.clocks: list[dict[str, str]] = []
+        """What others took of the CPU at most, and this device's clocks, while something was timed."""
+        self._measured_facts: DeviceFacts | None = None
+        self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        require_timed(self.spec, on, self.dtypes, self.device_bytes)
+        self.pool = Pool(
+            kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._company, least=self._least_memory,
+            look=self._look_at_box,
+        )  # fmt: skip
+
+    # --- the suite -----------------------------------------------------------------------------------------------
+
+    def suite(self, *, held_out: bool = False) -> tuple[Workload, ...]:
+        """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
+        extra = () if held_out else self.extra_workloads
+        found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
+        fitting = [w for w in found if not too_large(self.spec, w, self.device_bytes)]
+        return tuple(sorted(fitting, key=self.moved))
+
+    def moved(self, workload: Workload) -> int:
+        """Bytes that one call must read and write."""
+        return self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
+
+    def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
+        """Add what the tester proposed; nothing can be removed. Raises ValueError naming what the spec does not allow."""
+        names = {tensor.name for tensor in self.spec.inputs}
+        for name in values:
+            if name not in names:
+                raise ValueError(
+                    f"values are proposed for {name!r}, which is no input (inputs: {', '.join(sorted(names))})"
+                )
+        known = {w.label for w in self.spec.workloads}
+        added = tuple({w.label: w for w in workloads if w.label not in known}.values())
+        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
+        type(self.spec).model_validate(proposed.model_dump())
+        for workload in added:
+            if reason := too_large(self.spec, workload, self.device_bytes):
+                raise ValueError(reason)
+        if added:
+            self._admit(added, values)
+        self.extra_workloads, self.extra_values = added, dict(values)
+
+    def _admit(self, added: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
+        """Raises ValueError for a size that the operation does not have, such as an odd number of pairs."""
+        try:
+            for workload in added:
+                self.cases.get(workload, distributions(self.spec, values)[0], values)
+        except KernelError as error:
+            raise ValueError(str(error)) from None
+
+    def key(self, *parts: str) -> str:
+        """Of an answer in the store: all that it depends on, and `parts`."""
+        suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
+        values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
+        reference = self.kernel.defines_right()
+        spec = self.spec.model_dump_json(exclude={"workloads"})
+        exact = [f"exact to {self.exact_to}"] if self.exact_to else []
+        return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *exact, *parts)
+
+    # --- build ---------------------------------------------------------------------------------------------------
+
+    def backend(self, candidate: str) -> ModuleType:
+        text = self.store.get(candidate)
+        problem = isinstance(self.kernel, Problem) and backends.is_python(text)
+        module = backends.for_source(text, self.device, problem=problem)
+        if missing := self.toolchain(module)[0]:
+            raise MissingTool(missing)
+        return module
+
+    def toolchain(self, module: ModuleType) -> tuple[str, str]:
+        """(why sources of that backend cannot be built, or "", compiler and flags that build them)."""
+        missing = module.why_unavailable()
+        return missing, "" if missing else module.identity(self.facts)
+
+    def build(self, candidate: str) -> Build:
+        """Compile the source of that hash. Safe to call from several threads. Raises MissingTool without a compiler."""
+        module = self.backend(candidate)
+        _missing, identity = self.toolchain(module)
+        self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = identity
+        key = self.build_key(candidate, module)
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            kept = self.store.kept("build", key, Build)
+            if kept is not None and (not kept.ok or Path(kept.artefact).exists()):
+                return kept
+            build = self._compiled(candidate, module, key)
+            self.store.keep("build", key, build)
+            return build
+
+    def build_key(self, candidate: str, module: ModuleType) -> str:
+        """Of the build of that source by that backend, in the store."""
+        return digest(candidate, module.__name__, self.toolchain(module)[1], *self._entry(module).values())
+
+    def _entry(self, module: ModuleType) -> dict[str, str]:
+        """A toolchain that binds the entry itself must know its name; the others build the same for every kernel."""
+        return {"entry": self.spec.entry_name} if is_python_side(module) else {}
+
+    def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
+        text, folder = self.store.get(candidate), self.store.build_folder(key)
+        return compiled(candidate, text, module, folder, self.facts, **self._entry(module))
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def start(self, build: Build) -> Worker:
+        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
+        return self.pool.start(build)
+
+    def memory(self, size: int) -> Arena:
+        """An arena of at least `size` bytes; the workers let go of a smaller one."""
+        return self.pool.arena(size)
+
+    def _company(self) -> Path | None:
+        """The library of the kernels around a timed call, on a GPU."""
+        if self.device != "cuda":
+            return None
+        build = self.build(self.store.put(company.SOURCE.read_text()))
+        if not build.ok:
+            raise RuntimeError(f"the kernels around a timed call do not compile:\n{build.log}")
+        return Path(build.artefact)
+
+    def _least_memory(self) -> int:
+        """Bytes of an arena that the largest workload of both suites fits into."""
+        everything = (*self.suite(), *self.suite(held_out=True))
+        return max(Layout(self.spec, workload, 2).size for workload in everything)
+
+    def _look_at_box(self, worker: Worker) -> None:
+        """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""
+        if self.layers:
+            return
+        self.layers = tuple(worker.active)
+        missing = tuple(sandbox.missing(worker.active))
+        self.notices = (*self.notices, *missing)
+        if missing and self.sandbox_mode == "require":
+            worker.close()
+            self.close()
+            raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
+
+    def contest(
+        self, workload: Workload, cache: Cache, on: Company = "plain", *, kernel: Kernel | None = None
+    ) -> Contest:
+        """One workload in one cache state and company, ready to be run."""
+        contest = Contest(kernel or self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes, on)
+        contest.open(self.memory(contest.size))
+        return contest
+
+    def run(self, contest: Contest, sides: list[Side], **how: Any) -> Result:
+        """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
+        pair = None
+        if (library := self._company()) is not None and contest.company != "alone":
+            pair = Side(PAIR, self.pool.ours(PAIR, library, {PAIR: ("company_nothing",)}), PAIR)
+        return timing.run(contest, sides, pair=pair, **how)
+
+    def side(self, name: str, build: Build) -> Side:
+        """Raises SideFailure where its process cannot load."""
+        try:
+            return Side(name, self.pool.get(build))
+        except WorkerFailure as fault:
+            raise SideFailure(name, fault.outcome, fault.reason) from None
+
+    def synchronize(self) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def caches(self, workload: Workload) -> tuple[Cache, ...]:
+        """A working set larger than the last-level cache is never hot."""
+        return CACHES if self.moved(workload) <= self.facts.last_level_cache_bytes else CACHES[:1]
+
+    def light_us(self, workload: Workload, cache: Cache, on: Company = "plain", *, again: bool = False) -> float:
+        """The measured bound of this workload on this device in that cache state; `again` measures it once more."""
+        key = digest(
+            "light", VERSION, self.facts.model_dump_json(), light.source(self.device).read_text(), cache, on,
+            self.spec.model_dump_json(include={"arguments"}), workload.label,
+        )  # fmt: skip
+        kept = self.store.kept("light", key, Light)
+        if kept is not None and not again:
+            return kept.microseconds
+        text = light.source(self.device).read_text()
+        build = self.build(self.store.put(text))
+        if not build.ok:
+            raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
+        kernel, streaming = light.kernel_for(self.spec, workload, self.device)
+        contest = self.contest(streaming, cache, on, kernel=kernel)
+        variants = {name: (name,) for name in light.VARIANTS[self.device]}
+        worker = self.pool.ours("light", Path(build.artefact), variants)
+        # The fastest variant; each one's median, for a sample less its neighbours may come out short by chance.
+        found = [self.run(contest, [Side(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]
+        best = min(found)
+        best = min(best, kept.microseconds) if kept else best
+        self.store.keep("light", key, Light(microseconds=best))
+        return best
+
+    def measured_facts(self) -> DeviceFacts:
+        """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/roofs.py)."""
+        if self._measured_facts is None:
+            self._measured_facts = self._with_roofs()
+        return self._measured_facts
+
+    def _with_roofs(self) -> DeviceFacts:
+        return roofs.measured(self)
+
+    def close(self) -> None:
+        """End all workers and free the shared memory. Safe to call twice."""
+        self.pool.close()
+        self.kernel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Light(Frozen):
+    """A measured speed of light."""
+
+    microseconds: float = Field(gt=0)

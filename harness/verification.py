@@ -1,0 +1,236 @@
+"""Whether a candidate is right: the checks of every workload, of timed chains, and of fresh draws.
+
+What a candidate does wrong is raised as WorkerFailure inside, and is a verdict or a reason outside.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from harness import backends, of_problems, properties
+from harness.correctness import Bench, Case, Layout, distributions, failure, judge_several, make_case
+from harness.device import generator
+from harness.engines.process import Worker, WorkerFailure
+from harness.pool import is_python_side
+from harness.problems import Problem
+from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
+from harness.rig import Rig
+from kernels.spec import Frozen, Workload
+
+STRESSED = 2
+"""Of the smallest timed workloads of each dtype so many are run behind a producer that triggers at once and stores late."""
+STRESS_LOOKS = 4
+EXACT_DRAWS = 16
+DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
+"""Workloads that move more are left to the checks."""
+SMALL_BYTES = 1 << 20
+"""Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
+
+
+class Drawn(Frozen):
+    """What `draw_again` found; `failure`: what was wrong, or ""."""
+
+    draws: Draws | None = None
+    launch: Launch | None = None
+    failure: str = ""
+
+
+def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict:
+    """The verdict on a build by those workloads: PASSED with checks and no timings, or what is wrong with it."""
+    start = time.perf_counter()
+    made: list[Check] = []
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    outcome, reason = Outcome.PASSED, ""
+    try:
+        if not build.ok:
+            raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
+        worker = rig.pool.get(build)
+        _entries(rig, worker, workloads)
+        with rig.pool.guarding_memory(build.candidate):
+            for workload in workloads:
+                rig.say(f"checking {workload.label}")
+                for check in checks(rig, worker, workload):
+                    made.append(check)
+                    if not check.passed:
+                        raise WorkerFailure(*failure(check))
+            if rig.exact_to and build.candidate != rig.exact_to:
+                drawn = draws(rig, build, rig.build(rig.exact_to), EXACT_DRAWS)
+                if drawn.draws is None or drawn.draws.equality != "bitwise":
+                    reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
+                    raise WorkerFailure(Outcome.INCORRECT, reason)
+            if rig.device == "cuda":
+                made += _stress(rig, build, workloads)
+        warnings = tuple(worker.warnings)
+        if isinstance(rig.kernel, Problem):
+            notes = of_problems.look_at_kernels(rig, rig.kernel, build, workloads[0])
+        elif rig.device == "cuda" and is_python_side(backends.get(build.backend)):
+            _refuse_library_kernels(rig, build, workloads[0])
+    except WorkerFailure as fault:
+        outcome, reason = fault.outcome, fault.reason
+        rig.pool.drop(build.candidate)
+    return Verdict(
+        candidate=build.candidate,
+        kernel=rig.spec.name,
+        device=rig.facts.name,
+        outcome=outcome,
+        reason=reason,
+        checks=tuple(made),
+        warnings=warnings,
+        notes=notes,
+        degenerate=of_problems.degenerate(rig, rig.kernel) if isinstance(rig.kernel, Problem) else (),
+        build=build,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _stress(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+    """Every call of a chain in which each producer lets the kernel begin at once and stores 20 us later: one that was
+    launched programmatically and does not wait for its inputs reads what was there before. Raises WorkerFailure."""
+    found = []
+    timed = [workload for workload in workloads if workload.timed]
+    for dtype in dict.fromkeys(workload.dtype for workload in timed):
+        for workload in [workload for workload in timed if workload.dtype == dtype][:STRESSED]:
+            contest = rig.contest(workload, "hot", "early")
+            side = rig.side("candidate", build)
+            contest.prepare(side)
+            contest.sample(side)
+            for slot in random.sample(contest.called, min(STRESS_LOOKS, len(contest.called))):
+                try:
+                    contest.look(side, slot)
+                except WorkerFailure as fault:
+                    reason = f"behind a producer that triggers before it stores, at {workload.label}: {fault.reason}"
+                    raise WorkerFailure(Outcome.INCORRECT, reason) from None
+            found.append(Check(workload=workload.label, name="early trigger", passed=True, error=side.error))
+            side.worker.proceed()
+    return found
+
+
+def _refuse_library_kernels(rig: Rig, build: Build, workload: Workload) -> None:
+    """Raises WorkerFailure where kernels of a library ran, by their names; it may have been called from C.
+
+    Only a name found decides: where CUPTI is not there, nothing is known.
+    """
+    try:
+        of_problems.kernels_of_a_call(rig, build, workload)
+    except WorkerFailure as fault:
+        if fault.outcome is Outcome.CHEATED:
+            raise
+
+
+def _entries(rig: Rig, worker: Worker, workloads: tuple[Workload, ...]) -> None:
+    for dtype in {w.dtype for w in workloads}:
+        if dtype not in worker.found:
+            wanted = " or ".join(rig.spec.entry_names(dtype))
+            raise WorkerFailure(Outcome.MISSING_ENTRY, f'the source exports no extern "C" {wanted}')
+
+
+def checks(rig: Rig, worker: Worker, workload: Workload, *, everything: bool = True) -> Iterator[Check]:
+    """The checks of one workload, one after another; only the first distribution without `everything`."""
+    bench = _bench(rig, worker, workload, 2)
+    known = distributions(rig.spec, rig.extra_values)
+    small = rig.moved(workload) <= SMALL_BYTES
+    chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
+    chosen = chosen if everything else known[:1]
+    cases = [rig.cases.get(workload, values, rig.extra_values) for values in chosen]
+    for case in cases:  # each at the same addresses as the one before
+        yield from _call(rig, worker, bench, [case])
+    if len(cases) > 1 and small:
+        yield from _call(rig, worker, bench, cases[:2])
+    if everything and small:
+        yield from _several(rig, worker, bench, cases[0])
+
+
+def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:
+    """The check of several calls together, where the kernel's properties.py asks for one."""
+    calls = properties.several(rig.kernel, case.workload, case.inputs)
+    outputs: list[dict] = []
+    for inputs in calls:
+        bench.write(0, inputs)
+        rig.synchronize()
+        message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+        worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
+        outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
+    if calls:
+        violated = judge_several(rig.kernel, case.workload, calls, outputs)
+        name = f"{len(calls)} calls together"
+        yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
+
+
+def _bench(rig: Rig, worker: Worker, workload: Workload, slots: int) -> Bench:
+    """Argument sets of the workload in the arena, which the worker has mapped."""
+    layout = Layout(rig.spec, workload, slots)
+    arena = rig.memory(layout.size)
+    if arena.id not in worker.mapped:
+        worker.map(arena)
+    return Bench(rig.spec, arena, layout, generator(rig.device))
+
+
+def _call(rig: Rig, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator[Check]:
+    layout = bench.layout
+    for slot, case in enumerate(cases):
+        bench.write(slot, case.inputs)
+    rig.synchronize()
+    calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
+    message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes()}
+    worker.request(message, timeout_s=rig.call_s)
+    together = "" if len(cases) == 1 else ", two calls in flight"
+    for slot, case in enumerate(cases):
+        yield bench.check_outputs(slot, case.expected, case.name + together)
+        yield bench.check_inputs(slot, case.inputs, f"inputs unchanged, {case.name}{together}")
+    yield bench.check_guards(f"guards, {cases[0].name}{together}")
+
+
+def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
+    """`count` fresh inputs over the small workloads of both suites, given to both builds."""
+    everything = sorted((*rig.suite(), *rig.suite(held_out=True)), key=rig.moved)
+    small = [w for w in everything if rig.moved(w) <= DRAWN_BYTES[rig.device]] or everything[:1]
+    bitwise, errors = 0, [0.0, 0.0]
+    for number in range(count):
+        workload = small[number % len(small)]
+        values = random.choice(distributions(rig.spec, rig.extra_values))
+        if number % 20 == 0:
+            rig.say(f"draw {number + 1} of {count}")
+        case = make_case(rig.kernel, workload, values, rig.extra_values, rig.device)
+        found: list[list[Any]] = []
+        for which, one in enumerate((build, baseline)):
+            try:
+                worker = rig.pool.get(one)
+                bench = _bench(rig, worker, workload, 1)
+                made = list(_call(rig, worker, bench, [case]))
+            except WorkerFailure as fault:
+                if which:
+                    raise RuntimeError(f"the baseline failed on a fresh draw: {fault.reason}") from None
+                rig.pool.drop(build.candidate)
+                return Drawn(failure=f"draw {number + 1} of {count}, {values} at {workload.label}: {fault.reason}")
+            wrong = [check for check in made if not check.passed]
+            if wrong and not which:
+                return Drawn(failure=f"draw {number + 1} of {count}: {failure(wrong[0])[1]}")
+            errors[which] = max(errors[which], *(check.error for check in made))
+            outputs = [bench.layout.bytes_view(bench.arena, tensor)[0] for tensor in rig.spec.outputs]
+            found.append([raw.clone() for raw in outputs])
+        bitwise += all(bool((own == other).all()) for own, other in zip(*found, strict=True))
+    told = Draws(count=count, bitwise=bitwise, error=errors[0], baseline_error=errors[1])
+    return Drawn(draws=told, launch=_launch(rig, build, baseline, small[0]))
+
+
+def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Launch | None:
+    if rig.device != "cuda":
+        return None
+    seconds = []
+    for one in (build, baseline):
+        worker = rig.pool.get(one)
+        layout = _bench(rig, worker, workload, 1).layout
+        message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
+        message["calls"] = [layout.arguments(rig.memory(layout.size), 0)]
+        seconds.append(float(worker.request(message)["seconds"]))
+    return Launch(time_us=seconds[0] * 1e6, baseline_us=seconds[1] * 1e6)
+
+
+def first_error(log: str) -> str:
+    """The compiler's first complaint, one line, for a reason."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "the compiler failed")
