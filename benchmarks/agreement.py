@@ -19,8 +19,8 @@ from rich.table import Table
 from harness import model
 from harness.evaluate import Evaluator
 from harness.records import Build, Company
+from harness.sampling import Side
 from harness.store import Store
-from harness.timing import Side
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Workload

@@ -25,8 +25,8 @@ from rich.table import Table
 
 from harness import company, device
 from harness.evaluate import Evaluator
+from harness.sampling import Contest
 from harness.store import Store
-from harness.timing import Contest
 from harness.worker import Company
 from kernels import catalog
 from kernels.catalog import Kernel

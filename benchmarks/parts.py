@@ -21,26 +21,27 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from harness import company, correctness, device, timing
+from harness import company, contests, correctness, device, sampling, timing, verification
 from harness.engines.process import Worker
 from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
 
 PARTS: dict[Any, tuple[str, ...]] = {
-    timing.Contest: (
+    sampling.Contest: (
         "__init__", "open", "prepare", "plan", "settle", "sample", "long_sample", "_request", "_examine", "unwritten", "look",
         "finish",
     ),
-    timing: ("run", "timed_request", "expected", "_confirm", "_doubt"),
+    sampling: ("timed_request", "expected"),
+    timing: ("run", "_confirm", "_doubt"),
     company.Production: ("open", "renew", "produce", "inputs", "digests_agree", "constants_intact", "_redraw_constants"),
     company.Mixture: ("fill", "renew", "mix"),
     correctness: ("expected",),
     correctness.Bench: ("__init__", "write", "check_outputs", "check_inputs", "check_guards"),
     Worker: ("__init__", "close", "map", "request", "pause", "proceed", "pin", "foreign_code"),
-    Evaluator: (
-        "verify", "measure", "_stress", "_compare_alone", "_refuse_library_kernels", "_look_at_clocks", "light_us",
-    ),
+    Evaluator: ("verify", "measure", "light_us"),
+    verification: ("_stress", "_refuse_library_kernels"),
+    contests: ("_compare_alone", "_look_at_clocks"),
 }  # fmt: skip
 
 

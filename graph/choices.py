@@ -20,8 +20,8 @@ from harness.fitting import require_timed
 from harness.store import digest
 from kernels import catalog
 from kernels.catalog import Kernel
-from nodes.roles import ROLES, Role
-from nodes.state import Settings
+from nodes.roles import ROLES, Chat, Limits, Role
+from nodes.state import Settings, StopRule
 
 Missing = Callable[[ModuleType], str]
 """Of a backend: why its sources cannot be built, or ""."""
@@ -75,15 +75,26 @@ def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
         baseline=baseline,
         source=digest(source),
         dtypes=tuple(asked.dtype),
-        rounds=asked.rounds,
+        stop=StopRule(rounds=asked.rounds, patience=asked.patience, light_fraction=asked.light),
+        budget=Limits(
+            seconds=asked.seconds,
+            tokens=asked.tokens,
+            money_usd=asked.money,
+            role_tokens={r: n for r in ROLES if (n := getattr(asked, f"tokens_{r}")) is not None},
+            role_money_usd={r: n for r in ROLES if (n := getattr(asked, f"money_{r}")) is not None},
+            fallback="none" if asked.when_spent == "pause" else "rules",
+        ),
+        chat=Chat(
+            models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
+            interface=asked.interface,
+            answer_tokens={r: n for r in ROLES if (n := getattr(asked, f"answer_tokens_{r}") or asked.answer_tokens)},
+            effort={r: e for r in ROLES if (e := getattr(asked, f"effort_{r}") or asked.effort)},
+            idle_seconds=asked.idle_seconds,
+            answer_seconds=asked.answer_seconds,
+            prices=str(Path(asked.prices).resolve()) if asked.prices else "",
+        ),
         width=asked.width,
         repairs=asked.repairs,
-        patience=asked.patience,
-        light_fraction=asked.light,
-        seconds=asked.seconds,
-        tokens=asked.tokens,
-        money_usd=asked.money,
-        fallback="none" if asked.when_spent == "pause" else "rules",
         tune_seconds=TUNE_S[on] if asked.tune_seconds is None else asked.tune_seconds,
         sandbox=asked.sandbox,
         exact=asked.exact,
@@ -93,15 +104,6 @@ def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
         turns=asked.turns,
         tool_seconds=TOOL_S[on] if asked.tool_seconds is None else asked.tool_seconds,
         review=reviewed(asked),
-        models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
-        interface=asked.interface,
-        answer_tokens={r: n for r in ROLES if (n := getattr(asked, f"answer_tokens_{r}") or asked.answer_tokens)},
-        effort={r: e for r in ROLES if (e := getattr(asked, f"effort_{r}") or asked.effort)},
-        idle_seconds=asked.idle_seconds,
-        answer_seconds=asked.answer_seconds,
-        role_tokens={r: n for r in ROLES if (n := getattr(asked, f"tokens_{r}")) is not None},
-        role_money_usd={r: n for r in ROLES if (n := getattr(asked, f"money_{r}")) is not None},
-        prices=str(Path(asked.prices).resolve()) if asked.prices else "",
         transcript=str(Path(asked.transcript).resolve()) if asked.transcript else "",
         memory=asked.memory,
         why=(f"device {on}: {why_device}", f"policy {why_policy}"),

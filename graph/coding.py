@@ -140,8 +140,8 @@ def _over(desk: Desk, turns: int) -> str:
     if turns >= settings.turns:
         return f"the coder has used its {settings.turns} answers and submitted nothing"
     spent = desk.state["spent"].seconds + time.monotonic() - desk.began
-    if settings.seconds is not None and spent >= settings.seconds:
-        return f"the run's {settings.seconds:g} seconds are used up and nothing was submitted"
+    if settings.budget.seconds is not None and spent >= settings.budget.seconds:
+        return f"the run's {settings.budget.seconds:g} seconds are used up and nothing was submitted"
     return ""
 
 

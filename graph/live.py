@@ -169,17 +169,19 @@ def speedup_of(incumbent: Incumbent) -> Interval | None:
 def budget_left(settings: Settings, spent: Spent, since: float = 0.0) -> str:
     """`48 s of 1 min 00 s, 12,000 of 50,000 tokens`: what the run's limits leave; `since` adds seconds in flight."""
     total, parts = spent.total, []
-    if settings.seconds is not None:
-        left = max(0.0, settings.seconds - spent.seconds - since)
-        parts.append(f"{duration(left)} of {duration(settings.seconds)}")
-    if settings.tokens is not None:
-        left_tokens = max(0, settings.tokens - total.tokens_in - total.tokens_out)
-        parts.append(f"{left_tokens:,} of {settings.tokens:,} tokens")
-    if settings.money_usd is not None:
+    if settings.budget.seconds is not None:
+        left = max(0.0, settings.budget.seconds - spent.seconds - since)
+        parts.append(f"{duration(left)} of {duration(settings.budget.seconds)}")
+    if settings.budget.tokens is not None:
+        left_tokens = max(0, settings.budget.tokens - total.tokens_in - total.tokens_out)
+        parts.append(f"{left_tokens:,} of {settings.budget.tokens:,} tokens")
+    if settings.budget.money_usd is not None:
         if total.money_usd is None:
             parts.append("money unknown (a price is not known)")
         else:
-            parts.append(f"${max(0.0, settings.money_usd - total.money_usd):.2f} of ${settings.money_usd:.2f}")
+            parts.append(
+                f"${max(0.0, settings.budget.money_usd - total.money_usd):.2f} of ${settings.budget.money_usd:.2f}"
+            )
     return ", ".join(parts)
 
 
@@ -272,16 +274,16 @@ def changes(before: State, after: State) -> list[tuple[str, str]]:
         settings = after["settings"]
         limits = ", ".join(
             [
-                *([duration(settings.seconds)] if settings.seconds is not None else []),
-                *([f"{settings.tokens:,} tokens"] if settings.tokens is not None else []),
-                *([f"${settings.money_usd:.2f}"] if settings.money_usd is not None else []),
+                *([duration(settings.budget.seconds)] if settings.budget.seconds is not None else []),
+                *([f"{settings.budget.tokens:,} tokens"] if settings.budget.tokens is not None else []),
+                *([f"${settings.budget.money_usd:.2f}"] if settings.budget.money_usd is not None else []),
             ]
         )
         said.append(
             (
                 "run",
                 f"{settings.run_id}: {settings.kernel} on {settings.device}, policy {policy_text(settings.policy)}, "
-                f"against {the_baseline(settings.baseline)}, at most {count(settings.rounds, 'round')}"
+                f"against {the_baseline(settings.baseline)}, at most {count(settings.stop.rounds, 'round')}"
                 f"{', ' + limits if limits else ''}",
             )
         )
@@ -420,7 +422,7 @@ class LiveDisplay(Display):
 
     def _incumbent(self, incumbent: Incumbent) -> RenderableType:
         settings, text = self.now["settings"], Text(no_wrap=True, overflow="ellipsis")
-        text.append(f"round {self.now.get('round', 0)} of {settings.rounds}", style="bold")
+        text.append(f"round {self.now.get('round', 0)} of {settings.stop.rounds}", style="bold")
         speedup = speedup_of(incumbent)
         if incumbent.round and speedup:
             text.append("   incumbent ")
@@ -455,5 +457,5 @@ class LiveDisplay(Display):
         left = budget_left(settings, spent, since)
         tokens = spent.total.tokens_in + spent.total.tokens_out
         used = duration(spent.seconds + since) + (f", {count(tokens, 'token')}" if tokens else "")
-        rounds = count(max(0, settings.rounds - self.now.get("round", 0)), "more round")
+        rounds = count(max(0, settings.stop.rounds - self.now.get("round", 0)), "more round")
         return f"spent {used}; left {', '.join(filter(None, [rounds, left]))}. Ctrl-C stops; nothing finished is lost."

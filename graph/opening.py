@@ -133,35 +133,20 @@ def _chat(settings: Settings, transcript, spent: dict[Role, Usage], say: Say) ->
     from pydantic import SecretStr
 
     from nodes.policies.chat import ChatPolicy
+    from nodes.policies.connection import Connection, Retries
 
+    address, chat = os.environ.get("OPENAI_BASE_URL"), settings.chat
     return ChatPolicy(
-        dict(settings.models),
+        chat,
         transcript,
-        base_url=os.environ.get("OPENAI_BASE_URL"),
-        api_key=SecretStr(key),
-        interface=settings.interface,
+        Connection(address, SecretStr(key), chat.interface, Retries.of(chat), say),
+        limits=settings.budget,
         spent=spent,
-        tokens=settings.tokens,
-        money_usd=settings.money_usd,
-        role_tokens=settings.role_tokens,
-        role_money_usd=settings.role_money_usd,
-        prices=Path(settings.prices) if settings.prices else None,
-        answer_tokens=dict(settings.answer_tokens),
-        effort=dict(settings.effort),
-        retries=retries(settings),
-        fallback=_rules() if settings.fallback == "rules" else None,
+        fallback=_rules() if settings.budget.fallback == "rules" else None,
         agents=settings.agents,
         rewrites=_rewrites(settings),
         say=say,
     )
-
-
-def retries(settings: Settings):
-    """How long a model's server is waited for."""
-    from nodes.policies.connection import Retries
-
-    asked = {"timeout_s": settings.idle_seconds, "answer_s": settings.answer_seconds}
-    return Retries(**{name: seconds for name, seconds in asked.items() if seconds is not None})
 
 
 def _replay(settings: Settings, transcript, say: Say) -> Policy:

@@ -87,7 +87,7 @@ def result(
         held_out_outcome=held_out.outcome if held_out else None,
         held_out_comparison=held_out.suite.comparison if held_out and held_out.suite else None,
         held_out_reason=disqualified or (held_out.reason if held_out else ""),
-        rounds=settings.rounds,
+        rounds=settings.stop.rounds,
         attempts=tuple(_attempt(attempt) for attempt in state.get("attempts", ())),
         workloads=tuple(WorkloadRow.of(timing) for timing in (*timings, *held_out_timings)),
         elsewhere=tuple(WorkloadRow.of(timing) for timing in best.elsewhere) if best else (),

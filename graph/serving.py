@@ -293,7 +293,7 @@ class Service:
         if self._ending is None:
             return f"run {self.run.id}: {self._doing()}"
         state, settings = self._state, self._state["settings"]
-        said = [f"run {self.run.id}: {self._ending.state}, round {state.get('round', 0)} of {settings.rounds}"]
+        said = [f"run {self.run.id}: {self._ending.state}, round {state.get('round', 0)} of {settings.stop.rounds}"]
         attempts = state.get("attempts", [])
         for attempt in attempts if round_ is None else [a for a in attempts if a.round == round_]:
             speed = f", {attempt.speedup:.3f}x the baseline" if attempt.speedup else ""

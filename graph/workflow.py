@@ -109,7 +109,7 @@ def accounted(node: Node) -> Node:
 def recursion_limit(settings: Settings) -> int:
     """Steps that the longest run of these settings can take. A repair pass may repair a single draft of several."""
     passes = 1 + settings.repairs * settings.width
-    return 10 + settings.rounds * (10 + 2 * REVISIONS + 5 * passes)
+    return 10 + settings.stop.rounds * (10 + 2 * REVISIONS + 5 * passes)
 
 
 def signature() -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 from harness import clocks, comparison, device, light, load, roofs, samples
 from harness.records import Build, Cache, Check, Company, Comparison, Interval, Outcome, Suite, Timing, Verdict
 from harness.rig import CACHES, Rig
-from harness.timing import Result, Side, SideFailure
+from harness.sampling import Side, SideFailure
+from harness.timing import Result
 from kernels.spec import Frozen, Workload, expression
 
 ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")

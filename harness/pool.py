@@ -13,7 +13,7 @@ from harness.device import Arena, DeviceError
 from harness.engines.process import Worker, WorkerFailure
 from harness.problems import Problem
 from harness.records import Build, Outcome
-from harness.timing import PAIR, SideFailure
+from harness.sampling import PAIR, SideFailure
 from harness.zygote import PythonWorker, Zygote
 from kernels.catalog import Kernel
 from kernels.spec import Device

@@ -11,7 +11,7 @@ from harness.contests import Match
 from harness.engines.process import WorkerFailure
 from harness.records import Cache, Outcome, Timing
 from harness.rig import Rig
-from harness.timing import SideFailure
+from harness.sampling import SideFailure
 from kernels.spec import Frozen, Workload
 
 BLOCKS = (5, 7)

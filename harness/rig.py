@@ -23,8 +23,9 @@ from harness.fitting import left_out, one_signed, require_timed, too_large
 from harness.pool import Pool, is_python_side
 from harness.problems import Problem
 from harness.records import Build, Cache, Company, DeviceFacts
+from harness.sampling import PAIR, Contest, Side, SideFailure
 from harness.store import Store, digest
-from harness.timing import PAIR, Contest, Result, Side, SideFailure
+from harness.timing import Result
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 

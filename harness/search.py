@@ -25,8 +25,8 @@ from harness.contests import Case
 from harness.correctness import Layout
 from harness.engines.process import Worker, WorkerFailure
 from harness.rig import Rig
+from harness.sampling import Side, SideFailure
 from harness.store import digest
-from harness.timing import Side, SideFailure
 from harness.tunables import Tunable, bake, tunables
 from kernels.spec import Frozen
 

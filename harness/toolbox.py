@@ -38,6 +38,7 @@ from typing import Any, NoReturn, Self
 
 if __package__:
     from harness import sandbox
+    from harness.watchdog import Watchdog
 else:
     _spec = importlib.util.spec_from_file_location("astrolabe_sandbox", Path(__file__).with_name("sandbox.py"))
     assert _spec is not None and _spec.loader is not None
@@ -268,7 +269,7 @@ class Toolbox:
                 )
             os.close(tell)
             tell = -1
-            watchdog = sandbox.Watchdog(
+            watchdog = Watchdog(
                 process.pid, limits, seconds=seconds, scratch=str(self.scratch), tree=True, interval_s=0.1
             )
             try:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
 from harness.engines import EngineChoice
 from harness.records import Build, DeviceFacts, Timing, Verdict
 from kernels import importers
 from kernels.spec import Device, Frozen
-from nodes.roles import Attempt, Finding, Plan, Role, TesterAnswer, Usage
+from nodes.roles import Attempt, Chat, Finding, Limits, Plan, Role, TesterAnswer, Usage
 
 STATE_VERSION = 1
 """Raised when a field changes meaning; a resume under another version is refused by name."""
@@ -34,6 +34,16 @@ class Stop(Enum):
     BASELINE = "baseline failed"
 
 
+class StopRule(Frozen):
+    """When a run has tried enough; what it may use is in its Limits."""
+
+    rounds: int = Field(default=5, ge=0)
+    patience: int | None = Field(default=None, ge=1)
+    """Rounds without a new incumbent before the run stops on a plateau; None: half of `rounds`, at least 3."""
+    light_fraction: float = Field(default=0.97, gt=0, le=1.5)
+    """Stop once the incumbent reaches this share of the speed of light over the suite."""
+
+
 class Settings(Frozen):
     """What the user asked for. Fixed for the whole run; a resume reads it from the checkpoint."""
 
@@ -48,18 +58,11 @@ class Settings(Frozen):
     """Hash of the baseline's source."""
     dtypes: tuple[str, ...] = ()
     """Restricts the suite; empty means every dtype of the spec."""
-    rounds: int = Field(default=5, ge=0)
+    stop: StopRule = StopRule()
+    budget: Limits = Limits()
+    chat: Chat = Chat()
     width: int = Field(default=1, ge=1)
     repairs: int = Field(default=2, ge=0)
-    patience: int | None = Field(default=None, ge=1)
-    """Rounds without a new incumbent before the run stops on a plateau; None: half of `rounds`, at least 3."""
-    light_fraction: float = Field(default=0.97, gt=0, le=1.5)
-    """Stop once the incumbent reaches this share of the speed of light over the suite."""
-    seconds: float | None = None
-    tokens: int | None = None
-    money_usd: float | None = None
-    fallback: Literal["rules", "none"] = "rules"
-    """Who answers for a chat model once its tokens or money are spent; with "none" the run stops there."""
     tune_seconds: float = Field(default=4.0, ge=0)
     """Upper bound on one search of a candidate's open integers; less where the run's budget is nearly spent."""
     sandbox: Literal["auto", "require"] = "auto"
@@ -75,20 +78,6 @@ class Settings(Frozen):
     """Of its tools, for one draft."""
     review: bool = False
     """Whether a reviewer must agree before a plan is coded and before a candidate is built (nodes/reviewer.py)."""
-    models: dict[Role, str] = Field(default_factory=dict)
-    interface: Literal["chat", "responses"] = "chat"
-    """Which of OpenAI's two interfaces the server speaks."""
-    answer_tokens: dict[Role, int] = Field(default_factory=dict)
-    """Most tokens of one answer, reasoning included; a role that is not named has nodes/policies/chat.py's."""
-    effort: dict[Role, str] = Field(default_factory=dict)
-    """How long a reasoning model is to think, in its server's words; the server's own choice where a role is not named."""
-    idle_seconds: float | None = Field(default=None, gt=0)
-    answer_seconds: float | None = Field(default=None, gt=0)
-    """Of a server's silence, and of one whole answer, at most; None: connection.py's."""
-    role_tokens: dict[Role, int] = Field(default_factory=dict)
-    role_money_usd: dict[Role, float] = Field(default_factory=dict)
-    prices: str = ""
-    """Path of the user's own price table."""
     transcript: str = ""
     """Path of the recording that `replay` plays back."""
     memory: Literal["on", "off"] = "off"
@@ -105,6 +94,21 @@ class Settings(Frozen):
     """Modes of torch.compile that a problem's winner is timed against, beside eager (harness/problems.py)."""
     command: str = ""
     """The command line that does the same again."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _grouped(cls, values: Any) -> Any:
+        """A group's fields may stand beside the others: so they do in checkpoints from before there were groups."""
+        if isinstance(values, dict):
+            values = dict(values)
+            for group, record in (("stop", StopRule), ("budget", Limits), ("chat", Chat)):
+                if apart := {name: values.pop(name) for name in record.model_fields if name in values}:
+                    values[group] = dict(values.get(group, ())) | apart
+        return values
+
+    def changed(self, **fields: Any) -> Settings:
+        """With other values of those fields; one of a group is named without it."""
+        return Settings.model_validate(dict(self) | fields)
 
 
 def is_problem(settings: Settings) -> bool:

@@ -17,30 +17,30 @@ def light_fraction(verdict: Verdict) -> float | None:
 
 def budget_stop(state: State) -> Stop | None:
     """The budget that is spent, before another round or repair begins."""
-    settings, spent = state["settings"], state.get("spent")
+    budget, spent = state["settings"].budget, state.get("spent")
     if spent is None:
         return None
     total = spent.total
-    if settings.seconds is not None and spent.seconds >= settings.seconds:
+    if budget.seconds is not None and spent.seconds >= budget.seconds:
         return Stop.SECONDS
-    if settings.fallback == "rules":
+    if budget.fallback == "rules":
         return None  # the chat policy stops asking by itself and the rules answer from then on
-    if settings.tokens is not None and total.tokens_in + total.tokens_out >= settings.tokens:
+    if budget.tokens is not None and total.tokens_in + total.tokens_out >= budget.tokens:
         return Stop.TOKENS
-    if settings.money_usd is not None and total.money_usd is not None and total.money_usd >= settings.money_usd:
+    if budget.money_usd is not None and total.money_usd is not None and total.money_usd >= budget.money_usd:
         return Stop.MONEY
     return None
 
 
 def next_stop(state: State) -> Stop | None:
     """Why no further round begins, or None. What was reached comes before what ran out."""
-    settings = state["settings"]
+    rule = state["settings"].stop
     reached = light_fraction(state["incumbent"].verdict)
-    if reached is not None and reached >= settings.light_fraction:
+    if reached is not None and reached >= rule.light_fraction:
         return Stop.LIGHT
-    if state["round"] >= settings.rounds:
+    if state["round"] >= rule.rounds:
         return Stop.ROUNDS
-    patience = max(3, settings.rounds // 2) if settings.patience is None else settings.patience
+    patience = max(3, rule.rounds // 2) if rule.patience is None else rule.patience
     if state["stale_rounds"] >= patience:
         return Stop.PLATEAU
     return budget_stop(state)

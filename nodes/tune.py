@@ -24,8 +24,8 @@ def tune(state: State, runtime: Runtime[Context]) -> dict:
         if draft.verdict is None or not draft.verdict.passed or draft.tuned:
             return draft
         seconds = settings.tune_seconds
-        if settings.seconds is not None:
-            seconds = max(0.0, min(seconds, settings.seconds - spent))
+        if settings.budget.seconds is not None:
+            seconds = max(0.0, min(seconds, settings.budget.seconds - spent))
         return _tune(draft, seconds, runtime.context)
 
     return {"drafts": each(tuned, state["drafts"], runtime.context.evaluator.width)}

@@ -12,7 +12,7 @@ from benchmarks.hand_answered import ROOT, Misfit, Player, Prepared, facts, play
 from harness.tunables import tunables
 from kernels import catalog
 from nodes.policies import answers
-from nodes.policies.chat import ModelPolicy, Unusable
+from nodes.policies.model import ModelPolicy, Unusable
 from nodes.policies.transcript import Exchange, Question, Reply
 from tests.nodes.policies.examples import (
     ATTEMPTS,

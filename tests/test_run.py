@@ -320,7 +320,7 @@ def test_a_reviewer_is_there_where_one_is_asked_for(
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     asked = door.parse(["--kernel", "silu_and_mul", "--device", "cpu", "--model", "m", "--model-coder", "a,b", *words])
     settings = choose(asked).settings
-    assert settings.review is review and settings.models["coder"] == "a,b" and settings.memory == "on"
+    assert settings.review is review and settings.chat.models["coder"] == "a,b" and settings.memory == "on"
 
 
 def test_several_models_are_for_the_coder_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def go(asked: argparse.Namespace) -> int:
         update={
             "run_id": name,
             "created": now(),
-            "settings": origin.settings.model_copy(update=changes),
+            "settings": origin.settings.changed(**changes),
             "forked_from": f"{asked.run}@{checkpoint}",
         }
     )

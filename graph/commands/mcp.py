@@ -114,12 +114,10 @@ def begin(asked: argparse.Namespace, start: StartArguments) -> Begun:
     words["repairs"] = 0
     choice = choose(argparse.Namespace(**words))
     roles = dict.fromkeys(choice.settings.policy, "rules") | {"planner": "client", "coder": "client"}
-    settings = choice.settings.model_copy(
-        update={
-            "policy": roles,
-            "patience": choice.settings.rounds,
-            "why": (choice.settings.why[0], "policy client: a coding agent submits over MCP"),
-        }
+    settings = choice.settings.changed(
+        policy=roles,
+        patience=choice.settings.stop.rounds,
+        why=(choice.settings.why[0], "policy client: a coding agent submits over MCP"),
     )
     record = new_record(
         settings,

@@ -39,7 +39,7 @@ def go(asked: argparse.Namespace) -> int:
         changes["policy"] = dict.fromkeys(ROLES, asked.policy)
     if asked.model:
         changes["models"] = dict.fromkeys(ROLES, asked.model)
-    change = (lambda settings: settings.model_copy(update=changes)) if changes else None
+    change = (lambda settings: settings.changed(**changes)) if changes else None
     settings = begun.record.settings
     engine = asked.engine or settings.engine.name
     with locked(asked.lock_clocks, settings.device, engine), told(asked, begun), front(asked, ()) as shown:

@@ -41,7 +41,7 @@ def go(asked: argparse.Namespace) -> int:
                 policy=policy_text(record.settings.policy),
                 status=status.state,
                 round=status.round,
-                rounds=record.settings.rounds,
+                rounds=record.settings.stop.rounds,
                 speedup=status.speedup,
                 started=f"{record.created:%Y-%m-%d %H:%M}",
             )

@@ -23,6 +23,7 @@ from harness import libraries, sandbox
 from harness.device import Arena, choose, cuda_library
 from harness.engines import Engine, EngineChoice, Say
 from harness.records import Outcome
+from harness.watchdog import Watchdog
 from harness.worker import receive, send
 from kernels.spec import Device
 
@@ -115,7 +116,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         self.channel = ours
         self.log = (self.scratch / "output.txt").open("wb")
-        self.watchdog: sandbox.Watchdog | None = None
+        self.watchdog: Watchdog | None = None
         try:
             self.process: subprocess.Popen | Forked = self._start(theirs)
         except BaseException:
@@ -125,7 +126,7 @@ class Worker:
             theirs.close()
         try:
             gpu = device == "cuda"
-            self.watchdog = sandbox.Watchdog(self.process.pid, limits, scratch=str(self.scratch))
+            self.watchdog = Watchdog(self.process.pid, limits, scratch=str(self.scratch))
             common = {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
             box = {
                 "scratch": str(self.scratch),

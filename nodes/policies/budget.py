@@ -8,26 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nodes.policies.prices import Price
-from nodes.roles import Role, Usage
+from nodes.roles import Limits, Role, Usage
 
 WARN_SHARE = 0.8
 
 
 class BudgetEnded(Exception):
     """The next call could pass a limit. The message is one sentence that names the limit and what is left of it."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """None is no limit."""
-
-    tokens: int | None = None
-    money_usd: float | None = None
-    role_tokens: dict[Role, int] = field(default_factory=dict)
-    role_money_usd: dict[Role, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -1,39 +1,31 @@
 """`--policy chat`: the four agents are language models, or one model that does all four roles (`--agents single`).
 
-The conversation is here: which prompt a role gets, how its answer is read, what happens where it cannot be used. Where
-an answer comes from is `_reply`: from the transcript, else from a server, within the budget.
+Where an answer comes from is here: from the transcript, else from a server, within the budget.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, SecretStr
-
-from harness.records import Outcome
-from harness.store import digest
-from nodes.lesson import Lesson, fitting
-from nodes.policies import answers, turns
-from nodes.policies.budget import Budget, BudgetEnded, Limits
-from nodes.policies.connection import Connection, Interface, NoTools, Retries, Tools, estimated_tokens, in_words
+from nodes.policies import answers
+from nodes.policies.budget import Budget, BudgetEnded
+from nodes.policies.connection import Connection, Tools, estimated_tokens
+from nodes.policies.model import Agents, Answer, ModelPolicy, Say, silent
 from nodes.policies.prices import Prices
-from nodes.policies.render import render
-from nodes.policies.replies import Unfit, without_thinking
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import (
-    Attempt,
+    Chat,
     CoderAnswer,
     CoderRequest,
     DraftAnswer,
     DraftRequest,
     Finding,
+    Limits,
     Plan,
     PlannerRequest,
     Policy,
@@ -50,16 +42,6 @@ from nodes.roles import (
     Usage,
 )
 
-Agents = Literal["four", "single"]
-Say = Callable[[str, str], None]
-Answer = TypeVar("Answer")
-
-REASKS = 2
-"""How often an answer that does not parse is asked again."""
-QUOTED_CHARS = 120_000
-"""An answer goes back to the model whole; of one that is longer than this, some 40,000 tokens, its two ends."""
-MOST_TIMES = 4
-"""A cut-off answer is asked again with twice the limit of tokens, up to so many times the role's."""
 ANSWER_TOKENS: dict[Role, int] = {
     "tester": 6_000,
     "drafter": 16_000,
@@ -74,368 +56,39 @@ PLATEAU = 2
 """Rounds without gain after which another of several models takes the coder's place."""
 
 
-class Unusable(Exception):
-    """No answer that can be used came out of the bounded asking. The message is one sentence."""
-
-
-def silent(_kind: str, _text: str) -> None:
-    pass
-
-
-class ModelPolicy(ABC):
-    """The roles, asked of a model; where an answer cannot be used the run goes on without it and says so."""
-
-    name: str
-
-    def __init__(self, *, agents: Agents, rewrites: dict[str, str] | None, say: Say) -> None:
-        self.agents = agents
-        self.rewrites = rewrites
-        """Name -> what it does. Given where rules carry out the plans: then a plan's steps must be these names."""
-        self._say = say
-        self._no_tools = False
-        """The coder's server, or its model, does not call tools."""
-        self._written: dict[str, str] = {}
-        """The single agent's code, by plan and base: it comes with the plan."""
-        self._lock = threading.Lock()
-
-    @abstractmethod
-    def _reply(
-        self,
-        question: Question,
-        schema: dict[str, Any] | None,
-        problem: str,
-        before: tuple[Message, ...] = (),
-        tools: Tools = (),
-    ) -> Reply:
-        """The model's answer; `problem` is what was wrong with the one before. Raises PolicyPaused.
-
-        `before` was said before the question's own messages; `tools` may be called, and NoTools is raised where not.
-        """
-
-    def _rejected(self, question: Question, reply: Reply) -> None:  # noqa: B027 - a policy may ignore it
-        """A structured answer held no JSON at all."""
-
-    def _converse(
-        self,
-        role: Role,
-        prompt: tuple[Message, ...],
-        facts: dict[str, str],
-        read: Callable[[str], Answer],
-        draft: type[BaseModel] | None = None,
-        base: str = "",
-    ) -> Answer:
-        """Ask until `read` accepts the answer, at most 1 + REASKS times. Raises Unusable."""
-        schema = {"title": draft.__name__, "schema": answers.wire_schema(draft)} if draft else None
-        wants = json.dumps(schema, sort_keys=True) if schema else "header and code"
-        messages, problem, times = prompt, "", 1
-        for ask in range(1 + REASKS):
-            question = Question(
-                role=role, messages=messages, wants=wants, ask=ask, facts=facts, base=base, times=times
-            )  # fmt: skip
-            reply = self._reply(question, schema, problem)
-            if reply.finish == "refused":
-                raise Unusable(f"the model refused the {role}'s request: {_sentence(reply.text)}")
-            if reply.finish == "filtered":
-                raise Unusable(f"the server's content filter withheld the {role}'s answer")
-            if reply.finish == "length":
-                # A reasoning model may have spent all of it on thinking, and nothing is gained by quoting half an answer.
-                problem = f"the answer was cut off at the limit of {reply.tokens_out} tokens"
-                times = min(2 * times, MOST_TIMES)
-                self._say("asked again", f"{role}: {problem}; now with {times} times the limit")
-                continue
-            try:
-                return read(reply.text)
-            except Unfit as unfit:
-                problem = str(unfit)
-                if schema and "{" not in reply.text:
-                    self._rejected(question, reply)
-            self._say("asked again", f"{role}: {problem}")
-            again = f"That answer cannot be used: {problem}. Give the whole answer again, corrected."
-            messages = (
-                *messages,
-                Message(role="assistant", content=_quoted(reply.text)),
-                Message(role="user", content=again + (in_words(schema) if schema else "")),
-            )
-        raise Unusable(f"the {role}'s answer could not be used after {1 + REASKS} tries: {problem}")
-
-    def tester(self, request: TesterRequest) -> TesterAnswer:
-        facts = _facts("tests", request) | {"source": digest(request.baseline_source)}
-        prompt = self._render("tester", request, stage="tests", source=request.baseline_source)
-        try:
-            return self._converse(
-                "tester", prompt, facts, lambda text: answers.tests(text, request), answers.TestsDraft
-            )  # fmt: skip
-        except Unusable as unusable:
-            self._say("no answer", f"{unusable}; the suite stays as it is")
-            return TesterAnswer(reasons=f"nothing was added: {unusable}")
-
-    def drafter(self, request: DraftRequest) -> DraftAnswer:
-        facts = _facts(f"draft {request.repair}", request) | {"source": digest(request.source or request.problem)}
-        prompt = self._render(
-            "drafter", request, stage="draft", problem=request.problem, source=request.source, failure=request.failure
-        )
-        try:
-            source, notes = self._converse(
-                "drafter", prompt, facts, lambda text: answers.code(text, request.source), base=request.source
-            )
-        except Unusable as unusable:
-            self._say("no answer", str(unusable))
-            return DraftAnswer(reason=str(unusable))
-        return DraftAnswer(source=source, notes=(notes,) if notes else ())
-
-    def profiler(self, request: ProfilerRequest) -> Finding:
-        if self.agents == "single":
-            return answers.measured_finding(
-                request
-            )  # the single agent judges the figures in the same answer as it codes
-        facts = _facts("finding", request) | {"source": digest(request.source), "round": str(request.round or "")}
-        prompt = self._render(
-            "profiler", request, source=request.source, timings=request.timings, probes=request.probes,
-            measured=answers.measured_finding(request),
-        )  # fmt: skip
-        try:
-            return self._converse(
-                "profiler", prompt, facts, lambda text: answers.finding(text, request), answers.FindingDraft
-            )  # fmt: skip
-        except Unusable as unusable:
-            self._say("no answer", f"{unusable}; the finding holds the measured figures only")
-            return answers.measured_finding(request)
-
-    def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
-        if self.agents == "single":
-            return self._single(request)
-        facts = _planner_facts("plans", request)
-        prompt = self._render("planner", request, **_planning(request), width=request.width)
-        try:
-            found = self._converse(
-                "planner", prompt, facts, lambda text: answers.plans(text, request, self.rewrites), answers.PlansDraft
-            )  # fmt: skip
-        except Unusable as unusable:
-            return self._unplanned(request, unusable)
-        if not found:
-            self._say("planner", "the model sees nothing left to try")
-        return found
-
-    def _unplanned(self, request: PlannerRequest, unusable: Unusable) -> tuple[Plan, ...]:
-        """The round is not lost: the coder is asked for what it thinks best. Rules cannot carry that out."""
-        if self.rewrites is not None:
-            self._say("no answer", f"{unusable}; there is no plan for this round")
-            return ()
-        self._say("no answer", f"{unusable}; the coder chooses what to change")
-        step = "Make the one change that the finding and the earlier attempts make most promising."
-        identity = digest("unplanned", str(request.round), request.incumbent)[:16]
-        return (
-            Plan(
-                id=identity,
-                title="the coder's own choice",
-                steps=(step,),
-                rationale=str(unusable),
-                base=request.incumbent,
-            ),
-        )
-
-    def _single(self, request: PlannerRequest) -> tuple[Plan, ...]:
-        """One answer a plan, with its code; each later one is told of those before it."""
-        found: dict[str, Plan] = {}
-        for turn in range(request.width):
-            facts = _planner_facts("single", request) | {"turn": str(turn)}
-            siblings = [plan.title for plan in found.values()]
-            prompt = self._render("single", request, stage="round", siblings=siblings, **_planning(request))
-            try:
-                plan, source = self._converse(
-                    "planner", prompt, facts, lambda text: answers.single(text, request), base=request.source
-                )
-            except Unusable as unusable:
-                if not found:
-                    return self._unplanned(request, unusable)
-                self._say("no answer", f"{unusable}; the round has {len(found)} plans")
-                break
-            found[plan.id] = plan
-            with self._lock:
-                self._written[plan.id + digest(request.source)] = source
-        return tuple(found.values())
-
-    def coder(self, request: CoderRequest) -> CoderAnswer:
-        if self.agents == "single" and not request.repair:
-            written = self._already_written(request)
-            if written:
-                return CoderAnswer(source=written)
-        step = f"repair {request.repair}" if request.repair else "code"
-        facts = _facts(step, request) | self._writer(request)
-        facts |= {
-            "plan": request.plan.id,
-            "title": request.plan.title,
-            "source": digest(request.source),
-            "round": str(request.round or ""),
-        }
-
-        def read(text: str) -> CoderAnswer:
-            source, notes = answers.code(text, request.source)
-            return CoderAnswer(source=source, reason=notes, spec_doubt=answers.doubt(text))
-
-        try:
-            return self._converse("coder", self._coder_prompt(request), facts, read, base=request.source)
-        except Unusable as unusable:
-            self._say("no answer", str(unusable))
-            return CoderAnswer(reason=str(unusable))
-
-    def _coder_prompt(self, request: CoderRequest) -> tuple[Message, ...]:
-        """What a plan is coded from; of a repair, the conversation in which the file was written, and what became of it."""
-        failed = {"failure": request.failure, "outcome": request.outcome, "repair": request.repair}
-        if request.repair and (written := self._written_in(request)) is not None:
-            edited = bool(written.reply.made)
-            _, again = self._render("repair", request, own=True, source=request.source, edited=edited, **failed)
-            return (
-                *written.question.messages,
-                Message(role="assistant", content=_quoted(written.reply.text)),
-                again,
-            )
-        return self._render(
-            "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
-        )  # fmt: skip
-
-    def _written_in(self, request: CoderRequest) -> Exchange | None:
-        """The exchange of this round whose answer the failed source is; None where it came from somebody else."""
-        for exchange in reversed(self._kept()):
-            question = exchange.question
-            mine = question.facts.get("plan") == request.plan.id or question.facts.get("step") == "single"
-            if not (mine and question.messages and question.facts.get("round") == str(request.round or "")):
-                continue
-            if (exchange.reply.made or answers.whole_file(exchange.reply.text)) == request.source:
-                return exchange
-        return None
-
-    def turn(self, request: TurnRequest) -> Turn | None:
-        """The coder's next answer, with tools; None where the server or the model does not call them."""
-        never_called = len(request.turns) > REASKS and not any(turn.calls for turn in request.turns)
-        if never_called:
-            self._without_tools("the model calls none of its tools")
-        if self._no_tools or self.agents == "single":
-            return None
-        coded = request.request
-        prompt = self._render(
-            "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
-            stage="code", incumbent_source=coded.incumbent_source, failure=coded.failure, outcome=coded.outcome, repair=coded.repair, timings=coded.timings,
-            memory=_fitting(coded), **_history(coded.attempts), **turns.limits(request),
-        )  # fmt: skip
-        before, new = turns.said(prompt, request.turns)
-        question = Question(
-            role="coder", messages=new, wants=turns.WANTS, after=request.turns[-1].name if request.turns else "",
-            facts=turns.facts(_facts("turn", coded) | self._writer(coded), request),
-        )  # fmt: skip
-        try:
-            reply = self._reply(question, None, "", before, turns.TOOLS)
-        except NoTools as refused:
-            self._without_tools(str(refused))
-            return None
-        if reply.finish in ("refused", "filtered"):
-            raise TurnsEnded(f"the model or its server refused to go on: {_sentence(reply.text)}", oneshot=False)
-        return turns.turn_of(question, reply, len(request.turns))
-
-    def _without_tools(self, why: str) -> None:
-        with self._lock:
-            said, self._no_tools = self._no_tools, True
-        if not said:
-            self._say("coder", f"{why}; it is asked for whole answers instead (--coder oneshot asks so at once)")
-
-    def _writer(self, _request: CoderRequest) -> dict[str, str]:
-        """Who of several takes the coder's place, as a fact of the question."""
-        return {}
-
-    def reviewer(self, request: ReviewRequest) -> Review:
-        facts = _facts("review candidate" if request.source else "review plan", request) | {
-            "plan": request.plan.id,
-            "title": request.plan.title,
-            "source": digest(request.source or request.base),
-            "round": str(request.round),
-        }
-        prompt = self._render(
-            "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
-            source=request.source, attempts=request.attempts[-MOST_ATTEMPTS:],
-        )  # fmt: skip
-        try:
-            return self._converse("reviewer", prompt, facts, answers.review, answers.ReviewDraft)
-        except Unusable as unusable:
-            self._say("no answer", f"{unusable}; {request.plan.title!r} goes on unreviewed")
-            return Review(agrees=True)
-
-    def _already_written(self, request: CoderRequest) -> str:
-        """The code that came with the single agent's plan; after a kill it is read from the transcript again."""
-        with self._lock:
-            found = self._written.get(request.plan.id + digest(request.source))
-        if found is not None:
-            return found
-        asked = PlannerRequest(
-            spec=request.spec, device=request.device, finding=request.finding, incumbent=request.plan.base,
-            source=request.source, attempts=(),
-        )  # fmt: skip
-        for exchange in self._kept():
-            if exchange.question.facts.get("step") == "single":
-                try:
-                    plan, source = answers.single(exchange.reply.text, asked)
-                except Unfit:
-                    continue
-                if plan.id == request.plan.id:
-                    return source
-        return ""
-
-    @abstractmethod
-    def _kept(self) -> tuple[Exchange, ...]:
-        """The exchanges of this run so far."""
-
-    def _render(self, name: str, request: Any, *, own: bool = False, **facts: Any) -> tuple[Message, Message]:
-        """`own`: the single agent has this prompt in common with the four."""
-        facts = {"rewrites": self.rewrites or {}, "agents": self.agents, **facts}
-        return render("single" if self.agents == "single" and not own else name, request.spec, request.device, **facts)
-
-
 class ChatPolicy(ModelPolicy):
     """Models behind an OpenAI-compatible server.
 
-    `models` names one for each role. `spent` is what the run used in its earlier processes; the transcript is the
-    better ledger after a kill, and whichever is larger counts against the budget. `prices` is the user's own table,
-    `fallback` whoever answers once the budget ends; without one the run pauses then. Safe for several threads.
-    Raises ValueError where a model is missing, the address is none or the price table is wrong.
+    `spent` is what the run used in its earlier processes; the transcript is the better ledger after a kill, and whichever
+    is larger counts against the budget. `fallback` is whoever answers once the budget ends; without one the run pauses
+    then. Safe for several threads. Raises ValueError where a model is missing or the price table is wrong.
     """
 
     name = "chat"
 
     def __init__(
         self,
-        models: dict[Role, str],
+        asked: Chat,
         transcript: Transcript,
+        connection: Connection,
         *,
-        base_url: str | None,
-        api_key: SecretStr,
-        interface: Interface = "chat",
+        limits: Limits | None = None,
         spent: dict[Role, Usage] | None = None,
-        tokens: int | None = None,
-        money_usd: float | None = None,
-        role_tokens: dict[Role, int] | None = None,
-        role_money_usd: dict[Role, float] | None = None,
-        prices: Path | None = None,
         fallback: Policy | None = None,
         agents: Agents = "four",
         rewrites: dict[str, str] | None = None,
-        answer_tokens: dict[Role, int] | None = None,
-        effort: dict[Role, str] | None = None,
-        retries: Retries | None = None,
         say: Say = silent,
     ) -> None:
         super().__init__(agents=agents, rewrites=rewrites, say=say)
-        if not models or not all(models.values()):
+        if not asked.models or not all(asked.models.values()):
             raise ValueError("no model is named: give --model, or one for each role")
-        self.models = dict(models)
-        self.transcript = transcript
-        self._connection = Connection(base_url, api_key, interface, retries or Retries(), say)
-        self._prices = Prices(prices, base_url=self._connection.base_url)
+        self.asked, self.transcript = asked, transcript
+        self._connection = connection
+        self._prices = Prices(Path(asked.prices) if asked.prices else None, base_url=connection.base_url)
         ledger = {role: _larger(usage, (spent or {}).get(role)) for role, usage in transcript.usage().items()}
-        limits = Limits(tokens, money_usd, role_tokens or {}, role_money_usd or {})
-        self._budget = Budget(limits, {**(spent or {}), **ledger}, say)
+        self._budget = Budget(limits or Limits(), {**(spent or {}), **ledger}, say)
         self._fallback = fallback
-        self._answer_tokens = ANSWER_TOKENS | (answer_tokens or {})
-        self._effort = effort or {}
+        self._answer_tokens = ANSWER_TOKENS | asked.answer_tokens
         self._said: set[str] = set()
 
     def usage(self) -> dict[Role, Usage]:
@@ -470,7 +123,7 @@ class ChatPolicy(ModelPolicy):
 
     def _writer(self, request: CoderRequest) -> dict[str, str]:
         """`--model-coder A,B`: every PLATEAU rounds without gain the next one; after a gain the first again."""
-        models = [name.strip() for name in self.models.get("coder", "").split(",")]
+        models = [name.strip() for name in self.asked.models.get("coder", "").split(",")]
         if len(models) == 1:
             return {}
         model = models[request.stale_rounds // PLATEAU % len(models)]
@@ -501,7 +154,7 @@ class ChatPolicy(ModelPolicy):
         return self.transcript.exchanges()
 
     def _rejected(self, question: Question, reply: Reply) -> None:
-        self._connection.lower(question.facts.get("model") or self.models[question.role], reply.rung)
+        self._connection.lower(question.facts.get("model") or self.asked.models[question.role], reply.rung)
 
     def _reply(
         self,
@@ -515,9 +168,9 @@ class ChatPolicy(ModelPolicy):
         said = tuple(message.model_copy(update={"content": scrub(message.content)}) for message in question.messages)
         whole = (*before, *said)
         question = question.model_copy(update={"messages": said})
-        if question.role not in self.models:
+        if question.role not in self.asked.models:
             raise ValueError(f"no model is named for the {question.role}")
-        model = question.facts.get("model") or self.models[question.role]
+        model = question.facts.get("model") or self.asked.models[question.role]
         key = question.key(model)
         kept = self.transcript.find(key)
         if kept is not None:
@@ -536,7 +189,7 @@ class ChatPolicy(ModelPolicy):
         began = time.monotonic()
         with self._budget.call(question.role, estimated_tokens(sent_bytes), most_tokens, price) as call:
             reply = self._connection.ask(
-                model, whole, schema, most_tokens, effort=self._effort.get(question.role, ""), tools=tools
+                model, whole, schema, most_tokens, effort=self.asked.effort.get(question.role, ""), tools=tools
             )
             money = None if price is None else price.usd(reply.tokens_in, reply.tokens_out)
             call.usage = Usage(calls=1, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, money_usd=money)
@@ -562,74 +215,3 @@ class ChatPolicy(ModelPolicy):
 
 def _larger(one: Usage, other: Usage | None) -> Usage:
     return one if other is None or one.tokens_in + one.tokens_out >= other.tokens_in + other.tokens_out else other
-
-
-def _quoted(text: str) -> str:
-    """An answer as it goes back into its conversation: without what it thought before, whole where it fits."""
-    text = without_thinking(text)
-    if len(text) > QUOTED_CHARS:
-        text = f"{text[: QUOTED_CHARS // 2]}\n[... left out ...]\n{text[-QUOTED_CHARS // 2 :]}"
-    return text or "(nothing)"
-
-
-def _sentence(text: str) -> str:
-    return " ".join(text.split())[:200]
-
-
-def _facts(step: str, request: Any) -> dict[str, str]:
-    return {
-        "step": step,
-        "kernel": request.spec.name,
-        "device": request.device.device,
-        "spec": digest(request.spec.model_dump_json()),
-    }
-
-
-def _planner_facts(step: str, request: PlannerRequest) -> dict[str, str]:
-    tried = [part for a in request.attempts for part in (str(a.round), a.plan.id, str(a.outcome), str(a.accepted))]
-    return _facts(step, request) | {
-        "round": str(request.round),
-        "source": request.incumbent,
-        "attempts": digest(*tried) if tried else "",
-        "width": str(request.width),
-    }
-
-
-MOST_ATTEMPTS = 24
-FORGOTTEN = 12
-"""Attempts are left out so many at a time: a list that loses its first line each round is a new one to a server's cache."""
-MOST_OTHERS = 2
-
-
-def _planning(request: PlannerRequest) -> dict[str, Any]:
-    """What a planner reads: the last attempts, and the fastest other sources that it may start from instead."""
-    by_speed = sorted(
-        {a.candidate: a for a in request.attempts if a.outcome == Outcome.PASSED and a.speedup}.values(),
-        key=lambda attempt: -(attempt.speedup or 0.0),
-    )
-    others = [
-        {"name": a.candidate, "title": a.plan.title, "speedup": a.speedup, "source": request.sources[a.candidate]}
-        for a in by_speed
-        if a.candidate != request.incumbent and a.candidate in request.sources
-    ]
-    return {
-        "finding": request.finding,
-        "timings": request.timings,
-        "incumbent_source": request.source,
-        "others": others[:MOST_OTHERS],
-        "round": request.round,
-        **_history(request.attempts),
-        "memory": _fitting(request),
-        "objections": request.objections,
-    }
-
-
-def _fitting(request: PlannerRequest | CoderRequest) -> tuple[Lesson, ...]:
-    return fitting(request.memory, request.spec.name, request.device.architecture, request.finding.bound)
-
-
-def _history(attempts: tuple[Attempt, ...]) -> dict[str, Any]:
-    """The last attempts, and how many are left out."""
-    over = max(0, len(attempts) - MOST_ATTEMPTS)
-    earlier = -(-over // FORGOTTEN) * FORGOTTEN
-    return {"attempts": attempts[earlier:], "earlier": earlier}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from harness.store import digest
-from nodes.policies.chat import silent
+from nodes.policies.model import silent
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import (
     CoderAnswer,

@@ -27,7 +27,7 @@ from kernels.spec import Frozen
 from nodes.policies.transcript import Finish, Message, Reply, Rung
 from nodes.policies.trim import printable
 from nodes.policies.wire import Expired, NotStreamed, Page, Request
-from nodes.roles import PolicyPaused, ToolCall
+from nodes.roles import Chat, PolicyPaused, ToolCall
 from nodes.spans import span
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class Retries(Frozen):
     """For the server's next byte; a reasoning model may think for minutes before it."""
     answer_s: float = Field(default=3600.0, gt=0)
     """For one whole answer, however steadily it comes."""
+
+    @classmethod
+    def of(cls, chat: Chat) -> Retries:
+        asked = {"timeout_s": chat.idle_seconds, "answer_s": chat.answer_seconds}
+        return cls(**{name: seconds for name, seconds in asked.items() if seconds is not None})
 
 
 class _Trouble(Exception):

@@ -24,8 +24,8 @@ from typing import Any
 
 from nodes.policies import answers
 from nodes.policies.answers import measured_finding
-from nodes.policies.chat import ModelPolicy, silent
 from nodes.policies.connection import Tools
+from nodes.policies.model import ModelPolicy, silent
 from nodes.policies.replies import as_file
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript, TranscriptDamaged
 from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Role, Turn, TurnRequest, Usage

@@ -21,11 +21,11 @@ from harness.records import Build, Outcome, Verdict
 from kernels.catalog import Kernel
 from nodes.context import Context
 from nodes.policies.chat import ChatPolicy
-from nodes.policies.connection import Interface, Retries
+from nodes.policies.connection import Connection, Interface, Retries
 from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.policies.turns import TOOLS
-from nodes.roles import ROLES, Policy
+from nodes.roles import ROLES, Chat, Limits, Policy
 from nodes.state import Settings
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, record, settings
 from tests.nodes.policies.server import Fails, ModelServer, Says, model_server
@@ -78,13 +78,23 @@ def door(
     return Door(folder, open_context)
 
 
-def chat(server: ModelServer, *, interface: Interface = "chat", fallback: bool = True, **limits: Any):
+def chat(
+    server: ModelServer,
+    *,
+    interface: Interface = "chat",
+    fallback: bool = True,
+    limits: Limits | None = None,
+    **more: Any,
+):
     def policy(run: Run, script: Script, say: Say) -> Policy:
         return ChatPolicy(
-            {"coder": "a-model"}, Transcript(run.folder / "transcript.jsonl"), base_url=server.base_url,
-            api_key=SecretStr("sk-1234567890"), interface=interface, fallback=script if fallback else None,
-            retries=Retries(attempts=1), say=say, **limits,
-        )  # fmt: skip
+            Chat(models={"coder": "a-model"}, interface=interface, **more),
+            Transcript(run.folder / "transcript.jsonl"),
+            Connection(server.base_url, SecretStr("sk-1234567890"), interface, Retries(attempts=1), say),
+            fallback=script if fallback else None,
+            limits=limits,
+            say=say,
+        )
 
     return policy
 
@@ -315,7 +325,7 @@ def test_a_budget_that_ends_between_turns(server: ModelServer, tmp_path: Path) -
     script = [compiles("speed 1.4\n"), calls(("check", {})), SUBMIT]
 
     def tokens(*, fallback: bool, ending: int) -> dict[str, Any]:
-        return {"tokens": ending, "fallback": fallback, "answer_tokens": {"coder": 500}}
+        return {"limits": Limits(tokens=ending), "fallback": fallback, "answer_tokens": {"coder": 500}}
 
     server.script = list(script)
     run(door(tmp_path / "free", chat(server, answer_tokens={"coder": 500}), Script(PLANS)), asked())

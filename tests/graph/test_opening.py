@@ -9,13 +9,13 @@ import pytest
 
 from graph.choices import choose
 from graph.commands.run import parser
-from graph.opening import answering, open_context, retries
+from graph.opening import answering, open_context
 from graph.runs import Run, RunError
 from graph.session import kernel_digest, new_record
 from kernels import catalog
 from nodes.policies.connection import Retries
 from nodes.policies.transcript import Exchange, Question, Reply, Transcript
-from nodes.roles import ROLES, Usage
+from nodes.roles import ROLES, Chat, Usage
 from nodes.state import Spent, State
 from tests.graph.doubles import record, settings
 from tests.nodes.policies.examples import for_coder, for_profiler
@@ -78,8 +78,8 @@ def test_what_was_asked_of_models_reaches_their_server(tmp_path: Path, monkeypat
         asked = parser().parse_args([*words, "--idle-seconds", "7", "--answer-seconds", "70"])
         asked.words = words
         made = choose(asked).settings
-        waits = retries(made)
-        assert (waits.timeout_s, waits.answer_s) == (7, 70) and retries(settings()) == Retries()
+        waits = Retries.of(made.chat)
+        assert (waits.timeout_s, waits.answer_s) == (7, 70) and Retries.of(Chat()) == Retries()
         server.script = [Says(json.dumps(FINDING)), Says(EDIT)]
         policies, _ = answering(made, tmp_path / "t.jsonl", State(), silent)
         policies["profiler"].profiler(for_profiler())

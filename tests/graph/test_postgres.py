@@ -84,8 +84,8 @@ def test_a_run_pauses_resumes_and_is_forked_there(tmp_path: Path, url: str) -> N
     )
     assert paused.state == "paused" and not paused.run.checkpoints.exists()
     door = Door(tmp_path, paper_context(Script(ROUNDS)), url)
-    ended = door.resume("pg", Silent(), nobody, changes=lambda found: found.model_copy(update={"tokens": 10**6}))
-    assert door.snapshot(ended.run).values["settings"].tokens == 10**6
+    ended = door.resume("pg", Silent(), nobody, changes=lambda found: found.changed(tokens=10**6))
+    assert door.snapshot(ended.run).values["settings"].budget.tokens == 10**6
     assert ended.state == "finished" and outcomes(ended) == outcomes(whole)
     history = door.history(ended.run)
     assert not history[0].next and history[-1].next == ("__start__",)

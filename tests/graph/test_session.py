@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graph.runs import Run, RunError, RunStatus, every, new_id, now, valid_id
 from graph.session import Door, Ending
 from harness.store import Store
-from nodes.roles import PolicyPaused
+from nodes.roles import Chat, Limits, PolicyPaused
+from nodes.state import StopRule
 from tests.graph.doubles import BASELINE, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -62,6 +64,20 @@ def test_records_come_back_from_the_database_as_they_were(tmp_path: Path) -> Non
     assert isinstance(values["attempts"][0].plan.steps, tuple)
 
 
+def test_settings_of_a_checkpoint_from_before_they_had_groups_come_back_in_them() -> None:
+    """The recording is one that the program of 2026-11-22 wrote, when all fields stood side by side."""
+    saved = (Path(__file__).parent / "recorded" / "settings_side_by_side.msgpack").read_bytes()
+    serde = JsonPlusSerializer(allowed_msgpack_modules=[("nodes.state", "Settings")])
+    found = serde.loads_typed(("msgpack", saved))
+    assert found.stop == StopRule(rounds=7, patience=2)
+    assert found.budget == Limits(tokens=50, role_tokens={"coder": 3}, fallback="none")
+    assert found.chat == Chat(models={"coder": "m"}, effort={"coder": "low"}, prices="/p")
+    assert serde.loads_typed(serde.dumps_typed(found)) == found
+    assert found.changed(rounds=9, width=2) == found.model_copy(
+        update={"stop": StopRule(rounds=9, patience=2), "width": 2}
+    )
+
+
 def test_a_paused_run_goes_on_and_ends_as_an_unbroken_one(tmp_path: Path) -> None:
     unbroken = start(tmp_path / "whole", Script(ROUNDS))
     paused = start(tmp_path / "broken", Down(ROUNDS, 2))
@@ -92,10 +108,10 @@ def test_a_budget_counts_what_was_spent_before_the_pause(tmp_path: Path) -> None
 def test_a_resume_may_have_other_limits(tmp_path: Path) -> None:
     start(tmp_path, Down({**ROUNDS, 4: ["speed 2"]}, 2))
     door = Door(tmp_path, paper_context(Script({**ROUNDS, 4: ["speed 2"]})))
-    more = lambda found: found.model_copy(update={"rounds": 4})  # noqa: E731
+    more = lambda found: found.changed(rounds=4)  # noqa: E731
     ended = door.resume("run", Silent(), nobody, changes=more)
     assert [row.round for row in ended.result.attempts] == [1, 2, 3, 4] and ended.result.rounds == 4
-    assert ended.run.record.settings.rounds == 4
+    assert ended.run.record.settings.stop.rounds == 4
     assert ended.result.spent.calls == 1 + 3 + 4 + 4  # nobody was asked twice; the incumbent of round 1 stayed in 2
     with pytest.raises(RunError, match="is finished; to go on with other limits, fork it"):
         door.resume("run", Silent(), nobody, changes=more)

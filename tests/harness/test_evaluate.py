@@ -15,9 +15,9 @@ from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.records import Build, Check, Comparison, Interval, Outcome, Timing
 from harness.rig import MissingTool
+from harness.sampling import PROTOCOLS, SideFailure
 from harness.search import measured_ratios
 from harness.store import Store, digest
-from harness.timing import PROTOCOLS, SideFailure
 from kernels import catalog
 from kernels.spec import Workload
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import sandbox
+from harness import sandbox, watchdog
+from harness.watchdog import Watchdog, session_members
 
 SOURCE = Path(sandbox.__file__)
 NOBODY = 65534
@@ -371,7 +372,7 @@ def test_the_watchdog_kills_and_says_why(box: Box, code: str, limits: dict, seco
     allowed = sandbox.Limits(**limits)
     # The box itself gets no limit of memory or of processes here: the watchdog alone must do it.
     process = box.start(code, sandbox.Limits(memory_bytes=0, threads=0))
-    with sandbox.Watchdog(process.pid, allowed, seconds=seconds, scratch=str(box.scratch)) as watchdog:
+    with Watchdog(process.pid, allowed, seconds=seconds, scratch=str(box.scratch)) as watchdog:
         process.wait(timeout=30)
     assert process.returncode == -signal.SIGKILL
     assert reason in watchdog.reason
@@ -379,7 +380,7 @@ def test_the_watchdog_kills_and_says_why(box: Box, code: str, limits: dict, seco
 
 def test_the_watchdog_leaves_a_well_behaved_process_alone(box: Box) -> None:
     process = box.start("time.sleep(0.5); answer('done')")
-    watchdog = sandbox.Watchdog(process.pid, sandbox.Limits(), seconds=0.1, scratch=str(box.scratch))
+    watchdog = Watchdog(process.pid, sandbox.Limits(), seconds=0.1, scratch=str(box.scratch))
     watchdog.allow(20)  # a new request, a new deadline
     output, _ = process.communicate(timeout=20)
     assert watchdog.stop() == "" and json.loads(output) == "done"
@@ -396,7 +397,7 @@ def test_a_worker_dies_with_its_parent(box: Box) -> None:
     worker = int(middle.stdout.readline())
     os.kill(middle.pid, signal.SIGKILL)
     middle.wait()
-    assert until(lambda: sandbox._stat(worker)[:1] in ([], ["Z"]))  # whoever adopts it may reap it late
+    assert until(lambda: watchdog._stat(worker)[:1] in ([], ["Z"]))  # whoever adopts it may reap it late
 
 
 # --- the launcher of compilers -----------------------------------------------------------------------------------
@@ -513,12 +514,12 @@ def test_a_fork_bomb_in_a_compiler_is_stopped(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    with sandbox.Watchdog(process.pid, limits, seconds=20, tree=True) as watchdog:
+    with Watchdog(process.pid, limits, seconds=20, tree=True) as watchdog:
         process.wait(timeout=30)
     if os.getuid() == 0:  # elsewhere RLIMIT_NPROC may have ended it first
         # Which of its two limits a bomb meets first depends on how fast it grows between two polls.
         assert "processes and threads" in watchdog.reason or "of memory" in watchdog.reason
-    assert until(lambda: not sandbox.session_members(process.pid))
+    assert until(lambda: not session_members(process.pid))
 
 
 # --- odds and ends -----------------------------------------------------------------------------------------------

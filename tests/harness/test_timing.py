@@ -15,28 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from harness import backends, timing
+from harness import backends, sampling, timing
 from harness.device import Arena, facts
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import Check, Outcome
-from harness.timing import (
-    ACCUSING_PAIRS,
-    CHECKS,
-    PAIR,
-    PROTOCOLS,
-    Contest,
-    Side,
-    SideFailure,
-    _blame,
-    _confirm,
-    _doubt,
-    _narrow,
-    _net,
-    _ratios,
-    _seconds,
-    _spread,
-    chain_length,
-)
+from harness.sampling import PAIR, PROTOCOLS, Contest, Side, SideFailure, _blame, _seconds, chain_length
+from harness.timing import ACCUSING_PAIRS, CHECKS, _confirm, _doubt, _narrow, _net, _ratios, _spread
 from kernels import catalog
 from kernels.spec import Workload
 from tests.harness.far_side import FarSide, Negation, guards, negate, negation, timed_request
@@ -60,7 +44,7 @@ def side(name: str, seconds: list[float], lacking: list[float], **changes: Any) 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes an open contest of a kernel of ours; our clock is scripted, too."""
-    monkeypatch.setattr(timing, "timed_request", timed_request)
+    monkeypatch.setattr(sampling, "timed_request", timed_request)
     opened: list[Arena] = []
 
     def of(kernel: tuple[Negation, Workload], cache: str = "hot", cache_bytes: int = CACHE_BYTES) -> Contest:
@@ -300,7 +284,7 @@ def test_of_large_outputs_the_last_call_and_some_others_are_searched(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = stage(negation("float32", 100))
-    monkeypatch.setattr(timing, "SCANNED_BYTES", 3 * 400)
+    monkeypatch.setattr(sampling, "SCANNED_BYTES", 3 * 400)
     out = one.kernel.spec.outputs[0]
     one.called = list(range(8))
     for slot in range(8):

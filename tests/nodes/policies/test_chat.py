@@ -18,9 +18,10 @@ from pydantic import SecretStr
 from harness.store import digest
 from nodes.policies import transcript
 from nodes.policies.chat import ChatPolicy
-from nodes.policies.connection import Retries
+from nodes.policies.connection import Connection, Retries
+from nodes.policies.model import silent
 from nodes.policies.transcript import Exchange, Transcript, TranscriptDamaged
-from nodes.roles import CoderAnswer, Plan, PolicyPaused, Usage
+from nodes.roles import Chat, CoderAnswer, Limits, Plan, PolicyPaused, Usage
 from tests.nodes.policies.examples import (
     HIDDEN,
     OTHER,
@@ -78,8 +79,14 @@ class Said(list):
 
 def policy(server: ModelServer, folder: Path, **options: object) -> ChatPolicy:
     models = dict.fromkeys(("tester", "profiler", "planner", "coder"), "some-model")
-    options = {"base_url": server.base_url, "api_key": SecretStr(KEY), "retries": FAST, **options}
-    return ChatPolicy(options.pop("models", models), Transcript(folder / "transcript.jsonl"), **options)
+    address, say = options.pop("base_url", server.base_url), options.get("say", silent)
+    chat, limits = (
+        record(**{name: options.pop(name) for name in record.model_fields if name in options and name != "fallback"})
+        for record in (Chat, Limits)
+    )
+    connection = Connection(address, SecretStr(KEY), chat.interface, options.pop("retries", FAST), say)
+    chat = chat.model_copy(update={"models": chat.models if "models" in chat.model_fields_set else models})
+    return ChatPolicy(chat, Transcript(folder / "transcript.jsonl"), connection, limits=limits, **options)
 
 
 def says(answer: dict, **options: object) -> Says:
@@ -569,7 +576,7 @@ def test_money_is_counted_from_the_users_table_and_held_back(server: ModelServer
     table = tmp_path / "prices.json"
     table.write_text('{"usd_per_million_tokens": {"some-model": {"input": 10, "output": 100}}}')
     server.script = [Says(EDIT, tokens=(1000, 1000))]
-    chat = policy(server, tmp_path, prices=table, money_usd=0.2, answer_tokens={"coder": 1000})
+    chat = policy(server, tmp_path, prices=str(table), money_usd=0.2, answer_tokens={"coder": 1000})
     chat.coder(for_coder())
     assert chat.usage()["coder"].money_usd == pytest.approx(0.11)
     with pytest.raises(PolicyPaused, match=r"the money budget ends here: \$0.1100 of \$0.2000"):
@@ -624,7 +631,7 @@ def test_a_wrong_price_table_is_refused(server: ModelServer, tmp_path: Path, tex
     if text is not None:
         table.write_text(text)
     with pytest.raises(ValueError, match=complaint):
-        policy(server, tmp_path, prices=table)
+        policy(server, tmp_path, prices=str(table))
 
 
 # The transcript ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from harness.store import digest
 from harness.tunables import tunables
 from kernels import catalog
 from nodes.policies import render as rendering
-from nodes.policies.chat import ModelPolicy
+from nodes.policies.model import ModelPolicy
 from nodes.policies.render import PROMPTS, data, prototypes, render
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.policies.trim import LIMIT_CHARS, trimmed

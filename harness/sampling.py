@@ -1,0 +1,415 @@
+"""One contest's ground: argument sets in memory that all sides map, the samples that a side takes of it, the looks at them.
+
+A sample is one request: the worker runs a prepared sequence of calls and answers the seconds by its own clock. Ours runs
+outside. Every call of a sample has inputs that were made for it and outputs of its own (harness/company.py). On a GPU
+what makes and reads them stands around it in the same CUDA graph; their own time, taken by a worker without a candidate,
+is subtracted. On a CPU the parent does both, between samples. After a sample its process is stopped, and before it goes
+on every call may be looked at, wholly: which ones, nothing shows before.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.company import Production, copies_together, is_kept
+from harness.correctness import Bench, Layout, expected
+from harness.device import Arena, generator
+from harness.engines.process import Worker, WorkerFailure, timed_request
+from harness.records import Cache, Check, Company, Outcome
+from kernels.catalog import Kernel
+from kernels.spec import Workload
+
+MAX_SLOTS = 768
+CHAIN_US = {"hot": 600.0, "cold": 1400.0}
+"""On a GPU a sample is one pass through a chain of about this length, of two to MAX_CHAIN calls. A chain's time varied by
+0.2 to 2.5 us on an H200 however long it was, the more the more memory it moves."""
+MAX_CHAIN = 64
+NEIGHBOURS_US, BYTES_A_US = 7.0, 1.3e6
+"""What a call and its neighbours are foreseen to take: launches, and bytes moved (four passes)."""
+CHAIN_BYTES = 4 << 30
+"""Argument sets of a chain take so much at most, two of them whatever they take."""
+CONSTANT_BYTES = 1 << 30
+"""Copies of a constant take so much at most, and are four at most: calls have them in turn."""
+EVICT_FACTOR = 1.4
+"""Cold: so many times the last-level cache is read between producer and kernel. On an H200 calls took as long after 1.4 as
+after 3 to within 1 % where their tensors are small, to within 6 % above 25 MB, and varied a third as much."""
+EVICTED_BYTES_A_US = 4e6
+TABLES_FACTOR = 2.0
+"""The copies of a table of which calls touch a part may hold so many times the bytes that a cold pass touches."""
+HOT_SHARE = 0.5
+"""Hot on a CPU: the sets of a pass take so much of the last-level cache at most."""
+SCANNED_BYTES = 64 << 20
+"""On a CPU outputs are searched for poison in so many bytes a sample: all calls, or some of them at random and the last."""
+NEAR_MISS = 2.0
+"""Of the tolerance: tens of millions of values that nobody has seen before may hold one that rounds worse than all that
+the checks drew; another answer, or one of a narrower type, is off by more."""
+NEW_CONSTANTS = 0.75
+"""Of the looks so many go to calls with a constant that was redrawn before the sample, where there are such calls."""
+NEW_CONSTANT_TRIES = 8
+"""Samples until one has a call with a new constant: a sample of few calls may have none."""
+ALIKE = 1.5
+"""Sides whose paces differ by less are of about one speed."""
+LONG_S = 0.015
+"""The samples by which our own clock confirms FASTER; the pipe's latency is some 1 % of this, and the same for both."""
+LEAST_SHARE = 0.02
+"""A call that adds less than this to its neighbours' time is taken to add so much: subtraction cannot see less."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The numbers of the measurement, by device."""
+
+    sample_s: float
+    """On a CPU a sample lasts about this long. Shorter ones drown in the clocks' noise and the pipe's latency; longer ones
+    outlast the scheduler's slice of some 3 ms: beside five other busy processes on two cores samples of 2 ms took 0.1 to
+    1 % more than alone, those of 5 ms and more took half as long again or twice as long."""
+    warm_s: float
+    """At most three samples before the first that counts, until they have taken this long: clocks have risen then."""
+    blocks: tuple[int, int]
+    """At least and at most so many samples of each side. Eight are the fewest whose range covers the median with 99 %."""
+    patience_s: float
+    """After the least number of blocks a contest goes on for this long at most."""
+    width: float
+    """Stop early once the 99 % interval of the ratio is this narrow (full width, relative)."""
+    cache_factor: float
+    """Cold on a CPU: argument sets rotate through this many times the last-level cache."""
+    replan: int
+    """Graphs are made anew after so many blocks: on an H200 a binary beside itself once differed by 3 % as long as both
+    graphs lived, and not in other graphs of the same processes."""
+    rounds: int
+    """Hot on a CPU: a sample is at most so many requests, where a pass through all sets is shorter than one."""
+    clock_share: float
+    """The worker's clock may lack this share of a sample against ours, beyond what the baseline's lacks."""
+
+
+class SideFailure(WorkerFailure):
+    """A contestant failed while it was timed."""
+
+    def __init__(self, side: str, outcome: Outcome, reason: str) -> None:
+        super().__init__(outcome, reason)
+        self.side = side
+
+
+PROTOCOLS = {
+    "cuda": Protocol(0.0, 0.01, (8, 24), 1.0, 0.015, 0.0, 8, 1, 0.15),
+    "cpu": Protocol(2e-3, 0.02, (8, 24), 1.0, 0.04, 3.0, 1 << 30, 8, 0.25),
+}
+
+
+@dataclass
+class Side:
+    """One contestant: a worker, and what it took."""
+
+    name: str
+    worker: Worker
+    symbol: str = ""
+    """Under which name the worker knows the entry point; the workload's dtype where empty."""
+    calls: int = 1
+    """In a request."""
+    rounds: int = 1
+    """Requests in a sample."""
+    passes: int = 1
+    """Through its calls, in a request: one, unless nothing stands around them and nobody looks."""
+    pace_s: float = 0.0
+    """Seconds per call as warmed up, with its neighbours."""
+    seconds: list[float] = field(default_factory=list)
+    """Per call with its neighbours, one for each sample."""
+    lacking: list[float] = field(default_factory=list)
+    """Our clock minus the worker's, per request, the mean of a sample's."""
+    graph: bool = True
+    looked: int = 0
+    """Calls that were looked at."""
+    error: float = 0.0
+    """The largest of them, in tolerances."""
+
+
+def chain_length(fresh_bytes: int, evict_bytes: int) -> int:
+    """Calls in a GPU's sample, from the bytes of an argument set."""
+    call_us = NEIGHBOURS_US + fresh_bytes / BYTES_A_US + evict_bytes / EVICTED_BYTES_A_US
+    chain_us = CHAIN_US["cold" if evict_bytes else "hot"]
+    return max(2, min(int(chain_us / call_us), MAX_CHAIN, CHAIN_BYTES // fresh_bytes))
+
+
+class Contest:
+    """One workload in one cache state and company, laid out in an arena that all sides map."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        workload: Workload,
+        cache: Cache,
+        device: str,
+        cache_bytes: int,
+        company: Company = "plain",
+    ) -> None:
+        self.kernel, self.workload, self.cache, self.device = kernel, workload, cache, device
+        self.company = company
+        self.protocol = PROTOCOLS[device]
+        spec, sizes, copies = kernel.spec, Layout(kernel.spec, workload, 1).sizes, {}
+        kept = [tensor.name for tensor in spec.inputs if is_kept(tensor)]
+        fresh = sum(size for name, size in sizes.items() if name not in kept)
+        evict = 0
+        if device == "cuda":
+            evict = int(EVICT_FACTOR * cache_bytes) if cache == "cold" and company != "alone" else 0
+            slots = chain_length(fresh, evict)
+            if company == "alone":
+                slots = max(2, min(slots, int(HOT_SHARE * cache_bytes / fresh)))
+            copies = {name: max(1, min(slots, 4, CONSTANT_BYTES // sizes[name])) for name in kept}
+        else:
+            touched = sum(spec.tensor_bytes(tensor, workload) for tensor in spec.tensors)
+            passed = self.protocol.cache_factor * cache_bytes if cache == "cold" else HOT_SHARE * cache_bytes
+            slots = max(2, min(int(passed / touched) + (cache == "cold"), MAX_SLOTS))
+            most = TABLES_FACTOR * passed if cache == "cold" else passed
+            copies = {name: max(1, min(slots, int(most / sizes[name]))) for name in kept}
+        self.layout = Layout(spec, workload, slots, copies_together(spec, copies))
+        self.production = Production(spec, workload, self.layout, device, evict)
+        self.size = self.layout.size + self.production.size
+        """Bytes of the arena."""
+        self.called: list[int] = list(range(slots))
+        """The argument sets of the last request, in the order of its calls."""
+        self.idle = list(range(slots))
+        """On a CPU: all sets, those that were not called for longest first."""
+        self.finished = 0
+        """On a GPU: the digest of the last call as it was when its side had answered."""
+
+    def open(self, arena: Arena) -> None:
+        """Fill the arena."""
+        self.arena = arena
+        rng = generator(self.device)
+        self.bench = Bench(self.kernel.spec, arena, self.layout, rng)
+        self.production.open(arena, rng)
+        for tensor in self.kernel.spec.tensors:
+            if tensor.role == "output":
+                self.layout.bytes_view(arena, tensor).fill_(0xFF)
+        if self.device == "cpu":
+            self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def prepare(self, side: Side) -> None:
+        """Map, plan, warm up: samples for its pace."""
+        side.worker.proceed()
+        if self.arena.id not in side.worker.mapped:
+            side.worker.map(self.arena)
+        if self.device == "cpu":
+            side.worker.pin(False)  # threads that are started now would be born on one core
+        self.plan(side)
+        side.calls, side.rounds, side.passes = (self.layout.slots if self.device == "cuda" else 1), 1, 1
+        self.sample(side)
+        if self.device == "cpu":
+            side.worker.pin(True)
+        self._fill_sample(side, min(side.seconds))
+        while len(side.seconds) < 4 and sum(side.seconds) * side.calls * side.rounds < self.protocol.warm_s:
+            self.sample(side)
+        side.pace_s = min(side.seconds)
+        self._fill_sample(side, side.pace_s)
+        side.seconds.clear()
+        side.lacking.clear()
+
+    def _fill_sample(self, side: Side, pace_s: float) -> None:
+        """As many calls a sample as take its time at that pace."""
+        if self.device == "cuda":  # always the whole chain
+            if self.company == "alone":
+                side.passes = max(1, round(CHAIN_US["hot"] * 1e-6 / (pace_s * side.calls)))
+            return
+        wanted = self.protocol.sample_s / max(pace_s, 1e-7)
+        side.calls = max(1, min(self.layout.slots, round(wanted)))
+        side.rounds = max(1, min(self.protocol.rounds, round(wanted / side.calls)))
+
+    def plan(self, side: Side) -> None:
+        """Let the worker prepare the calls of all argument sets, on a GPU as a graph."""
+        layout = self.layout
+        message: dict[str, Any] = {"op": "plan", "dtype": side.symbol or self.workload.dtype, "shapes": layout.shapes()}
+        message["calls"] = [layout.arguments(self.arena, slot) for slot in range(layout.slots)]
+        if self.device == "cuda":
+            self.production.renew()
+            self.synchronize()
+            message |= {"company": self.production.message(self.company), "alone": side.name == PAIR}
+        side.graph = bool(side.worker.request(message).get("graph", True))
+
+    def plan_again(self, side: Side) -> None:
+        """Another graph of the same calls."""
+        side.worker.request({"op": "plan", "again": True})
+
+    def settle(self, side: Side, first: Side) -> None:
+        """A sample's calls once all paces are known: sides of about one speed make the same number of them.
+
+        On a busy machine the longer of two samples is interrupted more often: of a hundred contests of a binary with
+        itself five were FASTER or SLOWER where one side's pace had been taken in a busy moment.
+        """
+        alike = 1 / ALIKE < side.pace_s / first.pace_s < ALIKE
+        self._fill_sample(side, (first if alike else side).pace_s)
+
+    def _request(self, side: Side, calls: int, passes: int = 1) -> tuple[float, float]:
+        """One request on argument sets that were not called since they were written: (seconds by its clock, by ours).
+
+        Its process is stopped until they are there, or a thread of it could begin before the clock does, and as soon as it
+        has answered: what it had left to do it has not done.
+        """
+        side.worker.pause()
+        self.production.renew(passes=passes)
+        if self.device == "cpu":
+            self._draw_order(calls)
+            self.production.produce(self.called)
+            if self.cache == "cold":
+                self.production.forget(self.called)
+        self.synchronize()
+        side.worker.proceed()
+        answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
+        if (
+            self.device == "cuda"
+        ):  # an answer is no end: this waits for the device, and shows whether the last call was done
+            start = time.perf_counter()
+            self.finished = self.production.last_digest()
+            outside += time.perf_counter() - start
+        side.worker.pause()
+        if self.device == "cpu":
+            side.worker.rest()
+        if library := side.worker.foreign_code():
+            raise WorkerFailure(Outcome.CHEATED, f"a library did the work: it runs code of {library}")
+        return _seconds(answer), outside
+
+    def _draw_order(self, calls: int) -> None:
+        """Which sets are called next, in an order that nobody foresees: who knew the next one could begin with it.
+
+        From the half that was not called for longer, so that cold calls are cold.
+        """
+        long_idle = self.idle[: max(calls, (len(self.idle) + 1) // 2)]
+        self.called = random.sample(long_idle, calls)
+        self.idle = [slot for slot in self.idle if slot not in set(self.called)] + self.called
+
+    def sample(self, side: Side, *, look: bool = False) -> None:
+        """One sample of one side, the caller has stopped the others; `look` at one of its calls, drawn at random."""
+        inside = outside = 0.0
+        looked = random.randrange(side.rounds) if look else -1
+        for number in range(side.rounds):
+            own, ours = self._request(side, side.calls, side.passes)
+            if own > ours * 1.01 + 1e-4:
+                raise WorkerFailure(Outcome.CHEATED, "its clock says more seconds than have passed")
+            inside, outside = inside + own, outside + ours
+            self._examine(side, look=number == looked)
+        side.seconds.append(inside / side.rounds / side.calls / side.passes)
+        side.lacking.append((outside - inside) / side.rounds)
+
+    def _examine(self, side: Side, *, look: bool) -> None:
+        """What the calls of the last request have left. Raises WorkerFailure."""
+        if side.name == PAIR or self.company == "alone":
+            return
+        self.require_written()
+        if self.device == "cuda" and self.production.last_digest() != self.finished:
+            raise WorkerFailure(Outcome.CHEATED, "worked on after it had answered")
+        if look:
+            self.look(side, self._drawn())
+
+    def _drawn(self) -> int:
+        """The call to look at: any, but mostly one whose constants are new, where who prepared them once goes wrong."""
+        new = self._with_new_constants()
+        return random.choice(new if new and random.random() < NEW_CONSTANTS else self.called)
+
+    def _with_new_constants(self) -> list[int]:
+        return [slot for slot in self.called if self.production.has_new_constants(slot)]
+
+    def look_at_new_constants(self, side: Side) -> None:
+        """One sample more, which does not count, and a look at a call whose constants are new: the side has by then met many.
+
+        Who prepares a constant once may be honest for its first calls, and a large call is looked at after few samples.
+        """
+        if side.name == PAIR or self.company == "alone" or not self.production.kept:
+            return
+        for _ in range(NEW_CONSTANT_TRIES):
+            self.sample(side)
+            side.seconds.pop()
+            side.lacking.pop()
+            if new := self._with_new_constants():
+                self.look(side, random.choice(new))
+                return
+
+    def unwritten(self) -> str:
+        """Where poison is left, or "". Of integers it may be right, -1; a float is not a NaN of all ones by chance."""
+        import torch
+
+        called, spec = self.called, self.kernel.spec
+        per_call = spec.write_bytes(self.workload)
+        most = max(1, SCANNED_BYTES // max(per_call, 1))
+        if self.device == "cpu" and len(called) > most:
+            called = [*random.sample(called[:-1], most - 1), called[-1]]
+        for tensor in spec.outputs:
+            if tensor.role != "output" or "float" not in spec.dtype(tensor, self.workload):
+                continue
+            view = self.layout.view(self.arena, tensor)
+            bits = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}[view.element_size()]
+            for raw in [view] if self.device == "cuda" else [view[slot] for slot in called]:
+                left = raw.view(getattr(torch, bits)) == -1
+                if bool(left.any()):
+                    return f"{int(left.sum())} elements of {tensor.name} were not written"
+        return ""
+
+    def require_written(self) -> None:
+        """Raises WorkerFailure where poison is left."""
+        if left := self.unwritten():
+            raise WorkerFailure(Outcome.CHEATED, f"skipped work while it was timed: {left}")
+
+    def look(self, side: Side, slot: int) -> None:
+        """Check one timed call wholly: its inputs, every element of its outputs. Raises WorkerFailure."""
+        name = f"timed calls, {self.cache}"
+        inputs = self.production.inputs(slot)
+        if self.device == "cuda" and not all(self.production.digests_agree(at) for at in {slot, max(slot - 1, 0)}):
+            raise WorkerFailure(Outcome.CHEATED, "changed its outputs after they were read, or what read them")
+        check = self.bench.check_inputs(slot, inputs, name)
+        if check.passed:
+            check = self.bench.check_outputs(slot, expected(self.kernel, self.workload, inputs), name)
+        if not check.passed:
+            raise WorkerFailure(_blame(check), f"wrong while it was timed: {check.message}")
+        side.looked += 1
+        side.error = max(side.error, check.error)
+
+    def finish(self, side: Side) -> Check:
+        """What all looks at a side have found. Raises WorkerFailure where it wrote to what is not its own."""
+        if name := self.production.constants_intact():
+            raise WorkerFailure(Outcome.CHEATED, f"wrong while it was timed: changed its input {name}")
+        guards = self.bench.check_guards("guards, timed")
+        if not guards.passed:
+            raise WorkerFailure(Outcome.CHEATED, f"wrong while it was timed: {guards.message}")
+        return Check(
+            workload=self.workload.label, name=f"{side.looked} timed calls, {self.cache}", passed=True, error=side.error
+        )
+
+    def long_sample(self, side: Side) -> float:
+        """Seconds per call by our clock, of requests so long that the pipe's latency does not matter."""
+        if self.device == "cuda":
+            passes = max(1, math.ceil(LONG_S / (side.pace_s * side.calls)))
+            _, outside = self._request(side, side.calls, passes)
+            self._examine(side, look=False)
+            return outside / passes / side.calls
+        calls = max(1, min(self.layout.slots, math.ceil(LONG_S / side.pace_s)))
+        rounds = max(1, math.ceil(LONG_S / (side.pace_s * calls)))
+        total = 0.0
+        for _ in range(rounds):
+            total += self._request(side, calls)[1]
+            self._examine(side, look=False)
+        return total / rounds / calls
+
+
+PAIR = "pair"
+"""The side without a candidate: producer and consumer alone."""
+
+
+def _seconds(answer: dict) -> float:
+    value = answer.get("seconds")
+    if not isinstance(value, float) or not 0 <= value < 3600:
+        raise WorkerFailure(Outcome.CHEATED, f"its clock answered {value!r}")
+    return max(value, 1e-9)
+
+
+def _blame(found: Check) -> Outcome:
+    """Of a timed call that was wrong: an accident of rounding is no fraud, and a repair may mend it."""
+    return Outcome.INCORRECT if 0 < found.error <= NEAR_MISS else Outcome.CHEATED
