@@ -38,7 +38,10 @@ USER_ERRORS = {
 
 def on_graph(parser: argparse.ArgumentParser, fanout: list[int]) -> None:
     parser.add_argument(
-        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, or a graph's folder (small)"
+        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, of OGB, or a graph's folder (small)"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("dataset"), metavar="DIR", help="where OGB's data sets are or go (dataset)"
     )
     parser.add_argument(
         "--fanout", type=int, nargs="+", default=fanout, metavar="N",
@@ -70,11 +73,19 @@ def epoch_parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", type=number(int, 0), default=0, metavar="N", help="train on so many GPUs")
     parser.add_argument("--ranks", type=number(int, 1), default=1, metavar="N", help="processes on the CPU, over gloo")
     parser.add_argument(
-        "--features", choices=("hbm", "host"), help="where features are kept (hbm where there is a GPU)"
+        "--features",
+        choices=("hbm", "host"),
+        help="where features are kept (on the device where they fit, else in host memory)",
+    )
+    parser.add_argument(
+        "--cache-gib",
+        type=number(float, 0),
+        metavar="N",
+        help="of hot rows on the device, with --features host (what is free)",
     )
     parser.add_argument(
         "--rung",
-        choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
+        choices=("pyg", "pyg-hbm", "salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
         help="how batches are made and trained",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")

@@ -4,7 +4,7 @@
 
 Every rung runs in a process of its own that makes the graph anew from its seed, so that one that fails, or takes the memory,
 costs no other. `about` counts what a batch holds and what the device's memory does; the others are RUNGS of
-minibatch/commands.py and `pyg`. Writes FOLDER/ladder.json ($OUT where it is set) after every rung.
+minibatch/rungs.py. Writes FOLDER/ladder.json ($OUT where it is set) after every rung.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from typing import Any
 import torch
 
 from minibatch import models, synthetic, training
-from minibatch.batches import SEEDS_A_BATCH, Loader
-from minibatch.commands import HIDDEN, RUNGS, trainer_of
+from minibatch.batches import SEEDS_A_BATCH, Loader, padded_to
 from minibatch.graphs import Graph
 from minibatch.ops import Kernels
-from minibatch.resident import Sampler, padded_to
+from minibatch.placing import Placed
+from minibatch.resident import Sampler
+from minibatch.rungs import HIDDEN, RUNGS, trainer_of
 
 ORDER = ("about", "gpu-graph", "gpu-compiled", "gpu-fused", "gpu", "gpu-plain", "salient", "pyg")
 LIMIT_S = {"about": 150, "salient": 240, "pyg": 240}
@@ -160,7 +161,7 @@ def _seconds(call: Any, repeat: int = 20) -> float:
 def resident(rung: str, graph: Graph, epochs: int) -> dict[str, Any]:
     torch.manual_seed(0)
     model = models.make("sage", graph.features.shape[1], HIDDEN, graph.classes, len(FANOUTS)).cuda()
-    trainer = trainer_of(rung, graph, model, FANOUTS, BATCH)
+    trainer = trainer_of(rung, Placed(graph), model, FANOUTS, BATCH)
     start = time.perf_counter()
     trainer.prepare()
     torch.cuda.synchronize()
@@ -224,7 +225,7 @@ def small_accuracy(rung: str) -> dict[str, Any]:
     resident_graph = Graph(**moved, classes=graph.classes)
     torch.manual_seed(0)
     model = models.make("sage", graph.features.shape[1], HIDDEN, graph.classes, len(FANOUTS)).cuda()
-    trainer = trainer_of(rung, resident_graph, model, FANOUTS, BATCH)
+    trainer = trainer_of(rung, Placed(resident_graph), model, FANOUTS, BATCH)
     trainer.prepare()
     for number in range(SMALL_EPOCHS):
         trainer.epoch(training.order(graph, 0, number).cuda(), number)

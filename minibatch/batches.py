@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
 
 from minibatch.graphs import Graph, GraphError
 from minibatch.native import library
@@ -131,6 +132,11 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def padded_to(ids: torch.Tensor, size: int) -> torch.Tensor:
+    """int32 [size]: the ids, then -1."""
+    return F.pad(ids.to(torch.int32), (0, size - len(ids)), value=-1)
 
 
 def batch_seed(seed: int, epoch: int) -> int:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional as F
 
-from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, require_fanouts
+from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, padded_to, require_fanouts
+from minibatch.features import Table, Tiered, hot_rows, visits
 from minibatch.graphs import Graph, GraphError
 from minibatch.models import Sage
 from minibatch.ops import Kernels, scratch_for
@@ -138,11 +139,6 @@ class Sampler:
         return self.capacities
 
 
-def padded_to(ids: torch.Tensor, size: int) -> torch.Tensor:
-    """int32 [size]: the ids, then -1."""
-    return F.pad(ids.to(torch.int32), (0, size - len(ids)), value=-1)
-
-
 @dataclass
 class ResidentEpoch:
     """What one epoch did and took."""
@@ -154,25 +150,33 @@ class ResidentEpoch:
     edges: int
     fallbacks: int
     """Batches that did not fit their capacities and were made again with exact sizes."""
+    cache_hits: float | None = None
+    """Share of feature rows that the device's cache held; None where all rows are on the device."""
 
 
 class Trainer:
     """Trains a GraphSAGE on a graph that is resident on its device.
 
     padded: fixed sizes without synchronisation, otherwise exact ones; captured: steps are replays of a CUDA graph in which
-    the next batch is sampled beside the computation on this one (implies padded).
+    the next batch is sampled beside the computation on this one (implies padded). cache_rows: the graph's features are in
+    host memory (pinned for a GPU), so many of their rows are held on the device too, and `fused` is off: the last hop is
+    renumbered, so that a row crosses the bus once a batch.
     """
 
     def __init__(
         self, graph: Graph, model: Sage, kernels: Kernels, fanouts: list[int], batch: int, *, lr: float = 0.003,
         fused: bool = True, padded: bool = True, captured: bool = False, seed: int = 0, ranks: int = 1,
+        cache_rows: int | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, Sage):
             raise GraphError("the GPU route's kernels are GraphSAGE's; take --rung salient for other models")
         self.graph, self.model, self.kernels, self.seed, self.ranks = graph, model, kernels, seed, ranks
-        self.sampler = Sampler(graph, kernels, fanouts, batch, fused=fused)
-        self.padded, self.captured, self.fused = padded or captured, captured, fused
+        self.padded, self.captured, self.fused = padded or captured, captured, fused and cache_rows is None
+        self.sampler = Sampler(graph, kernels, fanouts, batch, fused=self.fused)
         self.device = self.sampler.device
+        self.features = Table(graph.features, kernels)
+        if cache_rows is not None:
+            self.features = Tiered(graph.features, cache_rows, self.device, kernels)
         model.aggregate = kernels.self_and_mean
         self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
@@ -203,6 +207,7 @@ class Trainer:
         self.order.view(-1)[: len(ids)].copy_(ids)
         for counter in (self.position, self.finished, self.flags, self.edges):
             counter.zero_()
+        self.features.begin()
         self.draws.copy_(torch.arange(self.hops) + batch_seed(self.seed, number))
         return steps
 
@@ -225,13 +230,12 @@ class Trainer:
 
     def logits(self, found: Sampled) -> torch.Tensor:
         """[rows of the batch, classes], in float32."""
-        features = self.graph.features
         if self.fused:
-            own = self.kernels.gather_rows(features, found.heads[-1])
-            h = self.model.layer(0, own, self.kernels.gather_mean(features, found.picked[-1]))
+            own = self.features.rows(found.heads[-1])
+            h = self.model.layer(0, own, self.features.mean(found.picked[-1]))
             layers = found.local[::-1]
         else:
-            h, layers = self.kernels.gather_rows(features, found.heads[-1]), found.local[::-1]
+            h, layers = self.features.rows(found.heads[-1]), found.local[::-1]
             h = self.model.layer(0, *self.model.aggregate(h, layers[0]))
             layers = layers[1:]
         for number, local in enumerate(layers, start=1):
@@ -266,7 +270,10 @@ class Trainer:
             grad.copy_(part.view_as(grad))
 
     def prepare(self) -> None:
-        """Calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
+        """Fill the cache, calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
+        if isinstance(self.features, Tiered) and self.features.room:
+            counts = visits(self.sampler, self.graph.train)
+            self.features.fill(hot_rows(counts, self.graph.rowptr, self.features.room))
         if not self.padded:
             return
         self.sampler.calibrate(self.graph.train)
@@ -319,7 +326,8 @@ class Trainer:
         for step in missed:
             self._make_exactly(step, number)
         loss = float(self.losses[:steps].mean())
-        return ResidentEpoch(number, time.perf_counter() - start, loss, steps, edges, len(missed))
+        seconds = time.perf_counter() - start
+        return ResidentEpoch(number, seconds, loss, steps, edges, len(missed), self.features.hit_share())
 
     def _make_exactly(self, step: int, number: int) -> None:
         """The step of a batch that did not fit, with the same neighbours and exact sizes."""

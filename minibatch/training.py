@@ -21,6 +21,10 @@ Say = Callable[[int, int], None]
 """Called with (batches done, batches in all)."""
 
 
+def nothing(_done: int, _total: int) -> None:
+    """Says nothing."""
+
+
 @dataclass
 class Epoch:
     """What one epoch did and took."""
@@ -41,7 +45,7 @@ def moved(batches: Iterator[Batch], device: str) -> Iterator[Batch]:
 
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
-    say: Say = lambda _done, _total: None,
+    say: Say = nothing,
 ) -> Epoch:  # fmt: skip
     """One pass over the seeds `ids` in their order."""
     model.train()
@@ -74,9 +78,7 @@ def inputs_of(batch: Batch, device: str) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sampled_accuracy(
-    model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = lambda _done, _total: None
-) -> float:
+def sampled_accuracy(model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = nothing) -> float:
     """Share of `ids` that are labelled rightly, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()
     right, total = torch.zeros((), device=device), -(-len(ids) // loader.batch)
@@ -91,7 +93,7 @@ FULL_EDGES = 1 << 22
 
 
 @torch.no_grad()
-def full_accuracy(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = lambda _done, _total: None) -> float:
+def full_accuracy(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = nothing) -> float:
     """The same from all neighbours: layer by layer over the whole graph, each layer's rows once. GraphSAGE only."""
     from minibatch.models import Sage
 

@@ -119,7 +119,7 @@ def test_other_models_learn(kind):
         (("--fanout", "5", "0"), "fanouts must be at least 1"),
         (("--graph", "nope"), "there is no graph 'nope'"),
         (("--gpus", "99"), "--gpus 99: there are"),
-        (("--rung", "gpu", "--model", "gin"), "--rung salient only"),
+        (("--rung", "gpu", "--model", "gin"), "our kernels are GraphSAGE's"),
         (("--rung", "salient", "--features", "hbm"), "features in host memory"),
         (("--resume", "--graph", "tiny"), "there is no checkpoint"),
     ],
