@@ -17,6 +17,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from harness.records import EpochGain
+from harness.report.words import epoch_gain
 from minibatch import models, ops, placing, ranks, rungs, training, trial
 from minibatch.batches import Loader, require_fanouts
 from minibatch.graphs import GraphError
@@ -111,8 +113,8 @@ def _where_features_are(placed: Placed) -> str:
     return f"; features in host memory, {min(rows, nodes):,} of {nodes:,} rows on the device too"
 
 
-def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]]) -> int:
-    """Whether epochs become faster with other kernels; sources: kernel -> (device that it is for, text)."""
+def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]]) -> EpochGain:
+    """Whether epochs become faster with other kernels; sources: kernel -> (device that it is for, text). Raises GraphError."""
     require_fanouts(asked.fanout)
     device, rung = rungs.device_and_rung(asked)
     if asked.gpus > 1 or asked.ranks > 1:
@@ -136,15 +138,11 @@ def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]])
 
     with _bar(console, "pairs of epochs") as say:
         found = trial.run(make, {kernel: text for kernel, (_, text) in sources.items()}, asked.seed, say=say)
-    low, high = found.speedup.low, found.speedup.high
-    console.print(
-        f"{asked.graph}, {rung}, with {', '.join(found.kernels)}: epochs are {found.comparison}, "
-        f"{found.speedup.median:.3f}x ({low:.3f} to {high:.3f}): {found.base_s:.3f} s and {found.swapped_s:.3f} s; "
-        f"validation accuracy {found.base_accuracy:.3f} and {found.swapped_accuracy:.3f}"
-    )
+    found = found.model_copy(update={"graph": asked.graph, "rung": rung})
+    console.print(f"with {', '.join(found.kernels)} epochs are {epoch_gain(found)}")
     if asked.json:
-        print(json.dumps(asdict(found) | {"speedup": found.speedup.model_dump()}, indent=1))
-    return 0
+        print(found.model_dump_json(indent=1))
+    return found
 
 
 def infer(asked: argparse.Namespace) -> int:

@@ -326,6 +326,8 @@ class Trainer:
         for step in missed:
             self._make_exactly(step, number)
         loss = float(self.losses[:steps].mean())
+        if self.device == "cuda":
+            torch.cuda.synchronize()  # all streams: a kernel of a run may have used another one
         seconds = time.perf_counter() - start
         return ResidentEpoch(number, seconds, loss, steps, edges, len(missed), self.features.hit_share())
 
