@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from minibatch.graphs import Graph, GraphError
-from minibatch.training import Epoch, Say, nothing
+from minibatch.timeline import Trace
+from minibatch.training import TRAINING, Epoch, Say, nothing
 
 MODELS = {"sage": "GraphSAGE", "gat": "GAT", "gin": "GIN"}
 
@@ -116,21 +117,27 @@ def train_epoch(
     ids: torch.Tensor,
     number: int,
     say: Say = nothing,
+    trace: Trace | None = None,
 ) -> Epoch:
-    """One pass over the seeds `ids` in their order."""
+    """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
     model.train()
+    trace = trace or Trace(loader.device, room=0)
     start, waited, losses, edges, nodes, done = time.perf_counter(), 0.0, [], 0, 0, 0
     batches = loader.epoch(ids, number)
     while True:
         asked = time.perf_counter()
         batch = next(batches, None)
-        waited += time.perf_counter() - asked
+        got = time.perf_counter()
+        waited += got - asked
         if batch is None:
             break
-        loss = F.cross_entropy(logits(model, batch), batch.y[: batch.batch_size])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+        trace.add(TRAINING, "waiting", asked, got)
+        with trace.span(TRAINING, "compute"):
+            loss = F.cross_entropy(logits(model, batch), batch.y[: batch.batch_size])
+        with trace.span(TRAINING, "backward"):
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
         losses.append(loss.detach())
         edges, nodes, done = edges + batch.edge_index.shape[1], nodes + batch.num_nodes, done + 1
         say(done, len(loader))

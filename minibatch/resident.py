@@ -21,6 +21,7 @@ from minibatch.features import Table, Tiered, hot_rows, visits
 from minibatch.graphs import Graph, GraphError
 from minibatch.models import Sage
 from minibatch.ops import Kernels, scratch_for
+from minibatch.timeline import Trace
 
 CALIBRATED_ON = 16
 """Batches whose largest sizes, and MARGIN more, are the capacities."""
@@ -308,9 +309,13 @@ class Trainer:
                 now.wait_stream(self.aside)
             self.graphs.append(captured)
 
-    def epoch(self, ids: torch.Tensor, number: int) -> ResidentEpoch:
-        """One pass over these seeds (int64 on the device) in their order."""
+    def epoch(self, ids: torch.Tensor, number: int, trace: Trace | None = None) -> ResidentEpoch:
+        """One pass over these seeds (int64 on the device) in their order; `trace` gets the spans of its first batches.
+
+        Of captured steps it gets none: `timeline.of_replays` has theirs.
+        """
         self.model.train()
+        trace = trace or Trace(self.device, room=0)
         start = time.perf_counter()
         steps = self.begin(ids, number)
         if self.captured:
@@ -319,8 +324,10 @@ class Trainer:
                 self.graphs[step % 2].replay()
         else:
             for _ in range(steps):
-                self.sample_next(0)
-                self.compute(self.sampled[0])
+                with trace.span("step", "sampling"):
+                    self.sample_next(0)
+                with trace.span("step", "compute"):
+                    self.compute(self.sampled[0])
         edges = int(self.edges)  # waits for all of it
         missed = torch.nonzero(self.flags[:steps]).flatten().tolist()
         for step in missed:

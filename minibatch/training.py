@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from harness.store import write_atomically
 from minibatch.batches import Batch, Loader, ahead
 from minibatch.graphs import Graph, GraphError
+from minibatch.timeline import Trace
 
 Say = Callable[[int, int], None]
 """Called with (batches done, batches in all)."""
@@ -39,29 +40,34 @@ class Epoch:
     """Seconds that the training thread spent: `waiting` for batches, at `compute`."""
 
 
-def moved(batches: Iterator[Batch], device: str) -> Iterator[Batch]:
-    return ahead(batches, device) if device == "cuda" else batches
+def moved(batches: Iterator[Batch], device: str, trace: Trace | None = None) -> Iterator[Batch]:
+    return ahead(batches, device, trace) if device == "cuda" else batches
 
 
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
-    say: Say = nothing,
+    say: Say = nothing, trace: Trace | None = None,
 ) -> Epoch:  # fmt: skip
-    """One pass over the seeds `ids` in their order."""
+    """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
     model.train()
+    trace = trace or Trace(device, room=0)
     start, waited, losses, edges, nodes, done = time.perf_counter(), 0.0, [], 0, 0, 0
     total = -(-len(ids) // loader.batch)
-    batches = moved(loader.epoch(ids, number), device)
+    batches = moved(loader.epoch(ids, number), device, trace)
     while True:
         asked = time.perf_counter()
         batch = next(batches, None)
-        waited += time.perf_counter() - asked
+        got = time.perf_counter()
+        waited += got - asked
         if batch is None:
             break
-        loss = F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+        _trace_made(trace, batch, asked, got)
+        with trace.span(TRAINING, "compute"):
+            loss = F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y)
+        with trace.span(TRAINING, "backward"):
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
         losses.append(loss.detach())
         if device == "cpu":
             edges += batch.edges
@@ -70,6 +76,18 @@ def train_epoch(
     mean = float(torch.stack(losses).mean()) if losses else 0.0  # waits for a GPU: the clock is read behind it
     seconds = time.perf_counter() - start
     return Epoch(number, seconds, mean, done, edges, nodes, {"waiting": waited, "compute": seconds - waited})
+
+
+TRAINING = "training"
+"""The lane of the model's forward and backward computation."""
+
+
+def _trace_made(trace: Trace, batch: Batch, asked: float, got: float) -> None:
+    trace.add(TRAINING, "waiting", asked, got)
+    if batch.made:
+        begun, sampled, sliced, worker = batch.made
+        trace.add(f"thread {worker + 1}", "sampling", begun, sampled)
+        trace.add(f"thread {worker + 1}", "features", sampled, sliced)
 
 
 def inputs_of(batch: Batch, device: str) -> torch.Tensor:
