@@ -90,6 +90,9 @@ def epoch_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="of the last epoch: what each stage took and what ran when"
+    )
+    parser.add_argument(
         "--with", dest="swapped", action="append", default=[], metavar="RUN",
         help="say whether epochs become faster with the best of this run in its kernel's place; repeatable, trains nothing",
     )  # fmt: skip

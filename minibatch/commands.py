@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import sys
 import time
@@ -19,18 +20,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.records import EpochGain
 from harness.report.words import epoch_gain
-from minibatch import models, ops, placing, ranks, rungs, training, trial
+from harness.store import write_atomically
+from minibatch import geometric, ops, placing, ranks, report, rungs, training, trial
 from minibatch.batches import Loader, require_fanouts
 from minibatch.graphs import GraphError
 from minibatch.placing import Placed
 from minibatch.resident import Trainer
 from minibatch.rungs import RUNGS, trainer_of
+from minibatch.timeline import Span, Trace
 
 
 def epoch(asked: argparse.Namespace) -> int:
     """Train for --epochs epochs; prints accuracy, writes a checkpoint after each."""
     require_fanouts(asked.fanout)
     device, rung = rungs.device_and_rung(asked)
+    if asked.report and not asked.report.parent.is_dir():
+        raise GraphError(f"--report {asked.report}: there is no folder {asked.report.parent}")
     count = asked.gpus or asked.ranks
     path = _checkpoint_path(asked)
     if count > 1 and not ranks.started():
@@ -71,8 +76,10 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int
         for number in range(done, done + asked.epochs):
             ids = training.order(graph, asked.seed, number, ranks.rank(), ranks.ranks())
             with _bar(console, f"epoch {number + 1}") as say:
+                last = asked.report and number == done + asked.epochs - 1
+                trace = Trace(device) if last and first else None
                 # Every rank samples with numbers of its own: its epochs count from another place.
-                record = replace(way.run(ids, number * ranks.ranks() + ranks.rank(), say), number=number)
+                record = replace(way.run(ids, number * ranks.ranks() + ranks.rank(), say, trace), number=number)
             if first:
                 with _bar(console, "validation") as say:
                     valid = way.accuracy(graph.valid, say)
@@ -86,6 +93,11 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int
                 training.save_checkpoint(path, **saved, **about, epoch=number, accuracy=valid)
                 records.append(asdict(record) | {"valid_accuracy": valid})
                 console.print(_line(record, valid, asked.batch))
+        if first and asked.report:
+            # A trace cannot look into replays of a CUDA graph.
+            spans = way.trainer.spans() if way.trainer and way.trainer.captured else trace.finish()
+            _report(asked, placed, device, rung, record, valid, spans)
+            console.print(f"report: {asked.report}")
     if first:
         chance = float(torch.bincount(graph.labels[graph.valid].cpu()).max()) / len(graph.valid)
         console.print(f"chance is {chance:.3f} (the most frequent class); checkpoint: {path}")
@@ -94,8 +106,20 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int
     return 0
 
 
+def _report(
+    asked: argparse.Namespace, placed: Placed, device: str, rung: str, record: Any, valid: float, spans: list[Span]
+) -> None:
+    row = report.row_of(rung, RUNGS[rung], record, valid, placed.graph, spans)
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{len(os.sched_getaffinity(0))} CPU cores"
+    lines = [
+        f"{asked.model}, fanout {' '.join(map(str, asked.fanout))}, {ranks.ranks()} x {asked.batch} seeds a batch; "
+        f"epoch {record.number + 1}: {record.batches} batches a process{_where_features_are(placed)}"
+    ]
+    write_atomically(asked.report, report.render(report.Page(asked.graph, name, lines, [row])))
+
+
 def _line(record: Any, valid: float, batch: int) -> str:
-    rate = f", {record.edges / record.seconds / 1e6:.1f} million edges/s" if record.edges else ""
+    rate = f", {record.edges / record.seconds / 1e6:.3g} million edges/s" if record.edges else ""
     stages = "".join(f", {name} {seconds:.2f} s" for name, seconds in getattr(record, "stages_s", {}).items())
     hits = getattr(record, "cache_hits", None)
     cached = "" if hits is None else f", {hits:.1%} of feature rows from the cache"
@@ -146,18 +170,20 @@ def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]])
 
 
 def infer(asked: argparse.Namespace) -> int:
-    """Accuracy on the test ids of the checkpoint's model: from sampled and, for GraphSAGE, from all neighbours."""
+    """Accuracy on the test ids of the checkpoint's model: from sampled and from all neighbours."""
     require_fanouts(asked.fanout)
     state = training.load_checkpoint(_checkpoint_path(asked))
     if len(state["fanout"]) != len(asked.fanout):
         raise GraphError(f"the model has {len(state['fanout'])} layers, and --fanout names {len(asked.fanout)}")
     console = Console(highlight=False, quiet=asked.json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    asked.model = state["kind"]
-    resident = device == "cuda" and asked.model == "sage"
+    rung, asked.model = rungs.of_kind(state["kind"], device)
+    if rung == "pyg":
+        geometric.sampler_named()
+    resident = rung in rungs.OURS
     placed = _placed(asked, device, console, resident=resident)
     graph = placed.graph
-    model = rungs.model_of(asked, "", placed, state, device)
+    model = rungs.model_of(asked, rung, placed, state, device)
     found: dict[str, Any] = {
         "graph": asked.graph,
         "model": asked.model,
@@ -166,20 +192,24 @@ def infer(asked: argparse.Namespace) -> int:
     }
     start = time.perf_counter()
     with _bar(console, "sampled") as say:
-        found["sampled_accuracy"] = _sampled(asked, placed, model, device, resident, say)
+        found["sampled_accuracy"] = _sampled(asked, placed, model, device, rung, say)
     found["sampled_s"] = time.perf_counter() - start
     lines = [
         f"sampled ({' '.join(map(str, asked.fanout))}): {found['sampled_accuracy']:.4f} in {found['sampled_s']:.2f} s"
     ]
     free = torch.cuda.mem_get_info()[0] if resident else placing.available_bytes()
     layers_bytes = 2 * graph.nodes * int(state["hidden"]) * (2 if resident else 4)  # one layer read, one written
-    if layers_bytes > placing.SPARE * free:
+    if rung == "pyg":
+        lines.append("all neighbours: left out for a model of PyTorch Geometric's own")
+    elif placed.cache_rows is not None:
+        lines.append("all neighbours: left out, features are in host memory and layers are computed on the GPU")
+    elif layers_bytes > placing.SPARE * free:
         lines.append(f"all neighbours: left out, {layers_bytes / 2**30:.0f} GiB of hidden rows do not fit here")
-    elif isinstance(model, models.Sage):
+    else:
         start = time.perf_counter()
         with _bar(console, "all neighbours") as say:
-            placed = model.to(graph.col.device)
-            found["full_accuracy"] = training.full_accuracy(placed, graph, graph.test, say)
+            moved = model.to(graph.col.device)
+            found["full_accuracy"] = training.full_accuracy(moved, graph, graph.test, say)
         found["full_s"] = time.perf_counter() - start
         lines.append(f"all neighbours: {found['full_accuracy']:.4f} in {found['full_s']:.2f} s")
     for line in lines:
@@ -190,15 +220,19 @@ def infer(asked: argparse.Namespace) -> int:
 
 
 def _sampled(
-    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, resident: bool, say: training.Say
+    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, rung: str, say: training.Say
 ) -> float:
     """Test accuracy from sampled neighbours, on the device where the graph is."""
-    if resident:
-        trainer = trainer_of("gpu", placed, model, asked.fanout, asked.batch, seed=asked.seed)
-        return trainer.accuracy(placed.graph.test, asked.fanout, asked.batch)
-    options = {"threads": asked.threads, "seed": asked.seed, "pin": device == "cuda"}
-    with Loader(placed.graph, asked.fanout, asked.batch, **options) as loader:
-        return training.sampled_accuracy(model, loader, placed.graph.test, device, say)
+    graph, sizes = placed.graph, (asked.fanout, asked.batch)
+    if rung in rungs.OURS:
+        trainer = trainer_of(rung, placed, model, *sizes, seed=asked.seed)
+        return trainer.accuracy(graph.test, *sizes)
+    if rung == "pyg":
+        workers = rungs.threads_of(asked)
+        loader = geometric.Loader(graph, *sizes, workers=workers, device=device, seed=asked.seed)
+        return geometric.accuracy(model, loader, graph.test, say)
+    with Loader(graph, *sizes, threads=asked.threads, seed=asked.seed, pin=device == "cuda") as loader:
+        return training.sampled_accuracy(model, loader, graph.test, device, say)
 
 
 def _placed(asked: argparse.Namespace, device: str, console: Console, *, resident: bool) -> Placed:

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from minibatch.graphs import Graph, GraphError
-from minibatch.timeline import Trace
-from minibatch.training import TRAINING, Epoch, Say, nothing
+from minibatch.timeline import TRAINING, Trace
+from minibatch.training import Epoch, Say, nothing
 
 MODELS = {"sage": "GraphSAGE", "gat": "GAT", "gin": "GIN"}
 

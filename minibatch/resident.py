@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional as F
 
+from minibatch import timeline
 from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, padded_to, require_fanouts
 from minibatch.features import Table, Tiered, hot_rows, visits
 from minibatch.graphs import Graph, GraphError
 from minibatch.models import Sage
 from minibatch.ops import Kernels, scratch_for
-from minibatch.timeline import Trace
+from minibatch.timeline import STEP, Trace
 
 CALIBRATED_ON = 16
 """Batches whose largest sizes, and MARGIN more, are the capacities."""
@@ -324,9 +325,9 @@ class Trainer:
                 self.graphs[step % 2].replay()
         else:
             for _ in range(steps):
-                with trace.span("step", "sampling"):
+                with trace.span(STEP, "sampling"):
                     self.sample_next(0)
-                with trace.span("step", "compute"):
+                with trace.span(STEP, "compute"):
                     self.compute(self.sampled[0])
         edges = int(self.edges)  # waits for all of it
         missed = torch.nonzero(self.flags[:steps]).flatten().tolist()
@@ -359,6 +360,16 @@ class Trainer:
             found = sampler.exact(padded_to(ids[begin : begin + batch], batch), draws)
             right += ((self.logits(found).argmax(dim=1) == found.labels) & (found.labels >= 0)).sum()
         return int(right) / len(ids)
+
+    def spans(self, steps: int = 6) -> list[timeline.Span]:
+        """What kernels of some captured steps ran when, by the profiler. Changes no weight."""
+        self.begin(self.graph.train, 0)
+        self.idle.fill_(1)
+        self.sample_next(0)
+        todo = itertools.cycle(self.graphs)
+        found = timeline.of_replays(lambda: next(todo).replay(), min(steps, len(self.order) - 2))
+        self.idle.zero_()
+        return found
 
     def stages_us(self, replays: int = 50) -> dict[str, float]:
         """Microseconds a batch of sampling and of computing alone, each a CUDA graph of its own; captured only."""

@@ -18,6 +18,7 @@ from minibatch.graphs import GraphError
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
 from minibatch.resident import Trainer
+from minibatch.timeline import Trace
 
 HIDDEN = 256
 HIDDEN_ON_CPU = 64
@@ -40,10 +41,12 @@ CAPTURED = ("gpu-graph", "gpu-compiled")
 class Route:
     """What an epoch needs of a rung."""
 
-    run: Callable[[torch.Tensor, int, training.Say], Any]
+    run: Callable[[torch.Tensor, int, training.Say, Trace | None], Any]
     """(seeds in their order, a number that picks other neighbours) -> what the epoch did and took."""
     accuracy: Callable[[torch.Tensor, training.Say], float]
     optimizer: torch.optim.Optimizer
+    trainer: Trainer | None = None
+    """Of a rung that keeps the graph on the device."""
 
 
 def device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
@@ -100,6 +103,13 @@ def kind_of(model: str, rung: str) -> str:
     return f"pyg-{model}" if rung.startswith("pyg") else model
 
 
+def of_kind(kind: str, device: str) -> tuple[str, str]:
+    """(rung that infers with a checkpoint's model on the device, name of the model)."""
+    if kind.startswith("pyg-"):
+        return "pyg", kind.removeprefix("pyg-")
+    return ("gpu-fused" if device == "cuda" and kind == "sage" else "salient"), kind
+
+
 def threads_of(asked: argparse.Namespace) -> int:
     return asked.threads or max(1, len(os.sched_getaffinity(0)) // ranks.ranks())
 
@@ -134,7 +144,7 @@ def route(
         options = {"workers": threads_of(asked), "device": device, "seed": asked.seed, "on_device": rung == "pyg-hbm"}
         batches = geometric.Loader(placed.graph, asked.fanout, asked.batch, **options)
         yield Route(
-            lambda ids, number, say: geometric.train_epoch(trained, optimizer, batches, ids, number, say),
+            lambda ids, number, say, trace: geometric.train_epoch(trained, optimizer, batches, ids, number, say, trace),
             lambda ids, say: geometric.accuracy(model, batches, ids, say),
             optimizer,
         )
@@ -144,19 +154,21 @@ def _salient(
     loader: Loader, model: torch.nn.Module, trained: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str
 ) -> Route:
     return Route(
-        lambda ids, number, say: training.train_epoch(trained, optimizer, loader, ids, number, device, say),
+        lambda ids, number, say, trace: training.train_epoch(
+            trained, optimizer, loader, ids, number, device, say, trace
+        ),
         lambda ids, say: training.sampled_accuracy(model, loader, ids, device, say),
         optimizer,
     )
 
 
 def _resident(trainer: Trainer, asked: argparse.Namespace) -> Route:
-    def run(ids: torch.Tensor, number: int, say: training.Say) -> Any:
-        record = trainer.epoch(ids.to(trainer.device), number)
+    def run(ids: torch.Tensor, number: int, say: training.Say, trace: Trace | None) -> Any:
+        record = trainer.epoch(ids.to(trainer.device), number, trace)
         say(record.batches, record.batches)
         return record
 
-    return Route(run, lambda ids, say: trainer.accuracy(ids, asked.fanout, asked.batch), trainer.optimizer)
+    return Route(run, lambda ids, say: trainer.accuracy(ids, asked.fanout, asked.batch), trainer.optimizer, trainer)
 
 
 def trainer_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,10 @@ SKIPPED = 4
 """Batches before them, in which threads start and memory is first touched."""
 STAGES = ("sampling", "features", "copy", "compute", "backward", "waiting")
 """What a span may be, in the order of the key."""
+TRAINING, STEP = "training", "step"
+"""Lanes: the model's forward and backward computation; the same with sampling before it."""
+ENDS = ((TRAINING, "backward"), (STEP, "compute"))
+"""Lane and stage of a batch's last span."""
 KERNELS = (
     ("sampling", r"sample_neighbors|relabel|insert|count_firsts|number|look_up|clear"),
     ("features", r"gather"),
@@ -89,22 +93,24 @@ def from_zero(spans: list[Span]) -> list[Span]:
     )
 
 
-def window(spans: list[Span], lane: str, stage: str, skipped: int = SKIPPED, shown: int = SHOWN) -> list[Span]:
-    """What overlaps `shown` batches after `skipped` others; a batch has one span of this lane and stage."""
-    steps = sorted((span for span in spans if (span.lane, span.stage) == (lane, stage)), key=lambda span: span.begin_s)
-    if len(steps) <= skipped:
-        skipped = 0
-    if not steps:
-        return spans
-    kept = steps[skipped : skipped + shown]
-    begin, end = kept[0].begin_s, kept[-1].end_s
-    return from_zero(
-        [
-            Span(span.lane, span.stage, max(span.begin_s, begin), min(span.end_s, end))
-            for span in spans
-            if span.end_s > begin and span.begin_s < end
-        ]
-    )
+def window(spans: Sequence[Span], skipped: int = SKIPPED, shown: int = SHOWN) -> list[Span]:
+    """What overlaps `shown` batches after `skipped` others, by the last span that each batch has in its lane.
+
+    All, where nothing says where a batch ends: kernels of a captured step are few steps already.
+    """
+    for lane, stage in ENDS:
+        steps = [span for span in spans if (span.lane, span.stage) == (lane, stage)]
+        if steps:
+            kept = steps[skipped if len(steps) > skipped else 0 :][:shown]
+            begin, end = kept[0].begin_s, kept[-1].end_s
+            return from_zero(
+                [
+                    Span(span.lane, span.stage, max(span.begin_s, begin), min(span.end_s, end))
+                    for span in spans
+                    if span.end_s > begin and span.begin_s < end
+                ]
+            )
+    return list(spans)
 
 
 def stage_of(kernel: str) -> str:
