@@ -38,7 +38,10 @@ USER_ERRORS = {
 
 def on_graph(parser: argparse.ArgumentParser, fanout: list[int]) -> None:
     parser.add_argument(
-        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, or a graph's folder (small)"
+        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, of OGB, or a graph's folder (small)"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("dataset"), metavar="DIR", help="where OGB's data sets are or go (dataset)"
     )
     parser.add_argument(
         "--fanout", type=int, nargs="+", default=fanout, metavar="N",
@@ -70,14 +73,25 @@ def epoch_parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", type=number(int, 0), default=0, metavar="N", help="train on so many GPUs")
     parser.add_argument("--ranks", type=number(int, 1), default=1, metavar="N", help="processes on the CPU, over gloo")
     parser.add_argument(
-        "--features", choices=("hbm", "host"), help="where features are kept (hbm where there is a GPU)"
+        "--features",
+        choices=("hbm", "host"),
+        help="where features are kept (on the device where they fit, else in host memory)",
+    )
+    parser.add_argument(
+        "--cache-gib",
+        type=number(float, 0),
+        metavar="N",
+        help="of hot rows on the device, with --features host (what is free)",
     )
     parser.add_argument(
         "--rung",
-        choices=("salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
+        choices=("pyg", "pyg-hbm", "salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
         help="how batches are made and trained",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="of the last epoch: what each stage took and what ran when"
+    )
     parser.add_argument(
         "--with", dest="swapped", action="append", default=[], metavar="RUN",
         help="say whether epochs become faster with the best of this run in its kernel's place; repeatable, trains nothing",
@@ -91,14 +105,24 @@ def epoch(asked: argparse.Namespace) -> int:
 
     if not asked.swapped:
         return commands.epoch(asked)
-    from graph.runs import Run
+    from graph import outputs
+    from graph.runs import Run, RunError
 
-    asked.checkpointer, sources = "", {}
+    asked.checkpointer, found, sources = "", [], {}
     for name in asked.swapped:
         of = Run.find(asked.runs_dir, name)
         result = door(asked).result(of)
+        if not result.best:
+            raise RunError(f"run {of.id} has no result yet; `run.py resume {of.id}` goes on with it")
+        if of.record.kernel in sources:
+            raise RunError(f"two of these runs are of {of.record.kernel}; name one")
+        found.append((of, result))
         sources[of.record.kernel] = (result.device, of.store.get(result.best))
-    return commands.with_sources(asked, sources)
+    gain = commands.with_sources(asked, sources)
+    if len(found) == 1:  # a run's report says what the epoch sees of it alone
+        of, result = found[0]
+        outputs.write(of, result.model_copy(update={"epoch": gain}))
+    return 0
 
 
 def infer_parser() -> argparse.ArgumentParser:

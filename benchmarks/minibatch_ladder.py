@@ -3,14 +3,14 @@
     python -m benchmarks.minibatch_ladder [--graph papers100M-like] [--rungs about gpu-graph ...] [--epochs 2] [--out FOLDER]
 
 Every rung runs in a process of its own that makes the graph anew from its seed, so that one that fails, or takes the memory,
-costs no other. `about` counts what a batch holds and what the device's memory does; the others are RUNGS of
-minibatch/commands.py and `pyg`. Writes FOLDER/ladder.json ($OUT where it is set) after every rung.
+costs no other. `about` counts what a batch holds and what the device's memory does; `gpu-host` is gpu-graph with features in
+host memory behind a cache of CACHE_GIB; the others are RUNGS of minibatch/rungs.py. Writes FOLDER/ladder.json ($OUT where it
+is set) and ladder.html after every rung. Without a GPU: `--graph small`, and the rungs that run there.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,19 +20,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
-from minibatch import models, synthetic, training
-from minibatch.batches import SEEDS_A_BATCH, Loader
-from minibatch.commands import HIDDEN, RUNGS, trainer_of
-from minibatch.graphs import Graph
+from minibatch import geometric, report, rungs, synthetic, training
+from minibatch.batches import SEEDS_A_BATCH, Loader, padded_to
+from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
-from minibatch.resident import Sampler, padded_to
+from minibatch.placing import Placed
+from minibatch.resident import MARGIN, Sampler
+from minibatch.timeline import Span, Trace
 
-ORDER = ("about", "gpu-graph", "gpu-compiled", "gpu-fused", "gpu", "gpu-plain", "salient", "pyg")
-LIMIT_S = {"about": 150, "salient": 240, "pyg": 240}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WHAT = rungs.RUNGS | {"gpu-host": "gpu-graph with features in host memory, hot rows on the device too"}
+ON_GPU_ONLY = ("about", "pyg-hbm", "gpu-host", "gpu-graph", "gpu-compiled")
+ORDER = (
+    "about", "gpu-graph", "gpu-compiled", "gpu-fused", "gpu", "gpu-plain", "gpu-host", "salient", "pyg", "pyg-hbm"
+)  # fmt: skip
+ON_HOST = ("salient", "pyg", "pyg-hbm")
+"""Sampled by the CPU: of a large graph only HOST_BATCHES are made, and the record says that the epoch is extrapolated."""
+HOST_BATCHES = 100
+LIMIT_S = {"gpu-host": 240} | dict.fromkeys(ON_HOST, 240)
 """Of one rung; 150 s otherwise."""
-SALIENT_BATCHES = 100
-"""Of the host rungs: their epoch is these batches' pace times its number of batches, and the record says so."""
+CACHE_GIB = 4.0
 FANOUTS, BATCH = [15, 10, 5], 1024
 SMALL_EPOCHS = 8
 
@@ -42,29 +51,33 @@ def main() -> None:
     parser.add_argument("--graph", default="papers100M-like", choices=synthetic.RECIPES)
     parser.add_argument("--rungs", nargs="+", default=list(ORDER), choices=ORDER)
     parser.add_argument("--epochs", type=int, default=2, help="timed, after one that is not")
+    parser.add_argument("--small-epochs", type=int, default=SMALL_EPOCHS, help="on `small`, for the accuracy")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "benchmarks")))
     parser.add_argument("--one", choices=ORDER, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        print("RESULT " + json.dumps(one(asked.one, asked.graph, asked.epochs)), flush=True)
+        print("RESULT " + json.dumps(one(asked.one, asked.graph, asked.epochs, asked.small_epochs)), flush=True)
         return
-    found: dict[str, Any] = {
-        "graph": asked.graph,
-        "device": torch.cuda.get_device_name(),
-        "fanouts": FANOUTS,
-        "batch": BATCH,
-    }
+    name = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{len(os.sched_getaffinity(0))} CPU cores"
+    found: dict[str, Any] = {"graph": asked.graph, "device": name, "fanouts": FANOUTS, "batch": BATCH}
+    asked.out.mkdir(parents=True, exist_ok=True)
     for rung in asked.rungs:
-        found[rung] = _in_a_process(rung, asked)
-        print(f"{rung}: {json.dumps(found[rung], indent=1)}", flush=True)
-        asked.out.mkdir(parents=True, exist_ok=True)
+        if DEVICE == "cpu" and rung in ON_GPU_ONLY:
+            found[rung] = {"error": "needs a GPU"}
+        else:
+            found[rung] = _in_a_process(rung, asked)
+        said = {name: value for name, value in found[rung].items() if name != "spans"}
+        print(f"{rung}: {json.dumps(said, indent=1)}", flush=True)
         (asked.out / "ladder.json").write_text(json.dumps(found, indent=1) + "\n")
-    _table(found)
+        (asked.out / "ladder.html").write_text(page(found))
+    for row in rows(found):
+        rate = f"{row.edges_s / 1e6:.3g} million edges/s" if row.edges_s else row.error or "no record"
+        print(f"{row.rung:<12} {report.seconds(row.epoch_s) if row.epoch_s else '-':>8}  {rate}")
 
 
 def _in_a_process(rung: str, asked: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.minibatch_ladder", "--one", rung, "--graph", asked.graph]
-    command += ["--epochs", str(asked.epochs)]
+    command += ["--epochs", str(asked.epochs), "--small-epochs", str(asked.small_epochs)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S.get(rung, 150))
     except subprocess.TimeoutExpired as late:
@@ -79,20 +92,150 @@ def _text(said: str | bytes | None) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
 
 
-def one(rung: str, name: str, epochs: int) -> dict[str, Any]:
+def rows(found: dict[str, Any]) -> list[report.Row]:
+    made = []
+    for rung in (name for name in ORDER if name in found and name != "about"):
+        record = found[rung]
+        if "error" in record:
+            made.append(report.Row(rung, WHAT[rung], error=record["error"]))
+            continue
+        made.append(
+            report.Row(
+                rung, WHAT[rung], min(record["epoch_s"]), extrapolated=record["extrapolated"], edges=record["edges"],
+                nodes=record["nodes_read"], row_bytes=record["row_bytes"], floor_share=record.get("share_of_floor"),
+                accuracy=record["small_test_accuracy"], stages_s=record["stages_s"],
+                spans=[Span(*span) for span in record["spans"]],
+            )
+        )  # fmt: skip
+    return made
+
+
+def page(found: dict[str, Any]) -> str:
+    lines = [
+        f"GraphSAGE, hidden width {rungs.hidden_of(_asked('gpu'), DEVICE)}, fanout {' '.join(map(str, FANOUTS))}, {BATCH} seeds "
+        "a batch; the fastest of the timed epochs of each rung, every one with another order and other neighbours.",
+        f"≈: extrapolated from {HOST_BATCHES} batches. Accuracy: of test ids of the graph `small`, which has labels to be learnt.",
+    ]
+    return report.render(report.Page(found["graph"], found["device"], lines, rows(found)))
+
+
+def _asked(rung: str) -> argparse.Namespace:
+    return argparse.Namespace(
+        model="sage", rung=rung, fanout=FANOUTS, batch=BATCH, lr=0.003, seed=0, threads=0, hidden=None
+    )
+
+
+def one(rung: str, name: str, epochs: int, small_epochs: int) -> dict[str, Any]:
     start = time.perf_counter()
-    if rung == "pyg" and not (importlib.util.find_spec("pyg_lib") or importlib.util.find_spec("torch_sparse")):
-        return {"error": "PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and neither is here"}
-    graph = synthetic.generate(name, device="cuda")
-    torch.cuda.synchronize()
-    made = {"generation_s": time.perf_counter() - start, "nodes": graph.nodes, "edges": graph.edges}
     if rung == "about":
-        return made | about(graph)
+        graph = synthetic.generate(name, device=DEVICE)
+        return {"nodes": graph.nodes, "edges_in_all": graph.edges} | about(graph)
+    try:
+        if rung.startswith("pyg"):
+            geometric.sampler_named()
+        placed = _placed(rung, name)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        made = {"generation_s": time.perf_counter() - start, "nodes": placed.graph.nodes}
+        return made | _measured(rung, placed, epochs) | {"small_test_accuracy": small_accuracy(rung, small_epochs)}
+    except GraphError as error:
+        return {"error": str(error)}
+
+
+def _placed(rung: str, name: str) -> Placed:
+    """The graph where the rung keeps it."""
+    if rung == "gpu-host":
+        graph = synthetic.generate(name, device=DEVICE, features_on="pinned")
+        return Placed(graph, int(CACHE_GIB * 2**30 / (graph.features.shape[1] * graph.features.element_size())))
+    graph = synthetic.generate(name, device=DEVICE)
+    if rung in ON_HOST:
+        graph = Graph(**{key: values.cpu() for key, values in graph.arrays().items()}, classes=graph.classes)
+    elif DEVICE == "cpu":
+        graph.features = graph.features.float()
+    elif graph.features.dtype != torch.bfloat16:
+        graph.features = graph.features.to(torch.bfloat16)
+    return Placed(graph)
+
+
+def _route(rung: str, placed: Placed) -> Any:
+    named = "gpu-graph" if rung == "gpu-host" else rung
+    asked = _asked(named)
+    torch.manual_seed(0)
+    model = rungs.model_of(asked, named, placed, None, DEVICE)
+    return rungs.route(asked, placed, model, DEVICE, named, None, Console(stderr=True))
+
+
+def _measured(rung: str, placed: Placed, epochs: int) -> dict[str, Any]:
+    graph = placed.graph
+    batches = -(-len(graph.train) // BATCH)
+    limit = min(batches, HOST_BATCHES) if rung in ON_HOST else batches
+    records, start = [], time.perf_counter()
+    with _route(rung, placed) as way:
+        found: dict[str, Any] = {"prepare_s": time.perf_counter() - start}
+        trace = Trace(DEVICE)
+        for number in range(epochs + 1):  # every one in another order and with other neighbours
+            ids = training.order(graph, 0, number)[: limit * BATCH]
+            records.append(way.run(ids, number, training.nothing, trace if number == epochs else None))
+        timed = records[1:]
+        best = min(timed, key=lambda record: record.seconds)
+        found |= {
+            "epoch_s": [record.seconds * batches / limit for record in timed],
+            "extrapolated": limit < batches,
+            "batches": batches,
+            "edges": best.edges * batches / limit,
+            "nodes_read": getattr(best, "nodes", 0) * batches / limit or None,
+            "row_bytes": graph.features.shape[1] * graph.features.element_size(),
+            "losses": [record.loss for record in records],
+            "fallbacks": [getattr(record, "fallbacks", 0) for record in records],
+            "cache_hits": getattr(best, "cache_hits", None),
+            "stages_s": {stage: spent * batches / limit for stage, spent in getattr(best, "stages_s", {}).items()},
+        }
+        if way.trainer:
+            found |= _of_trainer(way.trainer, best, batches)
+        captured = way.trainer is not None and way.trainer.captured
+        spans = report.window(way.trainer.spans() if captured else trace.finish())
+        found["spans"] = [(span.lane, span.stage, span.begin_s, span.end_s) for span in spans]
     if rung == "salient":
-        return made | salient(graph)
-    if rung == "pyg":
-        return made | pyg(graph)
-    return made | resident(rung, graph, epochs) | small_accuracy(rung)
+        found["sampler"] = _sampler_alone(graph)
+    return found
+
+
+def _of_trainer(trainer: Any, best: Any, batches: int) -> dict[str, Any]:
+    """What only a rung has that keeps the graph on the device."""
+    found: dict[str, Any] = {"capacities": trainer.sampler.capacities}
+    graph = trainer.graph
+    if DEVICE == "cuda":
+        wide = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        copy = _seconds(lambda: wide.clone())
+        floor = floor_bytes(trainer, best.edges / best.batches) * best.batches / (2 * (1 << 30) / copy)
+        found |= {
+            "floor_s": floor,
+            "share_of_floor": floor / best.seconds,
+            "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        }
+        del wide
+    if trainer.captured:
+        found["stages_us"] = trainer.stages_us()
+        found["stages_s"] = {stage: spent * batches / 1e6 for stage, spent in found["stages_us"].items()}
+    found["valid_accuracy"] = trainer.accuracy(graph.valid[: 20 * BATCH], FANOUTS, BATCH)
+    start = time.perf_counter()
+    found["test_accuracy_20_20_20"] = trainer.accuracy(graph.test, [20, 20, 20], BATCH)
+    found["inference_s_20_20_20"] = time.perf_counter() - start
+    return found
+
+
+def small_accuracy(rung: str, epochs: int) -> float:
+    """Test accuracy after so many epochs on the labelled small graph, drawn on the CPU, so that all rungs have the same."""
+    graph = synthetic.generate("small")
+    if rung not in ON_HOST:
+        arrays = {name: values.to(DEVICE) for name, values in graph.arrays().items()}
+        arrays["features"] = graph.features.to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
+        arrays["features"] = arrays["features"].pin_memory() if rung == "gpu-host" else arrays["features"].to(DEVICE)
+        graph = Graph(**arrays, classes=graph.classes)
+    with _route(rung, Placed(graph, graph.nodes // 10 if rung == "gpu-host" else None)) as way:
+        for number in range(epochs):
+            way.run(training.order(graph, 0, number), number, training.nothing, None)
+        return way.accuracy(graph.test, training.nothing)
 
 
 def about(graph: Graph) -> dict[str, Any]:
@@ -157,104 +300,23 @@ def _seconds(call: Any, repeat: int = 20) -> float:
     return begin.elapsed_time(end) / 1e3 / repeat
 
 
-def resident(rung: str, graph: Graph, epochs: int) -> dict[str, Any]:
-    torch.manual_seed(0)
-    model = models.make("sage", graph.features.shape[1], HIDDEN, graph.classes, len(FANOUTS)).cuda()
-    trainer = trainer_of(rung, graph, model, FANOUTS, BATCH)
-    start = time.perf_counter()
-    trainer.prepare()
-    torch.cuda.synchronize()
-    found: dict[str, Any] = {"prepare_s": time.perf_counter() - start, "capacities": trainer.sampler.capacities}
-    records = []
-    for number in range(epochs + 1):  # every one in another order and with other neighbours
-        ids = training.order(graph, 0, number).cuda()
-        torch.cuda.synchronize()
-        records.append(trainer.epoch(ids, number))
-    timed = records[1:]
-    best = min(timed, key=lambda record: record.seconds)
-    wide = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    copy = _seconds(lambda: wide.clone())
-    floor = floor_bytes(trainer, best.edges / best.batches) * best.batches / (2 * (1 << 30) / copy)
-    found |= {
-        "epoch_s": [record.seconds for record in timed],
-        "batches": best.batches,
-        "edges_a_batch": best.edges / best.batches,
-        "million_edges_a_second": best.edges / best.seconds / 1e6,
-        "fallbacks": [record.fallbacks for record in records],
-        "losses": [record.loss for record in records],
-        "floor_s": floor,
-        "share_of_floor": floor / best.seconds,
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
-    }
-    if trainer.captured:
-        found["stages_us"] = trainer.stages_us()
-    found["valid_accuracy"] = trainer.accuracy(graph.valid[: 20 * BATCH], FANOUTS, BATCH)
-    start = time.perf_counter()
-    found["test_accuracy_20_20_20"] = trainer.accuracy(graph.test, [20, 20, 20], BATCH)
-    found["inference_s_20_20_20"] = time.perf_counter() - start
-    return found
-
-
 def floor_bytes(trainer: Any, edges: float) -> float:
     """Bytes that a fused training step must move in memory, bfloat16 activations, each tensor read or written once a use.
 
     Sizes are the calibrated ones less their margin; hop h has rows[h] rows and edges[h] neighbours.
     """
-    from minibatch.resident import MARGIN
-
     known = trainer.sampler.capacities
     if not known:
         sampler = Sampler(trainer.graph, trainer.kernels, FANOUTS, BATCH, fused=True)
         known = sampler.calibrate(trainer.graph.train)
     seeds, first, second = known[0], known[1] / MARGIN, known[2] / MARGIN
     in_hops = [first, second, edges - first - second]  # about: a fresh neighbour each in the first two hops
-    row, hidden = trainer.graph.features.shape[1] * 2, HIDDEN * 2
+    row, hidden = trainer.graph.features.shape[1] * 2, rungs.HIDDEN * 2
     sampling = sum(in_hops) * 32 + (seeds + first + second) * 32
     layer_1 = (in_hops[2] + second) * row + 2 * second * row + 2 * second * row + second * hidden
     layer_2 = (in_hops[1] + first) * hidden + 2 * first * hidden + 2 * first * hidden + first * hidden
-    backward = 3 * second * hidden + 2 * second * row + second * HIDDEN * 4 + 2 * in_hops[1] * HIDDEN * 4
+    backward = 3 * second * hidden + 2 * second * row + second * rungs.HIDDEN * 4 + 2 * in_hops[1] * rungs.HIDDEN * 4
     return sampling + layer_1 + layer_2 + backward
-
-
-def small_accuracy(rung: str) -> dict[str, Any]:
-    """Test accuracy after SMALL_EPOCHS epochs on the labelled small graph."""
-    graph = synthetic.generate("small")
-    moved = {name: values.cuda() for name, values in graph.arrays().items()}
-    moved["features"] = moved["features"].to(torch.bfloat16)
-    resident_graph = Graph(**moved, classes=graph.classes)
-    torch.manual_seed(0)
-    model = models.make("sage", graph.features.shape[1], HIDDEN, graph.classes, len(FANOUTS)).cuda()
-    trainer = trainer_of(rung, resident_graph, model, FANOUTS, BATCH)
-    trainer.prepare()
-    for number in range(SMALL_EPOCHS):
-        trainer.epoch(training.order(graph, 0, number).cuda(), number)
-    return {"small_test_accuracy": trainer.accuracy(resident_graph.test, FANOUTS, BATCH)}
-
-
-def salient(on_device: Graph) -> dict[str, Any]:
-    """The CPU route with features and graph in host memory, batches copied one ahead."""
-    start = time.perf_counter()
-    arrays = {name: values.cpu() for name, values in on_device.arrays().items()}
-    graph = Graph(**arrays, classes=on_device.classes)
-    found: dict[str, Any] = {"to_host_s": time.perf_counter() - start}
-    torch.manual_seed(0)
-    model = models.make("sage", graph.features.shape[1], HIDDEN, graph.classes, len(FANOUTS)).cuda()
-    model.aggregate = Kernels("cuda").self_and_mean
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003, fused=True)
-    with Loader(graph, FANOUTS, BATCH, pin=True) as loader:
-        found["threads"] = len(os.sched_getaffinity(0))
-        for number in range(2):
-            ids = training.order(graph, 0, number)[: BATCH * SALIENT_BATCHES]
-            record = training.train_epoch(model, optimizer, loader, ids, number, "cuda")
-        found["sampler"] = _sampler_alone(graph)
-    batches = -(-len(graph.train) // BATCH)
-    pace = record.seconds / record.batches
-    return found | {
-        "ms_a_batch": pace * 1e3,
-        "epoch_s_extrapolated": pace * batches,
-        "waiting_share": record.stages_s["waiting"] / record.seconds,
-        "nodes_a_batch": record.nodes / record.batches,
-    }
 
 
 def _sampler_alone(graph: Graph) -> dict[str, float]:
@@ -268,59 +330,6 @@ def _sampler_alone(graph: Graph) -> dict[str, float]:
             seconds = time.perf_counter() - start
         found[f"{threads} threads, million edges a second"] = edges / seconds / 1e6
     return found
-
-
-def pyg(on_device: Graph) -> dict[str, Any]:
-    """PyTorch Geometric's NeighborLoader and SAGEConv, 16 workers, pinned; its semantics expand the newest nodes only."""
-    from torch_geometric.data import Data
-    from torch_geometric.loader import NeighborLoader
-    from torch_geometric.nn import GraphSAGE
-    from torch_geometric.sampler import NeighborSampler
-
-    graph = {name: values.cpu() for name, values in on_device.arrays().items()}
-    data = Data(x=graph["features"], y=graph["labels"], edge_index=torch.empty(2, 0, dtype=torch.int64))
-    data.num_nodes = on_device.nodes
-    sampler = NeighborSampler(data, num_neighbors=FANOUTS)
-    sampler.colptr, sampler.row, sampler.perm = graph["rowptr"], graph["col"].long(), None
-    loader = NeighborLoader(
-        data, num_neighbors=FANOUTS, input_nodes=graph["train"][: BATCH * SALIENT_BATCHES], batch_size=BATCH,
-        neighbor_sampler=sampler, num_workers=min(16, len(os.sched_getaffinity(0))), pin_memory=True,
-    )  # fmt: skip
-    model = GraphSAGE(data.x.shape[1], HIDDEN, 3, on_device.classes, dropout=0.5).cuda()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003, fused=True)
-    start, done = time.perf_counter(), 0
-    for batch in loader:
-        if done == 10:  # workers have started
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-        batch = batch.to("cuda", non_blocking=True)
-        out = model(batch.x.float(), batch.edge_index)[: batch.batch_size]
-        loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        done += 1
-    torch.cuda.synchronize()
-    pace = (time.perf_counter() - start) / (done - 10)
-    return {"ms_a_batch": pace * 1e3, "epoch_s_extrapolated": pace * -(-len(graph["train"]) // BATCH)}
-
-
-def _table(found: dict[str, Any]) -> None:
-    print(f"\n{found['graph']} on {found['device']}, fanout {FANOUTS}, batch {BATCH}")
-    for rung in (name for name in ORDER if name in found and name != "about"):
-        record = found[rung]
-        if "error" in record:
-            print(f"{rung:<10} failed: {record['error']}")
-        elif "epoch_s" in record:
-            print(
-                f"{rung:<10} {min(record['epoch_s']):.3f} s/epoch, {record['million_edges_a_second']:.0f} M edges/s, "
-                f"{record['share_of_floor']:.2f} of the floor, small graph {record['small_test_accuracy']:.3f}"
-            )
-        else:
-            print(
-                f"{rung:<10} {record['epoch_s_extrapolated']:.1f} s/epoch (extrapolated from {SALIENT_BATCHES} batches)"
-            )
-    print(f"rungs: {'; '.join(f'{name}: {what}' for name, what in RUNGS.items())}")
 
 
 if __name__ == "__main__":

@@ -211,6 +211,26 @@ class Launch(Frozen):
     time_us: float = Field(gt=0)
 
 
+class EpochGain(Frozen):
+    """Epochs of mini-batch training with the baselines against epochs with these kernels' best, in turn (minibatch/trial.py)."""
+
+    kernels: tuple[str, ...]
+    graph: str = ""
+    rung: str = ""
+    nodes: int
+    edges: int
+    """Sampled in an epoch."""
+    pairs: int
+    speedup: Interval
+    comparison: Comparison
+    baseline_s: float = Field(gt=0)
+    time_s: float = Field(gt=0)
+    """Medians of an epoch."""
+    baseline_accuracy: float
+    accuracy: float
+    """On validation ids."""
+
+
 class Verdict(Frozen):
     """All that the harness says of a candidate."""
 

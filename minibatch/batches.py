@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
 
 from minibatch.graphs import Graph, GraphError
 from minibatch.native import library
+from minibatch.timeline import Trace
 
 SEEDS_A_BATCH = 8
 """Seeds that a batch has for its hops; so a batch has at most as many of these."""
@@ -30,6 +32,8 @@ class Batch:
     x: torch.Tensor
     y: torch.Tensor
     nodes: torch.Tensor
+    made: tuple[float, float, float, int] | None = None
+    """When a native thread began it, had sampled it and had sliced it, by time.perf_counter, and the thread's number."""
 
     @property
     def edges(self) -> int:
@@ -118,7 +122,10 @@ class Loader:
         for known, fanout in zip(counts, self.fanouts, strict=False):
             hops.append(local[at : at + known * fanout].view(known, fanout))
             at += known * fanout
-        return Batch(hops, rows[: counts[-1]], labels[: counts[0]], nodes[: counts[-1]])
+        made = (ctypes.c_double * 4)()
+        self._library.loader_made(self._opened(), ctypes.c_int64(slot), made)
+        times = made[0], made[1], made[2], int(made[3])
+        return Batch(hops, rows[: counts[-1]], labels[: counts[0]], nodes[: counts[-1]], times)
 
     def close(self) -> None:
         """End the threads. Safe to call twice."""
@@ -131,6 +138,11 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def padded_to(ids: torch.Tensor, size: int) -> torch.Tensor:
+    """int32 [size]: the ids, then -1."""
+    return F.pad(ids.to(torch.int32), (0, size - len(ids)), value=-1)
 
 
 def batch_seed(seed: int, epoch: int) -> int:
@@ -146,14 +158,15 @@ def _sizes(*values: int) -> list[ctypes.c_int64]:
     return [ctypes.c_int64(value) for value in values]
 
 
-def ahead(batches: Iterator[Batch], device: str) -> Iterator[Batch]:
+def ahead(batches: Iterator[Batch], device: str, trace: Trace | None = None) -> Iterator[Batch]:
     """The batches on the GPU, each copied on a stream of its own while the one before is computed on."""
+    trace = trace or Trace(device, room=0)
     copying = torch.cuda.Stream()
     waiting: Batch | None = None
     for batch in batches:
-        with torch.cuda.stream(copying):
+        with torch.cuda.stream(copying), trace.span("copy stream", "copy"):
             hops = [hop.to(device, non_blocking=True) for hop in batch.hops]
-            moved = Batch(hops, *(t.to(device, non_blocking=True) for t in (batch.x, batch.y, batch.nodes)))
+            moved = Batch(hops, *(t.to(device, non_blocking=True) for t in (batch.x, batch.y, batch.nodes)), batch.made)
             copied = copying.record_event()
         if waiting is not None:
             yield waiting

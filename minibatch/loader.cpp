@@ -4,6 +4,7 @@
 // Sampling is Robert Floyd's, with its bound mended: random numbers are counted from (seed of the batch and hop, row), the
 // same ones that kernels/sample_neighbors counts on, so a batch is the same whoever makes it. At each hop neighbours are
 // sampled for all nodes seen so far (message-flow layers, as SALIENT; not the newest only).
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -42,7 +43,13 @@ struct Slot {
     char* rows;          // [most nodes, row_bytes]
     int64_t* labels;     // [batch size]
     int64_t counts[16];  // nodes known before each hop, and after the last
+    double times_s[3];   // when the batch was begun, sampled and sliced, on the clock of Python's time.perf_counter
+    int64_t worker;      // the thread that made it
 };
+
+inline double now_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Global id -> local number. Entries of an earlier batch are told by their stamp, so nothing is cleared between batches.
 class Numbers {
@@ -156,7 +163,7 @@ public:
         : graph(graph), fanouts(fanouts, fanouts + hops), batch(batch), most(most), slots(std::move(slots)),
           done(this->slots.size(), -1) {
         for (int64_t i = 0; i < threads; ++i) {
-            workers.emplace_back([this] { work(); });
+            workers.emplace_back([this, i] { work(i); });
         }
     }
 
@@ -209,7 +216,7 @@ public:
     const Slot& slot(int64_t at) const { return slots[static_cast<size_t>(at)]; }
 
 private:
-    void work() {
+    void work(int64_t worker) {
         Numbers numbers(most);
         int widest = 1;
         for (const int64_t fanout : fanouts) {
@@ -228,7 +235,11 @@ private:
             const int64_t of = epoch;
             ++busy;
             guard.unlock();
-            prepare(mine, numbers, places.data());
+            Slot& slot = slots[static_cast<size_t>(mine) % slots.size()];
+            slot.worker = worker;
+            slot.times_s[0] = now_s();
+            prepare(mine, slot, numbers, places.data());
+            slot.times_s[2] = now_s();
             guard.lock();
             --busy;
             if (of == epoch) {
@@ -238,8 +249,7 @@ private:
         }
     }
 
-    void prepare(int64_t number, Numbers& numbers, int64_t* places) {
-        Slot& slot = slots[static_cast<size_t>(number) % slots.size()];
+    void prepare(int64_t number, Slot& slot, Numbers& numbers, int64_t* places) {
         const int64_t first = number * batch;
         const int64_t left = static_cast<int64_t>(ids.size()) - first;
         int64_t known = left < batch ? left : batch;
@@ -260,6 +270,7 @@ private:
             local += rows * fanout;
         }
         slot.counts[fanouts.size()] = known;
+        slot.times_s[1] = now_s();
         if (graph.features == nullptr) {
             return;
         }
@@ -329,6 +340,13 @@ int64_t loader_next(void* loader, int64_t* counts, int64_t hops) {
         std::memcpy(counts, static_cast<Loader*>(loader)->slot(at).counts, static_cast<size_t>(hops + 1) * sizeof(int64_t));
     }
     return at;
+}
+
+// made [4]: when the slot's batch was begun, sampled and sliced, in seconds, and the number of the thread that did it.
+void loader_made(void* loader, int64_t slot, double* made) {
+    const Slot& of = static_cast<Loader*>(loader)->slot(slot);
+    std::memcpy(made, of.times_s, sizeof(of.times_s));
+    made[3] = static_cast<double>(of.worker);
 }
 
 void loader_release(void* loader) { static_cast<Loader*>(loader)->release(); }

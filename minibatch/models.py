@@ -36,6 +36,7 @@ class Sage(nn.Module):
         sizes = [width, *[hidden] * (layers - 1), classes]
         self.own = nn.ParameterList(_weight(a, b) for a, b in itertools.pairwise(sizes))
         self.neighbours = nn.ParameterList(_weight(a, b) for a, b in itertools.pairwise(sizes))
+        self.depth = layers
         self.dropout = dropout
         self.aggregate: Aggregate = self_and_mean
         self.activate = activate
@@ -53,6 +54,17 @@ class Sage(nn.Module):
             return h
         return self.activate(h, self.dropout) if self.training else F.relu(h)
 
+    def whole_layer(
+        self, number: int, h: torch.Tensor, own: torch.Tensor, offsets: torch.Tensor, neighbours: torch.Tensor
+    ) -> torch.Tensor:
+        """The layer's output of rows `own` from all neighbours: ids in h of row i from offsets[i] to offsets[i + 1]."""
+        mean = F.embedding_bag(neighbours.long(), h, offsets, mode="mean")
+        return self.layer(number, own, mean.to(h.dtype))
+
+    def classify(self, outputs: list[torch.Tensor]) -> torch.Tensor:
+        """Logits of rows whose outputs of every layer these are."""
+        return outputs[-1]
+
 
 def activate(h: torch.Tensor, dropout: float) -> torch.Tensor:
     """ReLU and dropout, between layers in training."""
@@ -60,7 +72,8 @@ def activate(h: torch.Tensor, dropout: float) -> torch.Tensor:
 
 
 def _weight(rows: int, columns: int) -> nn.Parameter:
-    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(rows, columns)))
+    """As PyTorch Geometric's SAGEConv begins, which SALIENT trains: wider ones take several epochs more to learn."""
+    return nn.Parameter(nn.init.uniform_(torch.empty(rows, columns), -(rows**-0.5), rows**-0.5))
 
 
 class Geometric(nn.Module):
@@ -76,7 +89,7 @@ class Geometric(nn.Module):
                 f"--model {kind} is built of PyTorch Geometric's layers, which are not here: pip install torch-geometric "
                 "(or take --model sage)"
             ) from None
-        self.kind, self.dropout = kind, dropout
+        self.kind, self.dropout, self.depth = kind, dropout, layers
         inputs = [width, *[hidden] * (layers - 1)]
         if kind == "gat":
             made = [geometric.GATConv((n, n), hidden // 4, heads=4, add_self_loops=False) for n in inputs]
@@ -94,12 +107,23 @@ class Geometric(nn.Module):
         h, seeds, seen = x, len(layers[-1]), []
         for convolution, ids in zip(self.convolutions, layers, strict=True):
             rows = len(ids)
-            h = convolution((h, h[:rows]), edge_index(ids), size=(len(h), rows)) if self.kind != "gat" else convolution(
-                (h, h[:rows]), edge_index(ids)
-            )  # fmt: skip
+            h = convolution((h, h[:rows]), edge_index(ids), size=(len(h), rows))
             h = F.dropout(F.relu(h), self.dropout, self.training)
             seen.append(h[:seeds])
-        return self.head(torch.cat(seen, dim=1) if self.kind == "sage-ri" else h).float()
+        return self.classify(seen).float()
+
+    def whole_layer(
+        self, number: int, h: torch.Tensor, own: torch.Tensor, offsets: torch.Tensor, neighbours: torch.Tensor
+    ) -> torch.Tensor:
+        """As Sage.whole_layer."""
+        degree = torch.diff(offsets, append=offsets.new_tensor([len(neighbours)]))
+        rows = torch.repeat_interleave(torch.arange(len(own), device=h.device), degree)
+        edges = torch.stack([neighbours.long(), rows])
+        return F.relu(self.convolutions[number]((h, own), edges, size=(len(h), len(own))))
+
+    def classify(self, outputs: list[torch.Tensor]) -> torch.Tensor:
+        """As Sage.classify."""
+        return self.head(torch.cat(outputs, dim=1) if self.kind == "sage-ri" else outputs[-1])
 
 
 def edge_index(ids: torch.Tensor) -> torch.Tensor:

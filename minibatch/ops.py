@@ -74,8 +74,8 @@ class Kernels:
         self.call("relabel", torch.int32, tensors | sizes)
 
     def gather_rows(self, table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """[rows, width] of table's dtype: table[ids], zeros where an id is -1."""
-        out = table.new_empty(len(ids), table.shape[1])
+        """[rows, width] of table's dtype, where the ids are: table[ids], zeros where an id is -1. The table may be pinned."""
+        out = torch.empty(len(ids), table.shape[1], dtype=table.dtype, device=ids.device)
         sizes = {"nodes": len(table), "rows": len(ids), "width": table.shape[1]}
         self.call("gather_rows_by_id", table.dtype, {"table": table, "ids": ids, "out": out} | sizes)
         return out

@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional as F
 
-from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, require_fanouts
+from minibatch import timeline
+from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, padded_to, require_fanouts
+from minibatch.features import Table, Tiered, hot_rows, visits
 from minibatch.graphs import Graph, GraphError
 from minibatch.models import Sage
 from minibatch.ops import Kernels, scratch_for
+from minibatch.timeline import STEP, Trace
 
 CALIBRATED_ON = 16
 """Batches whose largest sizes, and MARGIN more, are the capacities."""
@@ -138,11 +141,6 @@ class Sampler:
         return self.capacities
 
 
-def padded_to(ids: torch.Tensor, size: int) -> torch.Tensor:
-    """int32 [size]: the ids, then -1."""
-    return F.pad(ids.to(torch.int32), (0, size - len(ids)), value=-1)
-
-
 @dataclass
 class ResidentEpoch:
     """What one epoch did and took."""
@@ -154,25 +152,33 @@ class ResidentEpoch:
     edges: int
     fallbacks: int
     """Batches that did not fit their capacities and were made again with exact sizes."""
+    cache_hits: float | None = None
+    """Share of feature rows that the device's cache held; None where all rows are on the device."""
 
 
 class Trainer:
     """Trains a GraphSAGE on a graph that is resident on its device.
 
     padded: fixed sizes without synchronisation, otherwise exact ones; captured: steps are replays of a CUDA graph in which
-    the next batch is sampled beside the computation on this one (implies padded).
+    the next batch is sampled beside the computation on this one (implies padded). cache_rows: the graph's features are in
+    host memory (pinned for a GPU), so many of their rows are held on the device too, and `fused` is off: the last hop is
+    renumbered, so that a row crosses the bus once a batch.
     """
 
     def __init__(
         self, graph: Graph, model: Sage, kernels: Kernels, fanouts: list[int], batch: int, *, lr: float = 0.003,
         fused: bool = True, padded: bool = True, captured: bool = False, seed: int = 0, ranks: int = 1,
+        cache_rows: int | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, Sage):
             raise GraphError("the GPU route's kernels are GraphSAGE's; take --rung salient for other models")
         self.graph, self.model, self.kernels, self.seed, self.ranks = graph, model, kernels, seed, ranks
-        self.sampler = Sampler(graph, kernels, fanouts, batch, fused=fused)
-        self.padded, self.captured, self.fused = padded or captured, captured, fused
+        self.padded, self.captured, self.fused = padded or captured, captured, fused and cache_rows is None
+        self.sampler = Sampler(graph, kernels, fanouts, batch, fused=self.fused)
         self.device = self.sampler.device
+        self.features = Table(graph.features, kernels)
+        if cache_rows is not None:
+            self.features = Tiered(graph.features, cache_rows, self.device, kernels)
         model.aggregate = kernels.self_and_mean
         self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
@@ -203,6 +209,7 @@ class Trainer:
         self.order.view(-1)[: len(ids)].copy_(ids)
         for counter in (self.position, self.finished, self.flags, self.edges):
             counter.zero_()
+        self.features.begin()
         self.draws.copy_(torch.arange(self.hops) + batch_seed(self.seed, number))
         return steps
 
@@ -225,13 +232,12 @@ class Trainer:
 
     def logits(self, found: Sampled) -> torch.Tensor:
         """[rows of the batch, classes], in float32."""
-        features = self.graph.features
         if self.fused:
-            own = self.kernels.gather_rows(features, found.heads[-1])
-            h = self.model.layer(0, own, self.kernels.gather_mean(features, found.picked[-1]))
+            own = self.features.rows(found.heads[-1])
+            h = self.model.layer(0, own, self.features.mean(found.picked[-1]))
             layers = found.local[::-1]
         else:
-            h, layers = self.kernels.gather_rows(features, found.heads[-1]), found.local[::-1]
+            h, layers = self.features.rows(found.heads[-1]), found.local[::-1]
             h = self.model.layer(0, *self.model.aggregate(h, layers[0]))
             layers = layers[1:]
         for number, local in enumerate(layers, start=1):
@@ -266,7 +272,10 @@ class Trainer:
             grad.copy_(part.view_as(grad))
 
     def prepare(self) -> None:
-        """Calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
+        """Fill the cache, calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
+        if isinstance(self.features, Tiered) and self.features.room:
+            counts = visits(self.sampler, self.graph.train)
+            self.features.fill(hot_rows(counts, self.graph.rowptr, self.features.room))
         if not self.padded:
             return
         self.sampler.calibrate(self.graph.train)
@@ -301,9 +310,13 @@ class Trainer:
                 now.wait_stream(self.aside)
             self.graphs.append(captured)
 
-    def epoch(self, ids: torch.Tensor, number: int) -> ResidentEpoch:
-        """One pass over these seeds (int64 on the device) in their order."""
+    def epoch(self, ids: torch.Tensor, number: int, trace: Trace | None = None) -> ResidentEpoch:
+        """One pass over these seeds (int64 on the device) in their order; `trace` gets the spans of its first batches.
+
+        Of captured steps it gets none: `timeline.of_replays` has theirs.
+        """
         self.model.train()
+        trace = trace or Trace(self.device, room=0)
         start = time.perf_counter()
         steps = self.begin(ids, number)
         if self.captured:
@@ -312,14 +325,19 @@ class Trainer:
                 self.graphs[step % 2].replay()
         else:
             for _ in range(steps):
-                self.sample_next(0)
-                self.compute(self.sampled[0])
+                with trace.span(STEP, "sampling"):
+                    self.sample_next(0)
+                with trace.span(STEP, "compute"):
+                    self.compute(self.sampled[0])
         edges = int(self.edges)  # waits for all of it
         missed = torch.nonzero(self.flags[:steps]).flatten().tolist()
         for step in missed:
             self._make_exactly(step, number)
         loss = float(self.losses[:steps].mean())
-        return ResidentEpoch(number, time.perf_counter() - start, loss, steps, edges, len(missed))
+        if self.device == "cuda":
+            torch.cuda.synchronize()  # all streams: a kernel of a run may have used another one
+        seconds = time.perf_counter() - start
+        return ResidentEpoch(number, seconds, loss, steps, edges, len(missed), self.features.hit_share())
 
     def _make_exactly(self, step: int, number: int) -> None:
         """The step of a batch that did not fit, with the same neighbours and exact sizes."""
@@ -342,6 +360,16 @@ class Trainer:
             found = sampler.exact(padded_to(ids[begin : begin + batch], batch), draws)
             right += ((self.logits(found).argmax(dim=1) == found.labels) & (found.labels >= 0)).sum()
         return int(right) / len(ids)
+
+    def spans(self, steps: int = 6) -> list[timeline.Span]:
+        """What kernels of some captured steps ran when, by the profiler. Changes no weight."""
+        self.begin(self.graph.train, 0)
+        self.idle.fill_(1)
+        self.sample_next(0)
+        todo = itertools.cycle(self.graphs)
+        found = timeline.of_replays(lambda: next(todo).replay(), min(steps, len(self.order) - 2))
+        self.idle.zero_()
+        return found
 
     def stages_us(self, replays: int = 50) -> dict[str, float]:
         """Microseconds a batch of sampling and of computing alone, each a CUDA graph of its own; captured only."""

@@ -74,8 +74,11 @@ def bytes_of(name: str) -> int:
     return int(recipe.nodes * (recipe.mean_degree * 4 + recipe.width * 2 + 16))
 
 
-def generate(name: str, *, seed: int = 0, device: str = "cpu") -> Graph:
-    """The named recipe's graph on `device`. The same seed gives the same graph on the same kind of device."""
+def generate(name: str, *, seed: int = 0, device: str = "cpu", features_on: str = "") -> Graph:
+    """The named recipe's graph on `device`. The same seed gives the same graph on the same kind of device.
+
+    features_on: another place for features, "cpu" or "pinned" (host memory that a GPU reads).
+    """
     if name not in RECIPES:
         raise GraphError(f"there is no graph {name!r}; there is {', '.join(RECIPES)}, or name a graph's folder")
     recipe = RECIPES[name]
@@ -84,7 +87,7 @@ def generate(name: str, *, seed: int = 0, device: str = "cpu") -> Graph:
     col = _neighbours(recipe, rowptr, rng, device)
     labels = torch.arange(recipe.nodes, device=device) // recipe.block
     labels = (labels * 2_654_435_761 >> 7) % recipe.classes if recipe.one_community else labels % recipe.classes
-    features = _features(recipe, labels, rng, device)
+    features = _features(recipe, labels, rng, device, features_on or device)
     train, valid, test = _split(recipe, rowptr, rng, device)
     return Graph(rowptr, col, features, labels, train, valid, test, recipe.classes)
 
@@ -128,11 +131,12 @@ def _neighbours(recipe: Recipe, rowptr: torch.Tensor, rng: torch.Generator, devi
     return col
 
 
-def _features(recipe: Recipe, labels: torch.Tensor, rng: torch.Generator, device: str) -> torch.Tensor:
+def _features(recipe: Recipe, labels: torch.Tensor, rng: torch.Generator, device: str, place: str) -> torch.Tensor:
     """The label's centroid and noise, over sqrt(1 + noise^2); float16 on the CPU, bfloat16 on a GPU, [nodes, width]."""
     dtype = torch.float16 if device == "cpu" else torch.bfloat16
     centroids = torch.randn(recipe.classes, recipe.width, generator=rng, device=device)
-    features = torch.empty(recipe.nodes, recipe.width, dtype=dtype, device=device)
+    where = {"device": "cpu", "pin_memory": True} if place == "pinned" else {"device": place}
+    features = torch.empty(recipe.nodes, recipe.width, dtype=dtype, **where)
     scale = 1 / math.sqrt(1 + recipe.noise**2)
     for begin in range(0, recipe.nodes, ROWS_AT_ONCE):
         part = labels[begin : begin + ROWS_AT_ONCE]

@@ -14,11 +14,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from harness.store import write_atomically
+from minibatch import models
 from minibatch.batches import Batch, Loader, ahead
 from minibatch.graphs import Graph, GraphError
+from minibatch.timeline import TRAINING, Trace
 
 Say = Callable[[int, int], None]
 """Called with (batches done, batches in all)."""
+
+
+def nothing(_done: int, _total: int) -> None:
+    """Says nothing."""
 
 
 @dataclass
@@ -32,32 +38,43 @@ class Epoch:
     edges: int
     nodes: int
     stages_s: dict[str, float] = field(default_factory=dict)
-    """Seconds that the training thread spent: `waiting` for batches, at `compute`."""
+    """Seconds that the training thread spent `waiting` for batches and at `compute`; that the loader's threads together
+    spent `sampling` and slicing `features`."""
 
 
-def moved(batches: Iterator[Batch], device: str) -> Iterator[Batch]:
-    return ahead(batches, device) if device == "cuda" else batches
+def moved(batches: Iterator[Batch], device: str, trace: Trace | None = None) -> Iterator[Batch]:
+    return ahead(batches, device, trace) if device == "cuda" else batches
 
 
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
-    say: Say = lambda _done, _total: None,
+    say: Say = nothing, trace: Trace | None = None,
 ) -> Epoch:  # fmt: skip
-    """One pass over the seeds `ids` in their order."""
+    """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
     model.train()
+    trace = trace or Trace(device, room=0)
     start, waited, losses, edges, nodes, done = time.perf_counter(), 0.0, [], 0, 0, 0
-    total = -(-len(ids) // loader.batch)
-    batches = moved(loader.epoch(ids, number), device)
+    total, made = -(-len(ids) // loader.batch), (0.0, 0.0)
+    batches = moved(loader.epoch(ids, number), device, trace)
     while True:
         asked = time.perf_counter()
         batch = next(batches, None)
-        waited += time.perf_counter() - asked
+        got = time.perf_counter()
+        waited += got - asked
         if batch is None:
             break
-        loss = F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+        trace.add(TRAINING, "waiting", asked, got)
+        if batch.made:
+            begun, sampled, sliced, worker = batch.made
+            made = made[0] + sampled - begun, made[1] + sliced - sampled
+            trace.add(f"thread {worker + 1}", "sampling", begun, sampled)
+            trace.add(f"thread {worker + 1}", "features", sampled, sliced)
+        with trace.span(TRAINING, "compute"):
+            loss = F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y)
+        with trace.span(TRAINING, "backward"):
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
         losses.append(loss.detach())
         if device == "cpu":
             edges += batch.edges
@@ -65,7 +82,8 @@ def train_epoch(
         say(done, total)
     mean = float(torch.stack(losses).mean()) if losses else 0.0  # waits for a GPU: the clock is read behind it
     seconds = time.perf_counter() - start
-    return Epoch(number, seconds, mean, done, edges, nodes, {"waiting": waited, "compute": seconds - waited})
+    stages = {"sampling": made[0], "features": made[1], "waiting": waited, "compute": seconds - waited}
+    return Epoch(number, seconds, mean, done, edges, nodes, stages)
 
 
 def inputs_of(batch: Batch, device: str) -> torch.Tensor:
@@ -74,9 +92,7 @@ def inputs_of(batch: Batch, device: str) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sampled_accuracy(
-    model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = lambda _done, _total: None
-) -> float:
+def sampled_accuracy(model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = nothing) -> float:
     """Share of `ids` that are labelled rightly, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()
     right, total = torch.zeros((), device=device), -(-len(ids) // loader.batch)
@@ -87,32 +103,30 @@ def sampled_accuracy(
 
 
 FULL_EDGES = 1 << 22
-"""Neighbours that full inference gathers at once."""
+"""Neighbours that full inference gathers at once; attention also keeps what passes along each: an eighth of them."""
 
 
 @torch.no_grad()
-def full_accuracy(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = lambda _done, _total: None) -> float:
-    """The same from all neighbours: layer by layer over the whole graph, each layer's rows once. GraphSAGE only."""
-    from minibatch.models import Sage
-
-    if not isinstance(model, Sage):
-        raise GraphError("full inference is written for --model sage; take sampled inference for others")
+def full_accuracy(model: models.Sage | models.Geometric, graph: Graph, ids: torch.Tensor, say: Say = nothing) -> float:
+    """The same from all neighbours: layer by layer over the whole graph, each layer's rows once."""
     model.eval()
     h = graph.features.float() if graph.features.device.type == "cpu" else graph.features.to(torch.bfloat16)
-    layers = len(model.own)
-    for number in range(layers):
+    at_once = FULL_EDGES if isinstance(model, models.Sage) else FULL_EDGES // 8
+    outputs = []
+    for number in range(model.depth):
         parts, first = [], 0
         while first < graph.nodes:
             begin = int(graph.rowptr[first])
-            last = max(first + 1, int(torch.searchsorted(graph.rowptr, begin + FULL_EDGES, right=True)) - 1)
+            last = max(first + 1, int(torch.searchsorted(graph.rowptr, begin + at_once, right=True)) - 1)
             last = min(last, graph.nodes)
             offsets = graph.rowptr[first:last] - begin
-            mean = F.embedding_bag(graph.col[begin : int(graph.rowptr[last])].long(), h, offsets, mode="mean")
-            parts.append(model.layer(number, h[first:last], mean.to(h.dtype)))
+            neighbours = graph.col[begin : int(graph.rowptr[last])]
+            parts.append(model.whole_layer(number, h, h[first:last], offsets, neighbours))
             first = last
-            say(number * graph.nodes + last, layers * graph.nodes)
+            say(number * graph.nodes + last, model.depth * graph.nodes)
         h = torch.cat(parts)
-    return float((h[ids].argmax(dim=1) == graph.labels[ids]).float().mean())
+        outputs.append(h[ids])
+    return float((model.classify(outputs).argmax(dim=1) == graph.labels[ids]).float().mean())
 
 
 def order(graph: Graph, seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> torch.Tensor:

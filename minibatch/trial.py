@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from harness.comparison import MARGIN, compare, median_interval
-from harness.records import Comparison, Interval
-from minibatch import training
+from harness.records import EpochGain
+from minibatch import audit, training
+from minibatch.graphs import GraphError
 from minibatch.resident import Trainer
 
 PAIRS = 11
 """Epochs of each side: so many that the 99 % interval of the median leaves out the two outermost ratios."""
 
 
-@dataclass
-class Trial:
-    """Epochs with the baselines against epochs with the swapped kernels, in turn."""
-
-    kernels: tuple[str, ...]
-    speedup: Interval
-    comparison: Comparison
-    base_s: float
-    swapped_s: float
-    """Medians."""
-    base_accuracy: float
-    swapped_accuracy: float
+EDGES_APART = 0.02
+"""Share by which the two sides' sampled edges may differ: an epoch's number of them varies by less than 0.1 %."""
 
 
 def run(
@@ -35,31 +26,49 @@ def run(
     seed: int,
     pairs: int = PAIRS,
     say: training.Say = lambda _done, _total: None,
-) -> Trial:
-    """make: sources -> a trainer that is not prepared, with the same first weights each time."""
+) -> EpochGain:
+    """make: sources -> a trainer that is not prepared, with the same first weights each time.
+
+    Raises GraphError where a side samples what no epoch may (audit.py), or another amount than the other side.
+    """
     sides = {"base": make({}), "swapped": make(sources)}
     graph = sides["base"].graph
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for trainer in sides.values():
+    records: dict[str, list[Any]] = {name: [] for name in sides}
+    for name, trainer in sides.items():
         trainer.prepare()
+        if said := audit.of_rung(trainer):
+            raise GraphError(f"epochs with {_of(name, sources)} are not timed: {said}")
         trainer.epoch(training.order(graph, seed, 0).to(graph.col.device), 0)  # not timed: the first is slower
     for number in range(1, pairs + 1):
         ids = training.order(graph, seed, number).to(graph.col.device)
         for name in random.sample(list(sides), 2):
-            seconds[name].append(sides[name].epoch(ids, number).seconds)
+            records[name].append(sides[name].epoch(ids, number))
         say(number, pairs)
-    ratios = [base / swapped for base, swapped in zip(seconds["base"], seconds["swapped"], strict=True)]
-    speedup = median_interval(ratios)
+    edges = {name: sum(record.edges for record in made) for name, made in records.items()}
+    if abs(edges["swapped"] / edges["base"] - 1) > EDGES_APART:
+        raise GraphError(
+            f"epochs with {_of('swapped', sources)} are not compared: {edges['swapped'] // pairs:,} edges were sampled in one, "
+            f"{edges['base'] // pairs:,} in one with the baselines"
+        )
+    seconds = {name: [record.seconds for record in made] for name, made in records.items()}
+    speedup = median_interval([a / b for a, b in zip(seconds["base"], seconds["swapped"], strict=True)])
     accuracy = {
         name: trainer.accuracy(graph.valid, trainer.sampler.fanouts, trainer.sampler.batch)
         for name, trainer in sides.items()
     }
-    return Trial(
+    return EpochGain(
         kernels=tuple(sources),
+        nodes=graph.nodes,
+        edges=edges["base"] // pairs,
+        pairs=pairs,
         speedup=speedup,
         comparison=compare(speedup, MARGIN[graph.col.device.type]),
-        base_s=median_interval(seconds["base"]).median,
-        swapped_s=median_interval(seconds["swapped"]).median,
-        base_accuracy=accuracy["base"],
-        swapped_accuracy=accuracy["swapped"],
+        baseline_s=median_interval(seconds["base"]).median,
+        time_s=median_interval(seconds["swapped"]).median,
+        baseline_accuracy=accuracy["base"],
+        accuracy=accuracy["swapped"],
     )
+
+
+def _of(side: str, sources: Mapping[str, str]) -> str:
+    return f"this {' and '.join(sources)}" if side == "swapped" else "the baselines"

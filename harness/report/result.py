@@ -24,6 +24,7 @@ from harness.records import (
     Comparison,
     DeviceFacts,
     Draws,
+    EpochGain,
     Interval,
     Launch,
     Outcome,
@@ -238,6 +239,8 @@ class Result(Row):
     launch: Launch | None = None
     model: ModelGain | None = None
     """What a model sees of it (`run.py model`)."""
+    epoch: EpochGain | None = None
+    """What an epoch of mini-batch training sees of it (`run.py epoch --with RUN`)."""
     finding: FindingRow | None = None
     spent: SpentRow = SpentRow()
     sandbox: tuple[str, ...] = ()

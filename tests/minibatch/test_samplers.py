@@ -5,10 +5,10 @@ import torch
 
 from kernels import catalog
 from minibatch import synthetic
-from minibatch.batches import SEEDS_A_BATCH, Loader, batch_seed, most_nodes
+from minibatch.batches import SEEDS_A_BATCH, Loader, batch_seed, most_nodes, padded_to
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
-from minibatch.resident import Sampler, padded_to
+from minibatch.resident import Sampler
 
 FANOUTS, BATCH = [6, 4, 3], 128
 

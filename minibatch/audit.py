@@ -1,0 +1,108 @@
+"""What no epoch may do, looked for in batches as they are served: whoever is timed is looked at with this first.
+
+Replacement, fewer neighbours than asked for, neighbours that are none, a seed left out or served twice, a sample that is used
+again in another epoch. That all subsets of neighbours are equally likely is what the kernel's own verdict tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from kernels import catalog
+from minibatch import training
+from minibatch.batches import Batch, Loader
+from minibatch.graphs import Graph
+from minibatch.resident import Sampled, Trainer
+
+BATCHES = 2
+"""Of each epoch whose neighbours are looked at."""
+AGAIN, AMONG = 0.7, 64
+"""Share of rows with a choice that may have the same sample in two epochs, among so many rows at least; by chance at most
+a third of rows with twice the fanout's neighbours have."""
+
+
+@dataclass
+class Seen:
+    """One batch as it was served, copied. Global ids: seeds int64 [rows]; of each hop heads int32 [rows], picked [rows, fanout]."""
+
+    seeds: torch.Tensor
+    heads: list[torch.Tensor]
+    picked: list[torch.Tensor]
+
+
+def of_trainer(trainer: Trainer, ids: torch.Tensor, number: int) -> list[Seen]:
+    """All batches that the GPU route serves in that epoch; only the first BATCHES with their neighbours."""
+    seen = []
+    for at in range(trainer.begin(ids, number)):
+        trainer.sample_next(0)
+        found: Sampled = trainer.sampled[0]
+        seeds = found.heads[0][found.heads[0] >= 0].to(torch.int64, copy=True)
+        kept = at < BATCHES
+        seen.append(Seen(seeds, [h.clone() for h in found.heads if kept], [p.clone() for p in found.picked if kept]))
+    return seen
+
+
+def of_loader(loader: Loader, ids: torch.Tensor, number: int) -> list[Seen]:
+    """The same of the CPU route."""
+    seen = []
+    for at, batch in enumerate(loader.epoch(ids, number)):
+        seeds = batch.nodes[: len(batch.y)].to(torch.int64, copy=True)
+        hops = batch.hops if at < BATCHES else []
+        seen.append(
+            Seen(seeds, [batch.nodes[: len(hop)].clone() for hop in hops], [_global(batch, hop) for hop in hops])
+        )
+    return seen
+
+
+def _global(batch: Batch, hop: torch.Tensor) -> torch.Tensor:
+    return torch.where(hop >= 0, batch.nodes[hop.clamp_min(0).long()], -1)
+
+
+def violated(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: list[list[Seen]]) -> str:
+    """What these epochs over the same seeds did wrong, as one sentence; empty where nothing was found."""
+    judge = catalog.load("sample_neighbors").properties
+    for number, batches in enumerate(epochs):
+        served = torch.cat([batch.seeds for batch in batches]) if batches else ids[:0]
+        if not torch.equal(served.sort().values, ids.to(served.device).sort().values):
+            return f"epoch {number} served {len(served)} seeds, {len(served.unique())} of them different, of {len(ids)}"
+        for batch in batches[:BATCHES]:
+            if [picked.shape[1] for picked in batch.picked] != fanouts:
+                return f"fanouts are {[picked.shape[1] for picked in batch.picked]}, not {fanouts}"
+            for hop, (heads, picked) in enumerate(zip(batch.heads, batch.picked, strict=False)):
+                inputs = {"rowptr": graph.rowptr, "col": graph.col, "frontier": heads}
+                sizes = {"nodes": graph.nodes, "fanout": picked.shape[1]}
+                if said := judge.violated(inputs, {"picked": picked}, sizes):
+                    return f"hop {hop + 1}: {said}"
+    for (one, first), (other, second) in pairwise(enumerate(epochs)):
+        if share := _again(graph, first[:BATCHES], second[:BATCHES]):
+            return f"epochs {one} and {other} have the same sample for {share:.0%} of the rows that had a choice"
+    return ""
+
+
+def _again(graph: Graph, first: list[Seen], second: list[Seen]) -> float:
+    """Share of seeds in both epochs' first batches whose samples are alike though they had a choice; 0 where it is usual."""
+    samples = []
+    for batches in (first, second):
+        heads = torch.cat([batch.heads[0][: len(batch.seeds)] for batch in batches]).long()
+        picked = torch.cat([batch.picked[0][: len(batch.seeds)] for batch in batches]).sort(dim=1).values
+        samples.append((heads, picked))
+    (heads, picked), (others, later) = samples
+    places, at = torch.nonzero(heads[:, None] == others[None, :], as_tuple=True)
+    degree = (graph.rowptr[1:] - graph.rowptr[:-1])[heads[places]]
+    chosen = degree > 2 * picked.shape[1]
+    if int(chosen.sum()) < AMONG:
+        return 0.0
+    share = float((picked[places] == later[at]).all(dim=1)[chosen].float().mean())
+    return share if share > AGAIN else 0.0
+
+
+def of_rung(trainer: Trainer) -> str:
+    """`violated` of two epochs that this trainer serves; changes no weight."""
+    ids = trainer.graph.train
+    # The same order twice: the same seeds are in the first batches, and only their neighbours may differ.
+    order = training.order(trainer.graph, 0, 0).to(trainer.device)
+    epochs = [of_trainer(trainer, order, number) for number in (0, 1)]
+    return violated(trainer.graph, trainer.sampler.fanouts, ids, epochs)

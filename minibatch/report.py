@@ -1,0 +1,172 @@
+"""A page of rungs: a bar each, what each stage took, and a picture of which parts of a step overlap. Measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import ChoiceLoader, PackageLoader
+from markupsafe import Markup
+
+from harness.report.html import page_environment
+from minibatch.graphs import Graph
+from minibatch.timeline import STAGES, Span, window
+
+WIDTHS = (960, 350)
+"""Of a picture on a desktop and on a phone, in CSS pixels."""
+LANE, GAP = 22, 8
+"""Heights in a timeline."""
+FEWEST = 0.4
+"""CSS pixels: a span that is shorter is drawn this long, so that it is seen."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rung. Seconds and rates are None where it failed or was not measured; `error` says why."""
+
+    rung: str
+    what: str
+    epoch_s: float | None = None
+    extrapolated: bool = False
+    """From some batches of an epoch."""
+    edges: float | None = None
+    """Sampled in an epoch."""
+    nodes: float | None = None
+    """Whose features an epoch reads; None where that is not counted."""
+    row_bytes: int = 0
+    """Of one node's features."""
+    floor_share: float | None = None
+    """Of the time that an epoch's bytes need at the device's copy rate."""
+    accuracy: float | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    """Of an epoch, each stage alone."""
+    spans: Sequence[Span] = ()
+    error: str = ""
+
+    @property
+    def edges_s(self) -> float | None:
+        return self.edges / self.epoch_s if self.edges and self.epoch_s else None
+
+    @property
+    def feature_bytes_s(self) -> float | None:
+        return self.nodes * self.row_bytes / self.epoch_s if self.nodes and self.epoch_s else None
+
+
+@dataclass(frozen=True)
+class Page:
+    graph: str
+    device: str
+    lines: Sequence[str]
+    """What was asked for and how it was measured."""
+    rows: Sequence[Row]
+
+
+def row_of(rung: str, what: str, record: Any, accuracy: float, graph: Graph, spans: Sequence[Span]) -> Row:
+    """Of an epoch that was trained: training.Epoch or resident.ResidentEpoch."""
+    row_bytes = graph.features.shape[1] * graph.features.element_size()
+    stages = getattr(record, "stages_s", {})
+    return Row(
+        rung, what, record.seconds, edges=record.edges, nodes=getattr(record, "nodes", None), row_bytes=row_bytes,
+        accuracy=accuracy, stages_s=stages, spans=window(spans),
+    )  # fmt: skip
+
+
+def render(page: Page) -> str:
+    """One HTML file that opens offline, in light and dark, on a phone; no script."""
+    environment = page_environment()
+    environment.loader = ChoiceLoader([PackageLoader("minibatch"), PackageLoader("harness.report")])
+    timelines = [row for row in page.rows if row.spans]
+    return environment.get_template("epochs.html.j2").render(
+        page=page,
+        bars=[bars(page.rows, width) for width in WIDTHS],
+        timelines=[(row, [timeline(row.spans, width) for width in WIDTHS]) for row in timelines],
+        stages=[stage for stage in STAGES if any(span.stage == stage for row in timelines for span in row.spans)],
+        columns=list(dict.fromkeys(name for row in page.rows for name in row.stages_s)),
+        seconds=seconds,
+        busy=lambda row: sum(spent for name, spent in row.stages_s.items() if name != "waiting"),
+        slowest=max((row.epoch_s for row in page.rows if row.epoch_s), default=None),
+    )
+
+
+def seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def bars(rows: Sequence[Row], width: int) -> Markup:
+    """Seconds an epoch of each rung, from zero; a rung without is named with what kept it."""
+    left, right, tall = 112, 92 if width > 500 else 76, 30
+    longest = max((row.epoch_s for row in rows if row.epoch_s), default=1.0)
+    height = tall * len(rows) + 8
+    parts = [
+        Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="seconds an epoch of each rung">').format(width, height)
+    ]
+    for at, row in enumerate(rows):
+        top, middle = at * tall + 6, at * tall + 6 + tall / 2 - 2
+        parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(left - 8, middle, row.rung))
+        if row.epoch_s is None:
+            parts.append(Markup('<text x="{}" y="{:.1f}">not measured</text>').format(left, middle))
+            continue
+        long = max(1.0, row.epoch_s / longest * (width - left - right))
+        said = ("≈ " if row.extrapolated else "") + seconds(row.epoch_s)
+        parts.append(
+            Markup('<rect class="rung" x="{}" y="{:.1f}" width="{:.1f}" height="{}" rx="2"/>').format(
+                left, top, long, tall - 12
+            )
+        )
+        parts.append(Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(left + long + 6, middle, said))
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def timeline(spans: Sequence[Span], width: int) -> Markup:
+    """Lanes over time, a rectangle a span, coloured by its stage."""
+    lanes = list(
+        dict.fromkeys(span.lane for span in sorted(spans, key=lambda span: (span.lane != "training", span.lane)))
+    )
+    left, right, bottom = 92, 14, 24
+    end = max(span.end_s for span in spans)
+    height = len(lanes) * (LANE + GAP) + bottom + 4
+    floor = height - bottom
+
+    def x(at: float) -> float:
+        return left + at / end * (width - left - right)
+
+    parts = [
+        Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="when each part of some steps ran">').format(
+            width, height
+        )
+    ]
+    for tick in ticks(end, 8 if width > 500 else 3):
+        parts.append(
+            Markup(
+                '<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>'
+                '<text x="{0:.1f}" y="{2}" text-anchor="middle">{3}</text>'
+            ).format(x(tick), floor, height - 8, seconds(tick) if tick else "0")
+        )
+    for at, lane in enumerate(lanes):
+        top = at * (LANE + GAP) + 4
+        parts.append(
+            Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(left - 8, top + LANE / 2 + 4, lane)
+        )
+        for span in spans:
+            if span.lane == lane:
+                long = max(FEWEST, x(span.end_s) - x(span.begin_s))
+                parts.append(
+                    Markup(
+                        '<rect class="stage {0}" x="{1:.1f}" y="{2}" width="{3:.1f}" height="{4}"><title>{0}, {5}</title></rect>'
+                    ).format(span.stage, x(span.begin_s), top, long, LANE, seconds(max(0.0, span.end_s - span.begin_s)))
+                )
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def ticks(end: float, most: int) -> list[float]:
+    """Round times from 0 to `end`, at most about so many."""
+    size = 1e-7
+    while True:
+        for step in (size, 2 * size, 5 * size):
+            if end / step <= most:
+                return [number * step for number in range(int(end / step) + 1)]
+        size *= 10
