@@ -26,7 +26,8 @@ def parser() -> argparse.ArgumentParser:
         "--suite",
         required=True,
         metavar="NAME|PATH",
-        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py), flashinfer-bench or SOL-ExecBench",
+        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py), flashinfer-bench or SOL-ExecBench, or one file; "
+        "hf:ScalingIntelligence/KernelBench fetches it from the Hugging Face hub",
     )
     made.add_argument("--levels", metavar="1,2,3", default="", help="only these")
     made.add_argument(
@@ -84,10 +85,11 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     from graph import campaign as campaigns
     from graph.campaign_live import Board, summary
 
-    problems, on = _problems(asked), at_work.device
+    on = at_work.device
     words = [*run_options(asked), "--device", on]
-    name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
+    name = asked.name or f"{_suite_name(asked.suite)}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
+    problems = _problems(asked, found.folder)
     found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems, asked.samples))
     stop = None if at_work.here else threading.Event()
     kinds = at_work.kinds()
@@ -116,15 +118,29 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     return 0
 
 
-def _problems(asked: argparse.Namespace) -> list[Path]:
+def _suite_name(suite: str) -> str:
+    from kernels.suites import hugging_face
+
+    if hugging_face.is_one(suite):
+        return hugging_face.name(suite)
+    path = Path(suite).resolve()
+    return path.stem if path.is_file() else path.name
+
+
+def _problems(asked: argparse.Namespace, folder: Path) -> list[Path]:
+    """`folder`: the campaign's, which keeps the files of a data set."""
     from graph.runs import RunError
     from kernels import suites
+    from kernels.suites import hugging_face
 
     try:
         levels = tuple(int(level) for level in asked.levels.split(",") if level)
     except ValueError:
         raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
-    return suites.problems(asked.suite, levels)
+    suite = asked.suite
+    if hugging_face.is_one(suite):
+        suite = str(hugging_face.fetched(suite, folder.resolve() / "suite"))
+    return suites.problems(suite, levels)
 
 
 def _plan(
