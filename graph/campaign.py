@@ -63,6 +63,8 @@ class CampaignRecord(Frozen):
     """The options that every problem's run gets."""
     problems: tuple[str, ...] = Field(min_length=1)
     """Paths."""
+    samples: int = Field(default=1, ge=1)
+    """Runs of each problem that know nothing of each other."""
     commit: str = ""
 
 
@@ -81,6 +83,8 @@ class Entry(Frozen):
     seconds: float = 0.0
     kind: str = ""
     """Of the device, where the campaign is about several."""
+    sample: int = Field(default=0, ge=0)
+    """Which of the problem's runs, from 0."""
     kernelbench: str = ""
     """What KernelBench's own protocol says, where it was asked."""
     disagreement: str = ""
@@ -134,7 +138,14 @@ class Campaign:
             write_atomically(self.folder / "campaign.json", asked.model_dump_json(indent=1))
             return asked
         there = self.record
-        for field, words in (("suite", "suite"), ("device", "device"), ("words", "options"), ("problems", "problems")):
+        asked_words = {
+            "suite": "suite",
+            "device": "device",
+            "words": "options",
+            "problems": "problems",
+            "samples": "--samples",
+        }
+        for field, words in asked_words.items():
             if getattr(there, field) != getattr(asked, field):
                 raise RunError(
                     f"there is a campaign {asked.name!r} already with other {words}; take another --name, or give the "
@@ -152,8 +163,11 @@ class Campaign:
             raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
 
     def entries(self, kinds: Sequence[str] = ("",)) -> list[Entry]:
-        found = (self.entry(entry_id(Path(path), kind)) for path in self.record.problems for kind in kinds)
-        return [entry for entry in found if entry is not None]
+        """Of every run that has ended, by problem, kind and sample."""
+        record = self.record
+        numbers = sample_numbers(record.samples)
+        ids = (entry_id(Path(p), kind, number) for p in record.problems for kind in kinds for number in numbers)
+        return [entry for entry in map(self.entry, ids) if entry is not None]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -174,10 +188,14 @@ class Campaign:
         `stop` is set by SIGINT or SIGTERM where several are worked on at once, and ends their sessions (graph.session.Door).
         Raises EngineError where the place at which they are judged is lost.
         """
-        every = [(Path(path), plan) for path in self.record.problems for plan in plans]
-        left = [(path, plan) for path, plan in every if self.entry(entry_id(path, plan.kind)) is None]
+        record = self.record
+        every = [
+            Task(Path(path), plan, number)
+            for path in record.problems for plan in plans for number in sample_numbers(record.samples)
+        ]  # fmt: skip
+        left = [task for task in every if self.entry(task.id) is None]
         if stop is None:
-            whole = all(self._ended(path, plan, watcher) for path, plan in left)
+            whole = all(self._ended(task, watcher) for task in left)
         else:
             with _stopped_by_signals(stop):
                 whole = self._side_by_side(left, watcher, stop)
@@ -185,16 +203,16 @@ class Campaign:
             self.report(plans)
         return whole
 
-    def _side_by_side(self, left: list[tuple[Path, Plan]], watcher: Watcher, stop: threading.Event) -> bool:
+    def _side_by_side(self, left: list[Task], watcher: Watcher, stop: threading.Event) -> bool:
         at_work: dict[Future[bool], Plan] = {}
         whole, limit = True, max(1, len(left))
         with ThreadPoolExecutor(max_workers=limit, thread_name_prefix="problem") as pool:
             try:
                 while (left or at_work) and whole and not stop.is_set():
                     for task in list(left):
-                        path, plan = task
+                        plan = task.plan
                         if sum(one is plan for one in at_work.values()) < plan.at_once():
-                            at_work[pool.submit(self._ended, path, plan, watcher)] = plan
+                            at_work[pool.submit(self._ended, task, watcher)] = plan
                             left.remove(task)
                     done, _running = wait(at_work, timeout=0.5, return_when=FIRST_COMPLETED)
                     for one in done:
@@ -205,23 +223,23 @@ class Campaign:
                     stop.set()
         return whole and not stop.is_set() and all(one.result() for one in at_work)
 
-    def _ended(self, path: Path, plan: Plan, watcher: Watcher) -> bool:
+    def _ended(self, task: Task, watcher: Watcher) -> bool:
         """Work on one problem until it has an entry; False where the person interrupted it."""
-        name, began = entry_id(path, plan.kind), time.monotonic()
-        ended = self._one(path, name, plan, watcher.front(name))
+        plan, name, began = task.plan, task.id, time.monotonic()
+        ended = self._one(task, watcher.front(name))
         if ended is None:
             return False
         seconds = ended.seconds or time.monotonic() - began
-        entry = ended.model_copy(update={"seconds": seconds, "kind": plan.kind})
+        entry = ended.model_copy(update={"seconds": seconds, "kind": plan.kind, "sample": task.number or 0})
         with self.writing:
             write_atomically(self.folder / "entries" / f"{name}.json", entry.model_dump_json(indent=1))
             watcher.ended(entry)
             self.report([plan])
         return True
 
-    def _one(self, path: Path, name: str, plan: Plan, front: Front) -> Entry | None:
+    def _one(self, task: Task, front: Front) -> Entry | None:
         """The problem's run, started or gone on with; None where the person interrupted it."""
-        runs = self.folder / "runs"
+        path, plan, name, runs = task.path, task.plan, task.id, self.folder / "runs"
         try:
             if (runs / name / "run.json").exists():
                 ending = plan.door(runs).resume(name, front, plan.ask)
@@ -244,10 +262,11 @@ class Campaign:
         if ending.state == "paused":
             return self._lost(path, name, "failed", f"paused: {ending.message}")
         entry = self._done(path, name, ending)
-        return self._by_protocol(entry, path, ending, plan) if plan.protocol else entry
+        return self._by_protocol(entry, task, ending) if plan.protocol else entry
 
-    def _by_protocol(self, entry: Entry, path: Path, ending: Ending, plan: Plan) -> Entry:
+    def _by_protocol(self, entry: Entry, task: Task, ending: Ending) -> Entry:
         """The entry with KernelBench's verdict on the same candidate, and that in its own files, one folder a level."""
+        path, plan, number = task.path, task.plan, task.number or 0
         result, title = ending.result, importers.title(path)
         candidate = result.answer.candidate if result.answer else _last_candidate(result)
         if not candidate or plan.protocol is None or not title.number:
@@ -255,9 +274,9 @@ class Campaign:
         source = ending.run.store.get(candidate)
         found = plan.protocol(path, source, ending.run.store)
         folder = self.folder / "kernelbench" / f"level{title.level}"
-        sample = f"level_{title.level}_problem_{title.number}_sample_0_kernel.py"  # as its scripts look for it
+        sample = f"level_{title.level}_problem_{title.number}_sample_{number}_kernel.py"  # as its scripts look for it
         write_atomically(folder / sample, standalone(source))
-        add_to_results(folder / "eval_results.json", title.number, found)
+        add_to_results(folder / "eval_results.json", title.number, found, number)
         add_to_baseline(folder / "baseline_time_torch.json", title.level, path.name, found)
         outcome = result.answer.outcome if result.answer else Outcome(_last_outcome(result))
         differs = disagreement(found, outcome, entry.reason, result.degenerate)
@@ -293,7 +312,7 @@ class Campaign:
             self._report(plan.kind)
 
     def _report(self, kind: str) -> None:
-        record, entries = self.record, self.entries((kind,))
+        record, entries = self.record, by_problem(self.entries((kind,)))
         lines = [
             Line(
                 id=entry.id, state=entry.state, outcome=entry.outcome, reason=entry.reason,
@@ -305,7 +324,7 @@ class Campaign:
         ]  # fmt: skip
         page = Page(
             name=record.name, suite=record.suite, device=kind or record.device, words=record.words, commit=record.commit,
-            started=record.created, total=len(record.problems), lines=tuple(lines),
+            started=record.created, total=len(record.problems), samples=record.samples, lines=tuple(lines),
         )  # fmt: skip
         suffix = f"-{slug(kind)}" if kind else ""
         write_atomically(
@@ -336,18 +355,68 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:60]
 
 
-def entry_id(path: Path, kind: str = "") -> str:
-    """A name for a problem's run: `l1-003-Softmax`, and `l1-003-Softmax-NVIDIA-H200` where there are several kinds."""
+def entry_id(path: Path, kind: str = "", number: int | None = None) -> str:
+    """A name for a problem's run: `l1-003-Softmax`, `l1-003-Softmax-NVIDIA-H200` where there are several kinds, and
+    `l1-003-Softmax-sample-2` where there are several samples."""
     title = importers.title(path)
     name = f"l{title.level}-{title.number:03d}-{slug(title.name) or 'problem'}"
-    return f"{name}-{slug(kind)}" if kind else name
+    name = f"{name}-{slug(kind)}" if kind else name
+    return name if number is None else f"{name}-sample-{number}"
 
 
-def asked_for(name: str, suite: str, device: str, words: Sequence[str], problems: Sequence[Path]) -> CampaignRecord:
+def sample_numbers(samples: int) -> list[int | None]:
+    return [None] if samples == 1 else list(range(samples))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run."""
+
+    path: Path
+    plan: Plan
+    number: int | None = None
+    """Of the sample, where a problem has several."""
+
+    @property
+    def id(self) -> str:
+        return entry_id(self.path, self.plan.kind, self.number)
+
+
+def asked_for(
+    name: str, suite: str, device: str, words: Sequence[str], problems: Sequence[Path], samples: int = 1
+) -> CampaignRecord:
     return CampaignRecord(
         name=name, created=now(), suite=suite, device=device, words=tuple(words),
-        problems=tuple(str(path) for path in problems), commit=commit(),
+        problems=tuple(str(path) for path in problems), samples=samples, commit=commit(),
     )  # fmt: skip
+
+
+def by_problem(entries: Sequence[Entry]) -> list[Entry]:
+    """One entry for each problem and kind of device: that of its fastest right sample, which counts the others, too."""
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.path, entry.kind), []).append(entry)
+    return [_together(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _together(samples: list[Entry]) -> Entry:
+    def rank(entry: Entry) -> tuple[bool, float, bool]:
+        speedup = entry.solved.speedup.get(EAGER)
+        return entry.solved.correct, speedup.median if speedup else 0.0, entry.state == "done"
+
+    best = max(samples, key=rank)
+    worked_on = any(entry.state != "unfit" for entry in samples)
+    counts = {
+        "compiled": any(entry.solved.compiled for entry in samples),
+        "samples": len(samples) if worked_on else 0,
+        "right": sum(entry.solved.correct for entry in samples),
+    }
+    said = next((entry.disagreement for entry in samples if entry.disagreement), "")
+    changed = {
+        "solved": best.solved.model_copy(update=counts), "disagreement": best.disagreement or said,
+        "seconds": sum(entry.seconds for entry in samples),
+    }  # fmt: skip
+    return best.model_copy(update=changed)
 
 
 def _unsolved(path: Path) -> Solved:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from graph.campaign import Entry
+from graph.campaign import Entry, by_problem
 from graph.live import MOST_WORKERS, NODES, worker_lines
 from harness.report.campaign_page import EAGER
 from harness.report.fast_p import correct_rate, fast_p, geometric_mean
@@ -86,10 +86,10 @@ class Board:
             self.console.print(f"    {self.so_far()}", markup=False, style="dim")
 
     def so_far(self) -> str:
-        problems = [entry.solved for entry in self.entries]
+        problems = [entry.solved for entry in by_problem(self.entries)]
         mean = geometric_mean(problems, EAGER)
         return (
-            f"{len(problems)} of {self.total} done, {percent(correct_rate(problems))} right, fast_1 "
+            f"{len(self.entries)} of {self.total} done, {percent(correct_rate(problems))} right, fast_1 "
             f"{percent(fast_p(problems, 1.0, EAGER))}{f', geometric mean {times(mean)}' if mean else ''}{self.left()}"
         )
 
@@ -104,8 +104,9 @@ class Board:
         levels = Table(box=None, padding=(0, 2, 0, 0))
         for title in ("level", "done", "right", "fast_1", "fast_2", "geometric mean"):
             levels.add_column(title, justify="left" if title == "level" else "right")
-        for level in sorted({entry.solved.level for entry in self.entries}):
-            problems = [entry.solved for entry in self.entries if entry.solved.level == level]
+        every = [entry.solved for entry in by_problem(self.entries)]
+        for level in sorted({one.level for one in every}):
+            problems = [one for one in every if one.level == level]
             mean = geometric_mean(problems, EAGER)
             levels.add_row(
                 str(level), str(len(problems)), percent(correct_rate(problems)), percent(fast_p(problems, 1.0, EAGER)),

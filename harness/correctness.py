@@ -278,7 +278,7 @@ def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     workload = next(large_enough, sizes[0])
     if spec.read_bytes(workload) > DEPENDENCE_BYTES:
         workload = sizes[0]
-    inputs = _upcast(_drawn(spec, workload, "", {}, "cpu"), torch.float64)
+    inputs = _upcast(drawn(spec, workload, "", {}, "cpu"), torch.float64)
     exact = _run_reference(kernel, workload, inputs)
 
     def changed(name: str, dim: int, entry: int) -> list[torch.Tensor]:
@@ -375,7 +375,7 @@ def _typical(noise: torch.Tensor) -> torch.Tensor:
     return shown.median() if len(shown) else rows.new_zeros(())
 
 
-def _drawn(
+def drawn(
     spec: Spec, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str
 ) -> dict[str, torch.Tensor]:
     """Every input that knows the distribution `values` drawn from it, the others from their first."""
@@ -394,8 +394,8 @@ def _drawn(
 
 
 def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str) -> Case:
-    """Fresh inputs and what is right for them; `values` as in `_drawn`."""
-    inputs = _drawn(kernel.spec, workload, values, extra, device)
+    """Fresh inputs and what is right for them; `values` as in `drawn`."""
+    inputs = drawn(kernel.spec, workload, values, extra, device)
     right = expected(kernel, workload, inputs)
     held = [*inputs.values(), *(t for e in right.values() for t in (e.value, e.tolerance))]
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.correctness import _drawn
+from harness.correctness import drawn
 from harness.problems import Problem
 from kernels.spec import Frozen, Workload
 
@@ -30,7 +30,7 @@ def look(problem: Problem, workload: Workload, device: str) -> Degenerate:
     spec = problem.spec
     trials = []
     for _ in range(TRIALS):
-        inputs = _drawn(spec, workload, spec.inputs[0].values[0] if spec.inputs else "", {}, device)
+        inputs = drawn(spec, workload, spec.inputs[0].values[0] if spec.inputs else "", {}, device)
         trials.append((inputs, problem.reference_in("float32", **inputs, **workload.axes)))
     names = list(trials[0][1])
     first = trials[0][1]

@@ -10,8 +10,8 @@ from types import ModuleType
 
 from harness import backends
 from harness.device import Arena, DeviceError
-from harness.engines.process import Worker, WorkerFailure
-from harness.problems import Problem
+from harness.engines.process import LIMITS, Worker, WorkerFailure
+from harness.problems import COMPILING, Problem
 from harness.records import Build, Outcome
 from harness.sampling import PAIR, SideFailure
 from harness.zygote import PythonWorker, Zygote
@@ -44,12 +44,15 @@ class Pool:
         company: Callable[[], Path | None],
         least: Callable[[], int],
         look: Callable[[Worker], None],
+        ahead: Callable[[Build], None],
     ) -> None:
         """`libraries`: whether candidates of a problem may call them. `company`: the library of the kernels around a timed
         call, on a GPU. `least`: bytes of the first arena. `look` sees every worker that was started, and may refuse it.
+        `ahead`: what has to be done with a build before a process of it may be judged.
         """
         self.kernel, self.spec, self.device, self.dtypes = kernel, kernel.spec, on, dtypes
         self._libraries, self._company, self._least, self._look = libraries, company, least, look
+        self._ahead = ahead
         self.pinned: set[str] = set()
         """Candidates whose processes stay."""
         self._arena: Arena | None = None
@@ -119,12 +122,19 @@ class Pool:
             return ""
         return f"its process took {taken / 2**30:.0f} GiB of the {before / 2**30:.0f} GiB of GPU memory that were free"
 
-    def start(self, build: Build) -> Worker:
-        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
+    def start(self, build: Build, *, compilers: bool = False) -> Worker:
+        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load.
+
+        `compilers`: it may start programs, in the same box, and is not to be judged.
+        """
+        if not compilers:
+            self._ahead(build)
         artefact = Path(build.artefact)
         worker: Worker
         if isinstance(self.kernel, Problem) and build.backend == "model_new":
-            worker = self.kernel.start(build.candidate, artefact, libraries=self._libraries, company=self._company())
+            worker = self.kernel.start(
+                build.candidate, artefact, libraries=self._libraries, company=self._company(), compilers=compilers
+            )  # fmt: skip
         elif is_python_side(backends.get(build.backend)):
             if self._zygote is not None and not self._zygote.alive:
                 self._zygote.close()
@@ -133,7 +143,7 @@ class Pool:
                 self._zygote = Zygote(self.device)
             worker = PythonWorker(
                 self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
-                company=self._company(),
+                company=self._company(), limits=COMPILING if compilers else LIMITS, compilers=compilers,
             )  # fmt: skip
         else:
             symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}

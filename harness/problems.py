@@ -65,18 +65,16 @@ class ProblemWorker(PythonWorker):
         compilers: bool = False,
         company: Path | None = None,
     ) -> None:
-        self.problem, self.patience_s, self.compilers = problem, patience_s, compilers
+        self.problem, self.patience_s = problem, patience_s
         limits = COMPILING if compilers else LIMITS
         super().__init__(
             zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
-            limits=limits,
+            limits=limits, compilers=compilers,
         )  # fmt: skip
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         if message["op"] in ("load", "call", "plan"):
             how["timeout_s"] = max(how.get("timeout_s") or 0.0, self.patience_s)
-        if message["op"] == "enter" and self.compilers:
-            message = message | {"box": message["box"] | {"allow_exec": True}}
         return super().request(message, **how)
 
     def _entry(self) -> dict[str, Any]:
@@ -162,18 +160,20 @@ class Problem(Kernel):
             **more,
         }
 
-    def start(self, candidate: str, artefact: Path, *, libraries: bool, company: Path | None = None) -> ProblemWorker:
+    def start(
+        self, candidate: str, artefact: Path, *, libraries: bool, company: Path | None = None, compilers: bool = False
+    ) -> ProblemWorker:
         """The process of a candidate, or of the eager or the compiled Model. Raises WorkerFailure.
 
-        `libraries`: torch's operators may do a part of the candidate's work.
+        `libraries`: torch's operators may do a part of the candidate's work. `compilers`: it may start programs.
         """
         assert self.box is not None
         mode = self.sources().get(candidate)
         asked = self.asked("candidate", eager=mode is not None, compile=mode or "")
         zygote = shared(self.device, libraries=libraries or mode is not None)
         return ProblemWorker(
-            zygote, self.spec, device=self.device, artefact=artefact, problem=asked, compilers=bool(mode),
-            company=company,
+            zygote, self.spec, device=self.device, artefact=artefact, problem=asked,
+            compilers=bool(mode) or compilers, company=company,
         )  # fmt: skip
 
     def says(self) -> str:

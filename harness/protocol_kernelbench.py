@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from harness import triton_kernels
 from harness.engines.process import WorkerFailure
 from harness.problems import Problem, ProblemWorker
-from harness.records import Outcome
+from harness.records import Build, Outcome
 from harness.store import write_atomically
 from harness.zygote import shared
 from kernels.spec import Frozen, Spec, Tensor, Workload
@@ -48,11 +49,16 @@ class KernelBenchResult(Frozen):
 class _Process:
     """One process of the protocol: Model's, or Model's and the candidate's."""
 
-    def __init__(self, problem: Problem, artefact: Path, arena: Arena, spec: Spec, *, reference: bool, precision: str):
+    def __init__(
+        self, problem: Problem, artefact: Path, arena: Arena, spec: Spec, *, reference: bool, precision: str,
+        compilers: bool = False,
+    ):  # fmt: skip
         self.arena, self.spec = arena, spec
         asked = problem.asked("protocol", eager=reference, dtype=precision)
         zygote = shared(problem.device, libraries=True)
-        self.worker = ProblemWorker(zygote, spec, device=problem.device, artefact=artefact, problem=asked)
+        self.worker = ProblemWorker(
+            zygote, spec, device=problem.device, artefact=artefact, problem=asked, compilers=compilers
+        )
         self.worker.map(arena)
 
     def call(self, seed: int) -> dict[str, torch.Tensor]:
@@ -92,6 +98,7 @@ def evaluate(
         baseline = _stats(first.call(-1)["elapsed"].tolist(), device)
         first.close()
         try:
+            _compile_ahead(build, problem, arena, spec, precision)
             other = _Process(problem, made, arena, spec, reference=False, precision=precision)
             processes.append(other)
             metadata = dict(device) | _compare(other, seeds, right, TOLERANCE[precision])
@@ -111,6 +118,20 @@ def evaluate(
         for process in processes:
             process.close()
         arena.close()
+
+
+def _compile_ahead(build: Build, problem: Problem, arena: Arena, spec: Spec, precision: str) -> None:
+    """Triton's kernels for the shipped sizes, which may be larger than those of our suite. Raises WorkerFailure."""
+    if problem.device != "cuda" or not triton_kernels.wanted(build):
+        return
+    made, processes = Path(build.artefact), list[_Process]()
+
+    def start() -> ProblemWorker:
+        how = {"reference": False, "precision": precision, "compilers": True}
+        processes.append(_Process(problem, made, arena, spec, **how))  # type: ignore[arg-type]
+        return processes[-1].worker
+
+    triton_kernels.fill(made, [f"kernelbench {precision}"], start, lambda _worker, _name: processes[-1].call(SEED))
 
 
 def _seeds(trials: int) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from harness import backends, company, device, light, roofs, sandbox, timing
+from harness import backends, company, device, light, roofs, sandbox, timing, triton_kernels
 from harness.correctness import TOLERANCE, Cases, Layout, distributions
 from harness.device import Arena
 from harness.engines.process import Worker, WorkerFailure
@@ -111,7 +111,7 @@ class Rig:
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
             kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._company, least=self._least_memory,
-            look=self._look_at_box,
+            look=self._look_at_box, ahead=lambda build: triton_kernels.compile_ahead(self, build, self.suite()),
         )  # fmt: skip
 
     # --- the suite -----------------------------------------------------------------------------------------------

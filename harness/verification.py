@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from harness import backends, of_problems, properties
+from harness import backends, of_problems, properties, triton_kernels
 from harness.correctness import Bench, Case, Layout, distributions, failure, judge_several, make_case
 from harness.device import generator
 from harness.engines.process import Worker, WorkerFailure
@@ -48,6 +48,7 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
     try:
         if not build.ok:
             raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
+        triton_kernels.compile_ahead(rig, build, workloads)
         worker = rig.pool.get(build)
         _entries(rig, worker, workloads)
         with rig.pool.guarding_memory(build.candidate):
@@ -198,6 +199,7 @@ def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
         found: list[list[Any]] = []
         for which, one in enumerate((build, baseline)):
             try:
+                triton_kernels.compile_ahead(rig, one, [workload])
                 worker = rig.pool.get(one)
                 bench = _bench(rig, worker, workload, 1)
                 made = list(_call(rig, worker, bench, [case]))

@@ -52,6 +52,7 @@ native = load_sibling("worker")
 sandbox = load_sibling("sandbox")
 problem_side = load_sibling("worker_problem")
 protocol_side = load_sibling("worker_kernelbench")
+triton_side = load_sibling("worker_triton")
 
 
 class Refused(Exception):
@@ -353,6 +354,8 @@ class PythonWorker(native.Worker):
         self.ours = frozenset(foreign_libraries(self.site, self.folder))
         signature = Signature(message["arguments"], message["entry"])
         torch.set_grad_enabled(False)
+        if not (message.get("problem") or {}).get("compile"):  # there Triton is torch's own affair
+            triton_side.settle(self.folder, gpu=self.gpu, compilers=message["compilers"])
         if message.get("problem"):
             self.form = problem_side.form(self, sys.modules[__name__], message, signature)
         elif message["backend"] == "torch_extension":

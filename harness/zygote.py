@@ -176,12 +176,16 @@ class PythonWorker(Worker):
         dtypes: tuple[str, ...],
         company: Path | None = None,
         limits: sandbox.Limits = LIMITS,
+        compilers: bool = False,
     ) -> None:
-        self.zygote, self.spec, self.backend = zygote, spec, backend
+        """`compilers`: it may start programs, in the same box; never one that is judged."""
+        self.zygote, self.spec, self.backend, self.compilers = zygote, spec, backend, compilers
         symbols = dict.fromkeys(dtypes, (spec.entry_name,))
         super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=limits)
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
+        if message["op"] == "enter" and self.compilers:
+            message = message | {"box": message["box"] | {"allow_exec": True}}
         answer = super().request(message, **how)
         if answer.get("static") is True and STATIC not in self.warnings:
             self.warnings.append(STATIC)
@@ -214,4 +218,5 @@ class PythonWorker(Worker):
             "entry": self.spec.entry_name,
             "arguments": arguments,
             "site": self.zygote.site,
+            "compilers": self.compilers,
         }

@@ -26,9 +26,14 @@ def parser() -> argparse.ArgumentParser:
         "--suite",
         required=True,
         metavar="NAME|PATH",
-        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py), flashinfer-bench or SOL-ExecBench",
+        help="starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py), flashinfer-bench or SOL-ExecBench, or one file; "
+        "hf:ScalingIntelligence/KernelBench fetches it from the Hugging Face hub",
     )
     made.add_argument("--levels", metavar="1,2,3", default="", help="only these")
+    made.add_argument(
+        "--samples", type=number(int, 1), default=1, metavar="K",
+        help="runs of each problem that know nothing of each other; the report has pass@k over them (1)",
+    )  # fmt: skip
     made.add_argument("--name", metavar="NAME", help="name the campaign")
     made.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     on_engine(made)
@@ -70,6 +75,8 @@ def go(asked: argparse.Namespace) -> int:
 
     if asked.protocol and asked.engine != "process":
         raise RunError("--protocol kernelbench times on this machine, beside our own times: leave --engine away")
+    if asked.samples > 1 and asked.memory == "on":
+        raise RunError("--samples are independent of each other: leave --memory on away, or take one sample")
     with engine(asked, every=True) as at_work:
         return _campaign(asked, at_work)
 
@@ -78,18 +85,19 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     from graph import campaign as campaigns
     from graph.campaign_live import Board, summary
 
-    problems, on = _problems(asked), at_work.device
+    on = at_work.device
     words = [*run_options(asked), "--device", on]
-    name = asked.name or f"{Path(asked.suite).resolve().name}-{on}"
+    name = asked.name or f"{_suite_name(asked.suite)}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
-    found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems))
+    problems = _problems(asked, found.folder)
+    found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems, asked.samples))
     stop = None if at_work.here else threading.Event()
     kinds = at_work.kinds()
     plans = [_plan(asked, words, one, kind if len(kinds) > 1 else "", stop) for kind, one in kinds.items()]
     out = sys.stderr if asked.json else sys.stdout
     with found.lock():
         entries = found.entries([plan.kind for plan in plans])
-        board = Board(len(problems) * len(plans), entries, out, live=not asked.no_live)
+        board = Board(len(problems) * len(plans) * asked.samples, entries, out, live=not asked.no_live)
         board.workers = at_work.lines
         with board.shown():
             whole = found.work(plans, board, stop)
@@ -101,21 +109,38 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
         suffix = f"-{campaigns.slug(plan.kind)}" if plan.kind else ""
         if asked.json:
             print((found.folder / f"summary{suffix}.json").read_text(), end="")
-        print(f"{summary(found.entries([plan.kind]))}\n{found.folder / f'report{suffix}.html'}", file=out)
+        print(
+            f"{summary(campaigns.by_problem(found.entries([plan.kind])))}\n{found.folder / f'report{suffix}.html'}",
+            file=out,
+        )
     if len(plans) == 1:
         print(board.so_far(), file=out)
     return 0
 
 
-def _problems(asked: argparse.Namespace) -> list[Path]:
+def _suite_name(suite: str) -> str:
+    from kernels.suites import hugging_face
+
+    if hugging_face.is_one(suite):
+        return hugging_face.name(suite)
+    path = Path(suite).resolve()
+    return path.stem if path.is_file() else path.name
+
+
+def _problems(asked: argparse.Namespace, folder: Path) -> list[Path]:
+    """`folder`: the campaign's, which keeps the files of a data set."""
     from graph.runs import RunError
     from kernels import suites
+    from kernels.suites import hugging_face
 
     try:
         levels = tuple(int(level) for level in asked.levels.split(",") if level)
     except ValueError:
         raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
-    return suites.problems(asked.suite, levels)
+    suite = asked.suite
+    if hugging_face.is_one(suite):
+        suite = str(hugging_face.fetched(suite, folder.resolve() / "suite"))
+    return suites.problems(suite, levels)
 
 
 def _plan(

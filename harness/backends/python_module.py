@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import platform
 import re
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from harness.backends import Compiled, is_python, run_boxed
 from harness.backends.torch_extension import environment, why_no_torch
 from harness.records import DeviceFacts
+from harness.worker_triton import uses_triton
 from harness.zygote import FAR_SIDE, site_packages
 
 SUFFIX = ".py"
@@ -38,13 +40,18 @@ def why_unavailable() -> str:
 
 @functools.cache
 def identity(facts: DeviceFacts) -> str:
-    return f"python {platform.python_version()} torch {importlib.metadata.version('torch')} {facts.architecture}"
+    versions = [
+        f"{name} {importlib.metadata.version(name)}" for name in ("torch", "triton") if importlib.util.find_spec(name)
+    ]
+    return f"python {platform.python_version()} {' '.join(versions)} {facts.architecture}"
 
 
 def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str) -> Compiled:
     code, output = run_boxed([sys.executable, "-I", "-S", "-c", _CHECK, str(source)], source.parent, [], timeout_s)
     if code != 0:
         return Compiled(False, syntax_error(output))
+    if uses_triton(source.read_text()) and importlib.util.find_spec("triton") is None:
+        return Compiled(False, "candidate.py: error: Triton is not installed (python -m pip install triton)")
     extensions = source.parent / "extensions"
     if re.search(r"\bcpp_extension\b", source.read_text()):  # decides on a slower build, not on a verdict
         for name in extensions.glob("*/lock"):

@@ -44,6 +44,8 @@ class Page(Frozen):
     commit: str
     started: datetime
     total: int = Field(ge=1)
+    samples: int = Field(default=1, ge=1)
+    """Independent runs of each problem, whose best is its line."""
     lines: tuple[Line, ...]
 
 
@@ -63,7 +65,8 @@ def baselines(page: Page) -> list[str]:
 
 def summary(page: Page) -> Summary:
     problems = [line.solved for line in page.lines]
-    return Summary(page=page, tables=tuple(figures.tables(problems, baselines(page))))
+    k_values = sorted({*(k for k in figures.K if k <= page.samples), page.samples}) if page.samples > 1 else figures.K
+    return Summary(page=page, tables=tuple(figures.tables(problems, baselines(page), k_values)))
 
 
 def render(page: Page) -> str:

@@ -100,8 +100,8 @@ class Table(Frozen):
     pass_at_k: dict[str, float]
 
 
-def table(title: str, problems: Sequence[Solved], baseline: str) -> Table:
-    passes = {str(k): value for k in K if (value := mean_pass_at_k(problems, k)) is not None}
+def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Sequence[int] = K) -> Table:
+    passes = {str(k): value for k in k_values if (value := mean_pass_at_k(problems, k)) is not None}
     return Table(
         title=title,
         baseline=baseline,
@@ -115,18 +115,18 @@ def table(title: str, problems: Sequence[Solved], baseline: str) -> Table:
     )
 
 
-def tables(problems: Sequence[Solved], baselines: Sequence[str]) -> list[Table]:
+def tables(problems: Sequence[Solved], baselines: Sequence[str], k_values: Sequence[int] = K) -> list[Table]:
     """By baseline: each level, all levels, and all without the degenerate problems where there are some."""
     found = []
     for baseline in baselines:
         levels = sorted({one.level for one in problems})
         for level in levels:
-            found.append(table(f"level {level}", [one for one in problems if one.level == level], baseline))
+            found.append(table(f"level {level}", [one for one in problems if one.level == level], baseline, k_values))
         if len(levels) > 1:
-            found.append(table("all levels", problems, baseline))
+            found.append(table("all levels", problems, baseline, k_values))
         sound = [one for one in problems if not one.degenerate]
         if len(sound) < len(problems):
-            found.append(table(f"without {len(problems) - len(sound)} degenerate", sound, baseline))
+            found.append(table(f"without {len(problems) - len(sound)} degenerate", sound, baseline, k_values))
     return found
 
 

@@ -1,5 +1,5 @@
 """Folders of problems: `PATH/level1/23_Softmax.py`, or PATH/KernelBench/level1/... as a checkout of KernelBench has them;
-flashinfer-bench's `PATH/definitions/OP/NAME.json`; SOL-ExecBench's `PATH/L1/NAME/definition.json`.
+flashinfer-bench's `PATH/definitions/OP/NAME.json`; SOL-ExecBench's `PATH/L1/NAME/definition.json`; a single file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ def names() -> list[str]:
 
 
 def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
-    """Every file of those levels, by level and number. A suite of ours by its name, another by its path.
+    """Every file of those levels, by level and number. A suite of ours by its name, another by its path; a file is a suite of
+    one.
 
     Raises KernelError where there is no such folder, it holds no level or a level that was asked for is missing.
     """
     folder = FOLDER / suite if suite in names() else Path(suite).expanduser()
+    if folder.is_file() and not levels:
+        return [folder.resolve()]
     if not folder.is_dir():
         raise KernelError(f"{suite} is no folder of problems (suites that are here: {', '.join(names())})")
     if not levels and (definitions := _definitions(folder)):

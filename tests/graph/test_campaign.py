@@ -28,10 +28,13 @@ from harness.store import digest
 from tests.graph.doubles import *
 
 folder, death, at_once, kinds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4].split(",")
+samples = int(sys.argv[5])
 SCRIPTS = {
     "1_Fast": {0: ["speed 1.5"], 1: ["speed 2.0"]},
     "3_Slow": {0: ["speed 0.5"], 1: ["speed 0.7"]},
     "4_Wrong": {0: [["incorrect", "compile error"]], 1: ["incorrect"]},
+    "l1-003-Slow-sample-1": {0: ["speed 0.5"], 1: ["speed 1.25"]},
+    "l1-004-Wrong-sample-1": {0: ["speed 0.9"], 1: ["incorrect"]},
 }
 
 def die(moment):
@@ -60,7 +63,8 @@ def choose(path, run_id):
 
 def opened(run, record, state, say):
     name = Path(record.settings.kernel).stem
-    return paper_context(Mortal(name, SCRIPTS[name]))(run, record, state, say)
+    script = SCRIPTS.get(record.settings.run_id) or SCRIPTS[name]
+    return paper_context(Mortal(name, script))(run, record, state, say)
 
 at_work, most = set(), 0
 
@@ -85,7 +89,7 @@ campaigns.write_atomically = write
 
 paths = [folder / "level1" / name for name in ("1_Fast.py", "2_Unfit.py", "3_Slow.py", "4_Wrong.py")]
 found = campaigns.Campaign(folder / "runs", "c")
-found.begin(campaigns.asked_for("c", str(folder), "cpu", ["--rounds", "1"], paths))
+found.begin(campaigns.asked_for("c", str(folder), "cpu", ["--rounds", "1"], paths, samples))
 with found.lock():
     if at_once == 1:
         assert found.work([campaigns.Plan(choose, lambda runs: Door(runs, opened), nobody)], Watcher())
@@ -98,11 +102,13 @@ print(most)
 """
 
 
-def work(folder: Path, death: str = "", *, at_once: int = 1, kinds: str = "") -> subprocess.CompletedProcess[str]:
+def work(
+    folder: Path, death: str = "", *, at_once: int = 1, kinds: str = "", samples: int = 1
+) -> subprocess.CompletedProcess[str]:
     (folder / "level1").mkdir(parents=True, exist_ok=True)
     for name in PROBLEMS:
         (folder / "level1" / name).write_text(f"# {name}\nclass Model: ...\ndef get_inputs(): ...\n")
-    command = [sys.executable, "-c", WORK, str(folder), death, str(at_once), kinds]
+    command = [sys.executable, "-c", WORK, str(folder), death, str(at_once), kinds, str(samples)]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
@@ -209,8 +215,33 @@ def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):
     ] * 2
 
 
+def test_samples_know_nothing_of_each_other_and_count_together(tmp_path: Path):
+    assert work(tmp_path, "coding 3_Slow", samples=2).returncode == -signal.SIGKILL
+    again = work(tmp_path, samples=2)
+    assert again.returncode == 0, again.stderr[-2000:]
+    found = json.loads((tmp_path / "runs" / "c" / "summary.json").read_text())
+    lines = {line["id"]: line for line in found["page"]["lines"]}
+    assert sorted(lines) == [  # the fastest right sample of each; where all are alike the first
+        "l1-001-Fast-sample-0", "l1-002-Unfit-sample-0", "l1-003-Slow-sample-1", "l1-004-Wrong-sample-1",
+    ]  # fmt: skip
+    counted = {name: (line["solved"]["samples"], line["solved"]["right"]) for name, line in lines.items()}
+    assert list(counted.values()) == [(2, 2), (0, 0), (2, 2), (2, 1)]
+    whole = found["tables"][0]
+    assert whole["pass_at_k"] == {"1": pytest.approx(0.625), "2": pytest.approx(0.75)}
+    assert (whole["problems"], whole["correct_rate"], whole["fast"]["1"]) == (4, 0.75, 0.5)
+    runs = tmp_path / "runs" / "c" / "runs"
+    assert len({(runs / f"l1-003-Slow-sample-{n}" / "run.json").read_text() for n in (0, 1)}) == 2
+    page = (tmp_path / "runs" / "c" / "report.html").read_text()
+    assert "fast_p@2" in page and "pass@2" in page
+    with pytest.raises(RunError, match="with other --samples"):
+        Campaign(tmp_path / "runs", "c").begin(
+            Campaign(tmp_path / "runs", "c").record.model_copy(update={"samples": 3})
+        )
+
+
 def test_names_of_runs_are_those_of_files():
     assert entry_id(Path("/s/level2/7_Conv ReLU (x).py")) == "l2-007-Conv-ReLU-x"
+    assert entry_id(Path("/s/level2/7_Conv.py"), "NVIDIA H200", 3) == "l2-007-Conv-NVIDIA-H200-sample-3"
     assert entry_id(Path("/s/mine.py")) == "l0-000-mine"
 
 

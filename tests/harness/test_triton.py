@@ -1,0 +1,233 @@
+"""Triton candidates: interpreted on a CPU; on a GPU what was compiled before is found where no compiler may be started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import triton_kernels
+from harness.backends import python_module
+from harness.device import facts
+from harness.engines.process import Worker, WorkerFailure
+from harness.evaluate import Evaluator
+from harness.problems import open_problem
+from harness.records import Outcome
+from harness.store import Store
+from harness.worker_triton import CACHE, LATE
+from kernels import catalog
+
+pytestmark = pytest.mark.xdist_group("zygote")
+
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(6, 50)]
+"""
+SOFTMAX = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.jit
+def softmax(x, out, width, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * width + at, mask=at < width, other=float("-inf"))
+    values = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row * width + at, values / tl.sum(values, axis=0), mask=at < width)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        softmax[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return out
+"""
+SILU = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(x, out, width, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    for start in range(0, width, BLOCK):
+        inside = start + at < width
+        gate = tl.load(x + row * 2 * width + start + at, mask=inside, other=0.0).to(tl.float32)
+        up = tl.load(x + row * 2 * width + width + start + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + row * width + start + at, (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=inside)
+
+
+def silu_and_mul(x, out, tokens, hidden):
+    kernel[(tokens,)](x, out, hidden, BLOCK=1024)
+"""
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    with Evaluator(catalog.load("silu_and_mul"), "cpu", Store(tmp_path_factory.mktemp("store"))) as one:
+        yield one
+
+
+def test_a_problem_s_candidates_are_interpreted_on_a_cpu(tmp_path: Path):
+    pytest.importorskip("triton")
+    (tmp_path / "softmax.py").write_text(PROBLEM)
+    with Evaluator(open_problem(tmp_path / "softmax.py", "cpu"), "cpu", Store(tmp_path / "store")) as one:
+        for changed, outcome, reason in (
+            (("", ""), Outcome.PASSED, ""),
+            (("values / tl.sum", "0.999 * values / tl.sum"), Outcome.INCORRECT, ""),
+            (("tl.exp(values", "tl.no_such_function(values"), Outcome.RUNTIME_ERROR, "no_such_function"),
+        ):
+            verdict = one.verify(one.build(one.store.put(SOFTMAX.replace(*changed))))
+            assert verdict.outcome is outcome and reason in verdict.reason, verdict.reason
+
+
+def test_a_kernel_s_candidates_are_interpreted_on_a_cpu_while_torch_is_switched_off(evaluator: Evaluator):
+    pytest.importorskip("triton")
+    smallest = evaluator.suite()[0]
+    for text, outcome in ((SILU, Outcome.PASSED), (SILU.replace("gate / (1", "gate / (1.01"), Outcome.INCORRECT)):
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)), only=smallest)
+        assert verdict.outcome is outcome, verdict.reason
+
+
+def test_without_triton_the_build_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    known = python_module.importlib.util.find_spec
+    monkeypatch.setattr(
+        python_module.importlib.util, "find_spec", lambda name: None if name == "triton" else known(name)
+    )
+    source = tmp_path / "source.py"
+    source.write_text(SILU)
+    done = python_module.compile(source, tmp_path / "candidate", facts("cpu"), 60.0, "silu_and_mul")
+    assert (done.ok, done.log) == (False, "candidate.py: error: Triton is not installed (python -m pip install triton)")
+
+
+# --- compiled beforehand -----------------------------------------------------------------------------------------------
+
+COMPILES = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import worker_triton
+
+worker_triton.settle(sys.argv[2], gpu=True, compilers=sys.argv[3] == "compilers")
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+
+@triton.jit
+def kernel(x, out, width, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < width) * 2, mask=at < width)
+
+
+signature = {"x": "*fp32", "out": "*fp32", "width": "i32", "BLOCK": "constexpr"}
+made = triton.compile(ASTSource(kernel, signature, {"BLOCK": int(sys.argv[4])}), target=GPUTarget("cuda", 90, 32))
+print(len(made.asm["cubin"]))
+"""
+
+
+def test_what_was_compiled_in_one_process_is_found_by_one_that_may_start_no_program(tmp_path: Path):
+    """For a GPU that is not here: Triton needs none to compile."""
+    pytest.importorskip("triton")
+    script, first, second = tmp_path / "compiles.py", tmp_path / "first", tmp_path / "second"
+    script.write_text(COMPILES)
+    first.mkdir()
+    harness = Path(triton_kernels.__file__).parent
+
+    def run(folder: Path, may: str, block: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", str(script), str(harness), str(folder), may, str(block)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+    made = run(first, "compilers", 128)
+    assert made.returncode == 0, made.stderr[-2000:]
+    triton_kernels.gather(first / CACHE, second / CACHE)
+    shutil.rmtree(first)  # as a worker's folder is
+    found = run(second, "none", 128)
+    assert (found.returncode, found.stdout) == (0, made.stdout), found.stderr[-2000:]
+    other = run(second, "none", 256)
+    assert other.returncode == 1 and LATE in other.stderr
+
+
+STARTS = """
+import os
+import subprocess
+
+
+def silu_and_mul(x, out, tokens, hidden):
+    folder = os.path.join(os.path.dirname(__file__), "triton", "key")
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, f"{tokens}.bin"), "w") as file:
+        file.write(subprocess.check_output(["/bin/echo", "compiled"], text=True))
+    if tokens == 7:
+        raise ValueError("seven")
+"""
+
+
+def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judged_could(evaluator: Evaluator):
+    build = evaluator.build(evaluator.store.put(STARTS))
+    artefact = Path(build.artefact)
+    workloads = {str(w.axes["tokens"]): w for w in evaluator.suite()}
+    called: list[str] = []
+
+    def call(worker: Worker, name: str) -> None:
+        if name == "late":
+            raise WorkerFailure(Outcome.TIMEOUT, "no answer within 300 s")
+        called.append(name)
+        bench = evaluator._bench(worker, workloads[name], 1)
+        calls = [bench.layout.arguments(bench.arena, 0)]
+        dtype, shapes = workloads[name].dtype, bench.layout.shapes()
+        worker.request({"op": "call", "dtype": dtype, "calls": calls, "shapes": shapes})
+
+    def start() -> Worker:
+        return evaluator.pool.start(build, compilers=True)
+
+    folder = artefact / CACHE / "key"
+    assert triton_kernels.fill(artefact, ["1"], start, call) and (folder / "1.bin").read_text() == "compiled\n"
+    assert not triton_kernels.fill(artefact, ["1"], start, call) and called == ["1"]
+    # What fails ends it, and is left to the judged process; what was made before stays made.
+    assert triton_kernels.fill(artefact, ["1", "32", "7", "64"], start, call) and called == ["1", "32", "7"]
+    assert sorted(path.name for path in folder.iterdir()) == ["1.bin", "32.bin"]
+    with pytest.raises(WorkerFailure, match="while Triton compiled its kernels: no answer within 300 s") as found:
+        triton_kernels.fill(artefact, ["late"], start, call)
+    assert found.value.outcome is Outcome.TIMEOUT
+    judged = evaluator.pool.start(build)
+    with pytest.raises(WorkerFailure, match="PermissionError"):
+        call(judged, "1")
+
+
+def test_nothing_is_copied_through_a_link_or_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    secret, source = tmp_path / "secret", tmp_path / "source"
+    (source / "key").mkdir(parents=True)
+    (secret / "inner").mkdir(parents=True)
+    (secret / "inner" / "file").write_text("the parent's")
+    (source / "key" / "link").symlink_to(secret / "inner" / "file")
+    (source / "folder").symlink_to(secret / "inner")
+    (source / "key" / "kernel.cubin").write_bytes(b"code")
+    os.mkfifo(source / "key" / "pipe")
+    triton_kernels.gather(source, tmp_path / "target")
+    assert [str(p.relative_to(tmp_path)) for p in (tmp_path / "target").rglob("*") if p.is_file()] == [
+        "target/key/kernel.cubin"
+    ]
+    (tmp_path / "all").symlink_to(secret)
+    triton_kernels.gather(tmp_path / "all", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    monkeypatch.setattr(triton_kernels, "MOST_BYTES", 3)
+    with pytest.raises(WorkerFailure, match="MiB"):
+        triton_kernels.gather(source, tmp_path / "other")
