@@ -21,6 +21,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, declared_name, statements
 from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
@@ -149,7 +150,7 @@ class Block:
             raise Unsupported(f"a {node.type} in a reduction")
 
     def _declare(self, node: Node, frame: Frame, active: list[int]) -> None:
-        kind = self._type(self.source.of(node.child_by_field_name("type")), frame)
+        kind = self._type(self.source.of(node, "type"), frame)
         shared = any(self.source.of(c) == "__shared__" for c in node.children)
         if any(self.source.of(c) in {"extern", "volatile"} for c in node.children) or (
             not shared and any(self.source.of(c) == "static" for c in node.children)
@@ -164,8 +165,8 @@ class Block:
                 memory = self.shared.setdefault(declarator.start_byte, Memory(text, kind))
                 memory.scalar = declarator.type == "identifier"
                 if not memory.scalar:
-                    size = declarator.child_by_field_name("size") if declarator.type == "array_declarator" else None
-                    plain = size is not None and declarator.child_by_field_name("declarator").type == "identifier"
+                    size = field_of(declarator, "size") if declarator.type == "array_declarator" else None
+                    plain = size is not None and field_of(declarator, "declarator").type == "identifier"
                     extent = self.value(size, frame, active) if plain else None
                     if type(extent) is not int:
                         raise Unsupported("shared memory of another shape")
@@ -174,8 +175,8 @@ class Block:
                 continue
             value: object = UNKNOWN
             if declarator.type == "init_declarator":
-                value = self.value(declarator.child_by_field_name("value"), frame, active)
-                if declarator.child_by_field_name("declarator").type != "identifier":
+                value = self.value(field_of(declarator, "value"), frame, active)
+                if field_of(declarator, "declarator").type != "identifier":
                     raise Unsupported("a pointer or a reference")
             elif declarator.type != "identifier":
                 raise Unsupported("an array of the thread's own")
@@ -185,10 +186,10 @@ class Block:
 
     def _declares_tile(self, node: Node, frame: Frame, active: list[int]) -> bool:
         """`cg::thread_block_tile<32> warp = ...`, which the grammar takes for comparisons."""
-        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        left, right = field_of(node, "left"), field_of(node, "right")
         if node.type != "binary_expression" or left is None or right is None or right.type != "assignment_expression":
             return False
-        name, value = right.child_by_field_name("left"), right.child_by_field_name("right")
+        name, value = field_of(right, "left"), field_of(right, "right")
         words = self.source.of(left).replace(" ", "").rpartition("::")[2]
         if (
             words not in {"thread_block_tile<32", "thread_block_tile<warpSize"}
@@ -203,24 +204,20 @@ class Block:
         return True
 
     def _branch(self, node: Node, frame: Frame, active: list[int]) -> None:
-        holder = node.child_by_field_name("condition")
-        condition = holder.child_by_field_name("value") if holder is not None else None
+        condition = field_of(node, "condition", "value")
         if condition is None:
             raise Unsupported("a branch of another form")
         holds = self.value(condition, frame, active)
         yes = [t for t in active if self._truth(self.of_thread(holds, t))]
         no = sorted(set(active) - set(yes))
-        for branch, threads in (
-            (node.child_by_field_name("consequence"), yes),
-            (node.child_by_field_name("alternative"), no),
-        ):
+        for branch, threads in ((field_of(node, "consequence"), yes), (field_of(node, "alternative"), no)):
             if branch is not None and threads:
                 inner = branch.named_children[-1] if branch.type == "else_clause" else branch
                 self.run(inner, frame, threads)
 
     def _loop(self, node: Node, frame: Frame, active: list[int]) -> None:
-        start, condition, update = (node.child_by_field_name(f) for f in ("initializer", "condition", "update"))
-        body = node.child_by_field_name("body")
+        start, condition, update = (field_of(node, f) for f in ("initializer", "condition", "update"))
+        body = field_of(node, "body")
         if start is None or condition is None or update is None or body is None:
             raise Unsupported("a loop of another form")
         frame.scopes.append({})
@@ -286,7 +283,6 @@ class Block:
 
     def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
         """A number, a memory or a group that all threads share, or a list of what each has."""
-        assert node is not None
         text, kind = self.source.of, node.type
         if kind == "parenthesized_expression" and node.named_child_count == 1:
             return self.value(node.named_children[0], frame, active)
@@ -319,19 +315,16 @@ class Block:
         if kind == "assignment_expression":
             return self._assign(node, frame, active)
         if kind == "update_expression":
-            target, old = (
-                node.child_by_field_name("argument"),
-                self.value(node.child_by_field_name("argument"), frame, active),
-            )
+            target, old = (field_of(node, "argument"), self.value(field_of(node, "argument"), frame, active))
             step = self._each("+" if "++" in text(node) else "-", old, 1, active)
             self._set(text(target), step, frame, active)
             return old
         if kind == "cast_expression":
-            inner = self.value(node.child_by_field_name("value"), frame, active)
-            return self._cast(text(node.child_by_field_name("type")), inner, frame, active)
+            inner = self.value(field_of(node, "value"), frame, active)
+            return self._cast(text(node, "type"), inner, frame, active)
         if kind == "comma_expression":
-            self.value(node.child_by_field_name("left"), frame, active)
-            return self.value(node.child_by_field_name("right"), frame, active)
+            self.value(field_of(node, "left"), frame, active)
+            return self.value(field_of(node, "right"), frame, active)
         if kind == "call_expression":
             return self._call(node, frame, active)
         raise Unsupported(f"a {kind} in a reduction")
@@ -351,7 +344,7 @@ class Block:
         return number
 
     def _unary(self, node: Node, frame: Frame, active: list[int]) -> object:
-        inner, sign = self.value(node.child_by_field_name("argument"), frame, active), self.source.of(node.children[0])
+        inner, sign = self.value(field_of(node, "argument"), frame, active), self.source.of(node.children[0])
         if sign == "!":
             return self._mapped(lambda v: int(not self._truth(v)), inner, active)
         if isinstance(inner, (int, float)) and sign == "-":
@@ -370,16 +363,16 @@ class Block:
         return new
 
     def _binary(self, node: Node, frame: Frame, active: list[int]) -> object:
-        sign = self.source.of(node.child_by_field_name("operator"))
+        sign = self.source.of(node, "operator")
         if (cast := self._negative_cast(node, sign, frame, active)) is not None:
             return cast
-        left = self.value(node.child_by_field_name("left"), frame, active)
+        left = self.value(field_of(node, "left"), frame, active)
         if sign not in {"&&", "||"}:
-            return self._each(sign, left, self.value(node.child_by_field_name("right"), frame, active), active)
+            return self._each(sign, left, self.value(field_of(node, "right"), frame, active), active)
         holds = [self._truth(self.of_thread(left, t)) for t in active]
         asked = [t for t, yes in zip(active, holds, strict=True) if yes == (sign == "&&")]
         new: list[object] = [UNKNOWN] * self.width
-        right = self.value(node.child_by_field_name("right"), frame, asked) if asked else 0
+        right = self.value(field_of(node, "right"), frame, asked) if asked else 0
         for thread, yes in zip(active, holds, strict=True):
             new[thread] = int(yes)
         for thread in asked:
@@ -388,7 +381,7 @@ class Block:
 
     def _negative_cast(self, node: Node, sign: str, frame: Frame, active: list[int]) -> object:
         """`(T)-1e20f`, which the grammar takes for a difference."""
-        kind, number = node.child_by_field_name("left"), node.child_by_field_name("right")
+        kind, number = field_of(node, "left"), field_of(node, "right")
         if sign != "-" or kind is None or number is None or kind.type != "parenthesized_expression":
             return None
         value = self.value(number, frame, active) if self.source.of(kind)[1:-1] in frame.types else None
@@ -454,14 +447,13 @@ class Block:
         return int(value) if isinstance(value, bool) else value
 
     def _choice(self, node: Node, frame: Frame, active: list[int]) -> object:
-        condition, yes, no = (node.child_by_field_name(f) for f in ("condition", "consequence", "alternative"))
-        assert condition is not None and yes is not None and no is not None
+        condition, yes, no = (field_of(node, f) for f in ("condition", "consequence", "alternative"))
         compared = condition
         while compared.type == "parenthesized_expression" and compared.named_child_count == 1:
             compared = compared.named_children[0]
         if compared.type == "binary_expression":
-            sides = [self.source.of(compared.child_by_field_name(f)) for f in ("left", "right")]
-            sign = self.source.of(compared.child_by_field_name("operator"))[0]
+            sides = [self.source.of(field_of(compared, f)) for f in ("left", "right")]
+            sign = self.source.of(compared, "operator")[0]
             if sign in "<>" and sorted(sides) == sorted([self.source.of(yes), self.source.of(no)]):
                 larger = sides[0] if sign == ">" else sides[1]
                 kind = "max" if larger == self.source.of(yes) else "min"
@@ -479,7 +471,7 @@ class Block:
     # Memory.
 
     def _place(self, node: Node, frame: Frame, active: list[int]) -> tuple[Memory, object]:
-        base, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+        base, indices = field_of(node, "argument"), field_of(node, "indices")
         if base is None or base.type != "identifier" or indices is None or indices.named_child_count != 1:
             raise Unsupported("an element of another form")
         memory = self.name(base, frame, active)
@@ -504,9 +496,8 @@ class Block:
         return at
 
     def _assign(self, node: Node, frame: Frame, active: list[int]) -> object:
-        target, sign = node.child_by_field_name("left"), self.source.of(node.child_by_field_name("operator"))
-        assert target is not None
-        value = self.value(node.child_by_field_name("right"), frame, active)
+        target, sign = field_of(node, "left"), self.source.of(node, "operator")
+        value = self.value(field_of(node, "right"), frame, active)
         if sign != "=":
             value = self._each(sign[:-1], self.value(target, frame, active), value, active)
         if target.type == "identifier":
@@ -542,16 +533,14 @@ class Block:
         )
 
     def _call(self, node: Node, frame: Frame, active: list[int]) -> object:
-        function, listed = node.child_by_field_name("function"), node.child_by_field_name("arguments")
-        assert function is not None
-        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        function, listed = field_of(node, "function"), field_of(node, "arguments")
+        arguments = children_of(listed)
         if function.type == "field_expression":
             return self._method(function, arguments, frame, active)
         if function.type == "parenthesized_expression" and len(arguments) == 1:
             return self._cast(self.source.of(function)[1:-1], self.value(arguments[0], frame, active), frame, active)
         while function.type == "qualified_identifier" and "numeric_limits" not in self.source.of(function):
-            function = function.child_by_field_name("name")
-            assert function is not None
+            function = field_of(function, "name")
         text = self.source.of(function)
         name, _, given = text.partition("<")
         if "numeric_limits" in text:
@@ -605,7 +594,7 @@ class Block:
         return 0 if group.warp else self._wait(active)
 
     def _method(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        holder, name = function.child_by_field_name("argument"), self.source.of(function.child_by_field_name("field"))
+        holder, name = field_of(function, "argument"), self.source.of(function, "field")
         group = self.value(holder, frame, active)
         if not isinstance(group, Group):
             raise Unsupported(f"a call of {name}")
@@ -679,27 +668,24 @@ class Block:
         if len(known) != 1 or self.depth > 8:
             raise Unsupported(f"a call of {name}")
         (node,) = known
-        declarator, body = node.child_by_field_name("declarator"), node.child_by_field_name("body")
-        listed = declarator.child_by_field_name("parameters") if declarator is not None else None
+        declarator, body = field_of(node, "declarator"), field_of(node, "body")
+        listed = field_of(declarator, "parameters")
         if body is None or listed is None or node.has_error or any(c.type == "__global__" for c in node.children):
             raise Unsupported(f"a call of {name}")
         inner = Frame(active, {}, [{}])
         self._templates(node, function, inner, frame, active)
-        parameters = [p for p in listed.named_children if p.type != "comment"]
+        parameters = children_of(listed)
         if len(parameters) < len(values):
             raise Unsupported("more arguments than parameters")
         for at, parameter in enumerate(parameters):
-            mine = parameter.child_by_field_name("declarator")
-            named, kind = (
-                declared_name(mine) if mine is not None else None,
-                self.source.of(parameter.child_by_field_name("type")),
-            )
+            mine = field_of(parameter, "declarator")
+            named, kind = (declared_name(mine) if mine is not None else None, self.source.of(parameter, "type"))
             if named is None or mine is None:
                 raise Unsupported("a parameter without a name")
             if at < len(values):
                 value = values[at]
             else:
-                value = self.value(parameter.child_by_field_name("default_value"), inner, active)
+                value = self.value(field_of(parameter, "default_value"), inner, active)
             if self._has_part(value, active):
                 if kind in inner.types and inner.types[kind] in {kind, self.element}:
                     inner.types[kind] = self.element
@@ -719,14 +705,11 @@ class Block:
         for statement in statements(body):
             self.run(statement, inner, active)
         self.depth -= 1
-        if not inner.done and self.source.of(node.child_by_field_name("type")) == "void":
+        if not inner.done and self.source.of(node, "type") == "void":
             return UNKNOWN
         if not inner.done:
             raise Unsupported(f"{name} has no result")
-        if (
-            self._has_part(inner.result, active)
-            and self._type(self.source.of(node.child_by_field_name("type")), inner) != self.element
-        ):
+        if self._has_part(inner.result, active) and self._type(self.source.of(node, "type"), inner) != self.element:
             raise Unsupported("a value that changes its type")
         return inner.result
 
@@ -735,17 +718,15 @@ class Block:
         outer = node.parent
         if outer is None or outer.type != "template_declaration":
             return
-        listed = function.child_by_field_name("arguments") if function.type == "template_function" else None
-        given = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
-        for at, parameter in enumerate(
-            c for c in outer.child_by_field_name("parameters").named_children if c.type != "comment"
-        ):
+        listed = field_of(function, "arguments") if function.type == "template_function" else None
+        given = children_of(listed)
+        for at, parameter in enumerate(c for c in field_of(outer, "parameters").named_children if c.type != "comment"):
             if parameter.type == "type_parameter_declaration":
                 name = self.source.of(parameter.named_children[-1])
                 inner.types[name] = self._type(self.source.of(given[at]), frame) if at < len(given) else name
                 continue
-            declarator = parameter.child_by_field_name("declarator")
-            value = given[at] if at < len(given) else parameter.child_by_field_name("default_value")
+            declarator = field_of(parameter, "declarator")
+            value = given[at] if at < len(given) else field_of(parameter, "default_value")
             if declarator is None or value is None:
                 raise Unsupported("a template of another form")
             if value.type == "type_descriptor":  # a name could be either

@@ -10,7 +10,9 @@ from functools import cached_property, lru_cache
 from tree_sitter import Node
 
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
@@ -34,7 +36,7 @@ def same(a: Node | None, b: Node | None) -> bool:
 def declared_name(declarator: Node) -> Node | None:
     """The identifier in `*x`, `x[4]`, `x = 1`, `&x`."""
     while declarator.type in _DECLARATORS | {"function_declarator", "parenthesized_declarator"}:
-        inner = declarator.child_by_field_name("declarator")
+        inner = field_of(declarator, "declarator")
         if inner is None:
             inner = next((c for c in declarator.named_children if c.type in _DECLARATORS | {"identifier"}), None)
         if inner is None:
@@ -61,7 +63,7 @@ def statement_around(node: Node) -> Node:
 
 def only_argument(call: Node) -> Node:
     """A call's one argument. Raises Unsupported for a call of several."""
-    listed = call.child_by_field_name("arguments")
+    listed = field_of(call, "arguments")
     if listed is None or listed.named_child_count != 1:
         raise Unsupported("a call of more than one argument")
     return listed.named_children[0]
@@ -71,7 +73,7 @@ def statements(body: Node) -> list[Node]:
     """The statements of a block, or the one statement that stands in its place. Comments are left out."""
     if body.type != "compound_statement":
         return [body]
-    return [child for child in body.named_children if child.type != "comment"]
+    return children_of(body)
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,7 @@ class Loop:
 
     @property
     def body(self) -> Node:
-        body = self.node.child_by_field_name("body")
-        assert body is not None
-        return body
+        return field_of(self.node, "body")
 
 
 @dataclass(frozen=True)
@@ -154,21 +154,20 @@ class Launch:
     def __init__(self, code: Code, node: Node) -> None:
         self.code, self.node = code, node
         config = next((c for c in node.children if c.type == "kernel_call_syntax"), None)
-        listed = node.child_by_field_name("arguments")
-        function = node.child_by_field_name("function")
-        assert listed is not None and function is not None
-        arguments = [c for c in listed.named_children if c.type != "comment"]
+        listed = field_of(node, "arguments")
+        function = field_of(node, "function")
+        arguments = children_of(listed)
         self.dependent = config is None
         if config is not None:
-            self.config_nodes = [c for c in config.named_children if c.type != "comment"]
+            self.config_nodes = children_of(config)
         else:
             function, self.config_nodes, arguments = arguments[0], arguments[1:5], arguments[5:]
         self.function, self.arguments = function, arguments
         named = function
-        while named.type == "qualified_identifier" and (inside_of := named.child_by_field_name("name")) is not None:
+        while named.type == "qualified_identifier" and (inside_of := field_of(named, "name")) is not None:
             named = inside_of
-        self.kernel_name = code.source.of(named.child_by_field_name("name") or named)
-        self.template_list = named.child_by_field_name("arguments") if named.type == "template_function" else None
+        self.kernel_name = code.source.of(field_of(named, "name") or named)
+        self.template_list = field_of(named, "arguments") if named.type == "template_function" else None
         inner = self.template_list.named_children if self.template_list else []
         self.template_arguments = [code.source.of(c) for c in inner]
 
@@ -191,6 +190,15 @@ class Launch:
         if self.dependent if dependent is None else dependent:
             return f"launch_dependent({', '.join([function, *config, *arguments])})"
         return f"{function}<<<{', '.join(config)}>>>({', '.join(arguments)})"
+
+    def with_arguments(self, *added: str) -> str:
+        """The function with more template arguments behind its own. Raises Unsupported where these are deduced."""
+        text, kernel = self.code.source.of(self.function), self.code.functions[self.kernel_name]
+        if self.template_list is not None:
+            return f"{text[: text.rindex('>')].rstrip()}, {', '.join(added)}>"
+        if kernel.parent is not None and kernel.parent.type == "template_declaration":
+            raise Unsupported("a launch that leaves its types to be deduced")
+        return f"{text}<{', '.join(added)}>"
 
     @property
     def statement(self) -> Node:
@@ -237,35 +245,33 @@ class Launch:
         source, found = self.code.source, self.code.definition(node) if node.type == "identifier" else None
         targets = [t for t in self.code.assigned(source.root) if source.of(t) == source.of(node)] if found else []
         targets = [t for t in targets if (here := self.code.definition(t)) is not None and here.where == found.where]
-        fields = {
-            source.of(t.parent.child_by_field_name("field")) for t in targets if t.parent.type == "field_expression"
-        }
+        fields = {source.of(t.parent, "field") for t in targets if t.parent.type == "field_expression"}
         if any(t.parent is None or t.parent.type != "field_expression" for t in targets):
             raise Unsupported("a launch shape that is assigned to")
         return fields
 
     def _dim3(self, node: Node, depth: int = 0) -> list[Node] | None:
         source = self.code.source
-        if node.type == "call_expression" and source.of(node.child_by_field_name("function")) == "dim3":
-            arguments = node.child_by_field_name("arguments")
-            return [c for c in arguments.named_children if c.type != "comment"] if arguments else []
+        if node.type == "call_expression" and source.of(node, "function") == "dim3":
+            arguments = field_of(node, "arguments")
+            return children_of(arguments) if arguments else []
         if node.type == "compound_literal_expression" or node.type == "initializer_list":
-            holder = node.child_by_field_name("value") or node
-            return [c for c in holder.named_children if c.type != "comment"]
+            holder = field_of(node, "value") or node
+            return children_of(holder)
         if node.type == "identifier" and depth < 3:
             found = self.code.definition(node)
             if found is None or found.kind != "local" or found.declarator is None:
                 return None
-            if "dim3" not in source.of(found.declaration.child_by_field_name("type")) and found.value is None:
+            if "dim3" not in source.of(found.declaration, "type") and found.value is None:
                 return None
             self._set_later(node)
             if found.value is not None:
                 if found.value.type == "argument_list" or found.value.type == "initializer_list":
-                    return [c for c in found.value.named_children if c.type != "comment"]
+                    return children_of(found.value)
                 return self._dim3(found.value, depth + 1)
             if found.declarator.type == "function_declarator":  # `dim3 grid(tokens)` parses as a function
-                listed = found.declarator.child_by_field_name("parameters")
-                return [c for c in listed.named_children if c.type != "comment"] if listed else []
+                listed = field_of(found.declarator, "parameters")
+                return children_of(listed) if listed else []
             if found.declarator.type == "identifier":  # `dim3 grid;`, set field by field
                 return []
         return None
@@ -276,11 +282,10 @@ class Kernel:
 
     def __init__(self, code: Code, node: Node) -> None:
         self.code, self.node, self.source = code, node, code.source
-        declarator = node.child_by_field_name("declarator")
-        body = node.child_by_field_name("body")
-        assert declarator is not None and body is not None
+        declarator = field_of(node, "declarator")
+        body = field_of(node, "body")
         name = declared_name(declarator)
-        parameters = declarator.child_by_field_name("parameters")
+        parameters = field_of(declarator, "parameters")
         if name is None or parameters is None:
             raise Unsupported("a kernel without a name")
         self.name = self.source.of(name)
@@ -294,7 +299,7 @@ class Kernel:
 
     def _parameter(self, node: Node) -> Parameter:
         text = self.source.of
-        declarator = node.child_by_field_name("declarator")
+        declarator = field_of(node, "declarator")
         name = declared_name(declarator) if declarator is not None else None
         if name is None or declarator is None:
             raise Unsupported(f"a parameter without a name: {text(node)}")
@@ -302,7 +307,7 @@ class Kernel:
         pointer = declarator.type == "pointer_declarator"
         head = text(declarator).removesuffix(text(name))
         return Parameter(
-            name=text(name), node=node, element=text(node.child_by_field_name("type")), pointer=pointer,
+            name=text(name), node=node, element=text(node, "type"), pointer=pointer,
             const="const" in qualifiers, restrict="__restrict__" in head or "__restrict" in head,
         )  # fmt: skip
 
@@ -319,8 +324,7 @@ class Kernel:
 
     @property
     def template_parameters(self) -> list[Node]:
-        listed = self.template.child_by_field_name("parameters") if self.template is not None else None
-        return [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
+        return children_of(self.template, "parameters")
 
     @property
     def template_names(self) -> list[str]:
@@ -344,40 +348,39 @@ class Kernel:
 
     def _loop(self, node: Node) -> Loop | None:
         source, code = self.source, self.code
-        start, condition, update = (node.child_by_field_name(f) for f in ("initializer", "condition", "update"))
+        start, condition, update = (field_of(node, f) for f in ("initializer", "condition", "update"))
         if start is None or condition is None or update is None or start.type != "declaration":
             return None
         declarators = start.children_by_field_name("declarator")
         if len(declarators) != 1 or declarators[0].type != "init_declarator" or condition.type != "binary_expression":
             return None
-        name_node, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
-        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+        name_node, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
+        left, right = field_of(condition, "left"), field_of(condition, "right")
         if name_node is None or value is None or left is None or right is None:
             return None
         name = source.of(name_node)
-        if source.of(left) != name or source.of(condition.child_by_field_name("operator")) != "<":
+        if source.of(left) != name or source.of(condition, "operator") != "<":
             return None
         occurrences, step_node, step = [name_node, left], None, Polynomial.constant(1)
         if update.type == "update_expression" and source.of(update).replace(name, "") == "++":
-            argument = update.child_by_field_name("argument")
-            assert argument is not None
+            argument = field_of(update, "argument")
             occurrences.append(argument)
         elif update.type == "assignment_expression":
-            target, amount = update.child_by_field_name("left"), update.child_by_field_name("right")
+            target, amount = field_of(update, "left"), field_of(update, "right")
             if target is None or amount is None or source.of(target) != name:
                 return None
-            if source.of(update.child_by_field_name("operator")) != "+=":
+            if source.of(update, "operator") != "+=":
                 return None
             occurrences.append(target)
             step_node, step = amount, code.polynomial(amount)
         else:
             return None
-        body = node.child_by_field_name("body")
+        body = field_of(node, "body")
         if body is None or any(source.of(n) == name for n in code.assigned(body)):
             return None
         symbol = Symbol(name, declarators[0].start_byte, node=name_node)
         return Loop(
-            node, name, symbol, source.of(start.child_by_field_name("type")), value, right, step_node,
+            node, name, symbol, source.of(start, "type"), value, right, step_node,
             code.polynomial(value), code.polynomial(right), step, tuple(occurrences),
         )  # fmt: skip
 
@@ -385,7 +388,7 @@ class Kernel:
         """Calls of functions of these names in the body."""
         return [
             call for call in self.source.walk(self.body, "call_expression")
-            if self.source.of(call.child_by_field_name("function")).split("<")[0] in names
+            if self.source.of(call, "function").split("<")[0] in names
         ]  # fmt: skip
 
     @cached_property
@@ -403,7 +406,7 @@ class Kernel:
                     continue
                 if node.type != "call_expression":
                     return True
-                name = self.source.of(node.child_by_field_name("function")).split("<")[0].split("::")[-1]
+                name = self.source.called(node)
                 if re.match(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative", name) or name in {
                     "sync", "Reduce", "Sum",
                 }:  # fmt: skip
@@ -432,9 +435,8 @@ class Kernel:
             if access is not None:
                 found.append(access)
         for call in self.source.walk(self.body, "call_expression"):
-            name = self.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1]
-            listed = call.child_by_field_name("arguments")
-            arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+            name = self.source.called(call)
+            arguments = children_of(call, "arguments")
             if name in {"reinterpret_cast", "static_cast", "const_cast"}:
                 continue
             effects = self.code.pointer_effects(name, len(arguments))
@@ -467,7 +469,7 @@ class Kernel:
 
     def _access(self, node: Node) -> Access | None:
         source, code = self.source, self.code
-        argument = node.child_by_field_name("argument")
+        argument = field_of(node, "argument")
         if argument is None:
             return None
         if node.type == "pointer_expression":
@@ -475,8 +477,7 @@ class Kernel:
                 return None
             pointer = code.polynomial(argument)
         else:
-            indices = node.child_by_field_name("indices")
-            inner = [c for c in indices.named_children if c.type != "comment"] if indices is not None else []
+            inner = children_of(node, "indices")
             if len(inner) != 1:
                 return None
             pointer = code.polynomial(argument) + code.polynomial(inner[0])
@@ -491,21 +492,19 @@ class Kernel:
         reads, writes = True, False
         # A store to one field, or one element, of a struct in memory leaves the others: it reads as far as we know.
         whole = True
-        while owner.type in {"field_expression", "subscript_expression"} and same(
-            owner.child_by_field_name("argument"), target
-        ):
+        while owner.type in {"field_expression", "subscript_expression"} and same(field_of(owner, "argument"), target):
             target, whole = owner, False
             if owner.parent is None:
                 return None
             owner = owner.parent
-        if owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), target):
-            writes, reads = True, source.of(owner.child_by_field_name("operator")) != "=" or not whole
+        if owner.type == "assignment_expression" and same(field_of(owner, "left"), target):
+            writes, reads = True, source.of(owner, "operator") != "=" or not whole
         elif owner.type == "update_expression":
             writes = True
         elif owner.type == "pointer_expression" and not whole:
             writes = True  # the address of a field: anything may happen to it
         elif owner.type == "init_declarator":
-            writes = code.binds(owner.parent, owner.child_by_field_name("declarator"))
+            writes = code.binds(owner.parent, field_of(owner, "declarator"))
         wide = False
         if owner.type == "argument_list" and owner.parent is not None and owner.parent.type == "call_expression":
             writes, wide = code.lends(owner.parent, target)
@@ -520,14 +519,8 @@ class Kernel:
         }  # fmt: skip
         found = []
         for call in self.source.walk(self.body, "call_expression"):
-            name = self.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1].split(".")[-1]
-            here = call.parent
-            while here is not None and here.type not in {
-                "if_statement",
-                "conditional_expression",
-                "function_definition",
-            }:
-                here = here.parent
+            name = self.source.called(call).split(".")[-1]
+            here = enclosing(call.parent, "if_statement", "conditional_expression", "function_definition")
             if name in waiting and here is not None and here.type == "function_definition":
                 found.append(call.start_byte)
         return found
@@ -546,16 +539,12 @@ class Kernel:
     def _counts_warps(self, function: Node) -> bool:
         code, source = self.code, self.source
         for node in source.walk(function, "subscript_expression"):
-            argument, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+            argument, indices = field_of(node, "argument"), field_of(node, "indices")
             found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
             if found is None or indices is None or "__shared__" not in source.of(found.declaration):
                 continue
             owner = node.parent
-            if (
-                owner is not None
-                and owner.type == "assignment_expression"
-                and same(owner.child_by_field_name("left"), node)
-            ):
+            if owner is not None and owner.type == "assignment_expression" and same(field_of(owner, "left"), node):
                 continue
             index = code.polynomial(indices.named_children[0])
             lane = any(s.operator == "%" and s.depends_on(Symbol("threadIdx.x")) for s in index.symbols)
@@ -584,7 +573,7 @@ class Kernel:
         here = node
         while here.parent is not None and not same(here, function):
             parent = here.parent
-            condition = parent.child_by_field_name("condition")
+            condition = field_of(parent, "condition")
             if condition is not None and parent.type in {"if_statement", "conditional_expression", "for_statement"}:
                 for part in self.source.walk(condition, "identifier", "field_expression"):
                     if not inside(here, condition) and self.code.polynomial(part).depends_on(Symbol("blockDim.x")):
@@ -599,7 +588,7 @@ class Kernel:
         stack = [self.node]
         while stack:
             for call in self.source.walk(stack.pop(), "call_expression"):
-                name = self.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1]
+                name = self.source.called(call)
                 for function in self.code.overloads.get(name, []):
                     if not any(same(function, other) for other in found):
                         found.append(function)
@@ -629,7 +618,7 @@ class Kernel:
 def _template_name(source: Source, node: Node) -> str:
     if node.type == "type_parameter_declaration":
         return source.of(node.named_children[-1])
-    declarator = node.child_by_field_name("declarator") or node.named_children[-1]
+    declarator = field_of(node, "declarator") or node.named_children[-1]
     return source.of(declared_name(declarator) or declarator)
 
 
@@ -652,7 +641,7 @@ class Code:
         found = []
         for call in self.source.walk(None, "call_expression"):
             chevrons = any(c.type == "kernel_call_syntax" for c in call.children)
-            if chevrons or self.source.of(call.child_by_field_name("function")) == "launch_dependent":
+            if chevrons or self.source.of(call, "function") == "launch_dependent":
                 found.append(Launch(self, call))
         return found
 
@@ -670,7 +659,7 @@ class Code:
                 while around is not None and around.type in {"template_function", "qualified_identifier"}:
                     around = around.parent
                 asks = around is not None and around.type == "argument_list" and around.parent is not None
-                asked = self.source.of(around.parent.child_by_field_name("function")) if asks else ""
+                asked = self.source.of(around.parent, "function") if asks else ""
                 declared = around is not None and around.type == "function_declarator"
                 if not declared and asked not in ATTRIBUTES:
                     return []
@@ -687,10 +676,7 @@ class Code:
     @cached_property
     def _words_of_macros(self) -> set[str]:
         """Every word of the bodies of macros that the file uses."""
-        bodies = {
-            name: set(re.findall(r"\w+", self.source.of(node.child_by_field_name("value"))))
-            for name, node in self.macros.items()
-        }
+        bodies = {name: set(re.findall(r"\w+", self.source.of(node, "value"))) for name, node in self.macros.items()}
         definitions = list(self.macros.values())
         used = {
             name for name in bodies
@@ -705,10 +691,10 @@ class Code:
         """`typedef __half scalar;` and `using scalar = __half;` at the file's outer level or in a namespace, by name."""
         found = {}
         for node in self.source.walk(None, "type_definition", "alias_declaration"):
-            name = node.child_by_field_name("name") or node.child_by_field_name("declarator")
+            name = field_of(node, "name") or field_of(node, "declarator")
             plain = name is not None and name.type == "type_identifier"
             if plain and node.parent is not None and node.parent.type in {"translation_unit", "declaration_list"}:
-                found[self.source.of(name)] = self.source.of(node.child_by_field_name("type"))
+                found[self.source.of(name)] = self.source.of(node, "type")
         return found
 
     def plain_type(self, name: str) -> str:
@@ -722,7 +708,7 @@ class Code:
         """Functions with a body, by name; the last of an overload set."""
         found = {}
         for node in self.source.walk(None, "function_definition"):
-            declarator = node.child_by_field_name("declarator")
+            declarator = field_of(node, "declarator")
             name = declared_name(declarator) if declarator is not None else None
             if name is not None:
                 found[self.source.of(name)] = node
@@ -733,15 +719,11 @@ class Code:
         """Every function with a body, by name; not what kernels say about the grids around theirs, which computes nothing."""
         found: dict[str, list[Node]] = {}
         for node in self.source.walk(None, "function_definition"):
-            declarator = node.child_by_field_name("declarator")
+            declarator = field_of(node, "declarator")
             name = declared_name(declarator) if declarator is not None else None
             if name is None and declarator is not None:  # a specialisation, `from_float<float>`
-                inner = declarator.child_by_field_name("declarator")
-                name = (
-                    inner.child_by_field_name("name")
-                    if inner is not None and inner.type == "template_function"
-                    else None
-                )
+                inner = field_of(declarator, "declarator")
+                name = field_of(inner, "name") if inner is not None and inner.type == "template_function" else None
             if name is not None and self.source.of(name) not in ABOUT_GRIDS:
                 found.setdefault(self.source.of(name), []).append(node)
         return found
@@ -773,18 +755,15 @@ class Code:
 
         Functions that are not in sight take values; a macro may make anything of its argument, its neighbours too.
         """
-        name = self.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1]
+        name = self.source.called(call)
         macro = self.macros.get(name)
         if macro is not None:
-            return (False, False) if self.source.of(macro.child_by_field_name("value")).isidentifier() else (True, True)
-        listed = call.child_by_field_name("arguments")
-        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+            return (False, False) if self.source.of(macro, "value").isidentifier() else (True, True)
+        arguments = children_of(call, "arguments")
         at = next((n for n, c in enumerate(arguments) if same(c, argument)), len(arguments))
         for function in self.overloads.get(name, []):
-            declarator = function.child_by_field_name("declarator")
-            parameters = declarator.child_by_field_name("parameters") if declarator is not None else None
-            mine = [p for p in parameters.named_children if p.type != "comment"] if parameters is not None else []
-            if at < len(mine) and self.binds(mine[at], mine[at].child_by_field_name("declarator")):
+            mine = children_of(function, "declarator", "parameters")
+            if at < len(mine) and self.binds(mine[at], field_of(mine[at], "declarator")):
                 return True, False
         return False, False
 
@@ -795,25 +774,25 @@ class Code:
         macro = self.macros.get(name)
         if macro is None or macro.type != "preproc_function_def":
             return False
-        value = self.source.reparsed(f"auto value = {self.source.of(macro.child_by_field_name('value'))};")
+        value = self.source.reparsed(f"auto value = {self.source.of(macro, 'value')};")
         called = next(value.walk(None, "call_expression"), None)
-        listed = called.child_by_field_name("arguments") if called is not None else None
+        listed = field_of(called, "arguments")
         return called is not None and listed is not None and (
-            value.of(called.child_by_field_name("function")) in LOADS
+            value.of(called, "function") in LOADS
             and [value.of(c) for c in listed.named_children]
-            == [self.source.of(c) for c in macro.child_by_field_name("parameters").named_children]
+            == [self.source.of(c) for c in field_of(macro, "parameters").named_children]
             and called.end_byte == value.root.end_byte - 1
         )  # fmt: skip
 
     def _effects_of(self, function: Node, count: int) -> list[str | None]:
-        declarator, body = function.child_by_field_name("declarator"), function.child_by_field_name("body")
-        listed = declarator.child_by_field_name("parameters") if declarator is not None else None
+        declarator, body = field_of(function, "declarator"), field_of(function, "body")
+        listed = field_of(declarator, "parameters")
         if listed is None or body is None:
             return [None] * count
-        parameters = [p for p in listed.named_children if p.type != "comment"]
+        parameters = children_of(listed)
         found: list[str | None] = []
         for parameter in parameters[:count]:
-            inner = parameter.child_by_field_name("declarator")
+            inner = field_of(parameter, "declarator")
             name = declared_name(inner) if inner is not None else None
             if name is None:
                 found.append("")
@@ -825,7 +804,7 @@ class Code:
                 parent, wide = use.parent, False
                 if parent is not None and parent.type == "argument_list" and parent.parent is not None:
                     cast = parent.parent  # `*reinterpret_cast<Wide*>(p)`: several elements from p on
-                    called = self.source.of(cast.child_by_field_name("function"))
+                    called = self.source.of(cast, "function")
                     if self.loads(called) and same(parent.named_children[0], use):
                         effect += "r"
                         continue
@@ -840,9 +819,9 @@ class Code:
                 stored = (
                     owner is not None
                     and owner.type == "assignment_expression"
-                    and same(owner.child_by_field_name("left"), parent)
+                    and same(field_of(owner, "left"), parent)
                 )
-                if stored and owner is not None and self.source.of(owner.child_by_field_name("operator")) == "=":
+                if stored and owner is not None and self.source.of(owner, "operator") == "=":
                     effect += "W" if wide else "w"
                 elif stored or (
                     owner is not None
@@ -861,9 +840,9 @@ class Code:
         if node is None or depth > 12:
             return "?"
         if node.type in {"call_expression", "cast_expression"}:
-            arguments = node.child_by_field_name("arguments")
+            arguments = field_of(node, "arguments")
             inner = arguments.named_children[0] if arguments is not None and arguments.named_child_count else None
-            inner = node.child_by_field_name("value") if inner is None else inner
+            inner = field_of(node, "value") if inner is None else inner
         elif node.type == "identifier":
             found = self.definition(node)
             if found is None or found.declarator is None:
@@ -871,9 +850,7 @@ class Code:
             if found.kind == "parameter":
                 return self.source.of(node)
             declarator = found.declarator
-            declarator = (
-                declarator.child_by_field_name("declarator") if declarator.type == "init_declarator" else declarator
-            )
+            declarator = field_of(declarator, "declarator") if declarator.type == "init_declarator" else declarator
             if declarator is not None and declarator.type == "array_declarator":
                 return ""
             inner = found.value
@@ -888,24 +865,22 @@ class Code:
         """The variable of the thread's own that a pointer's first value, `&v`, `&v.x` or either seen as another type, is the
         address of; None for anything else."""
         while address.type in {"parenthesized_expression", "cast_expression", "call_expression"}:
-            listed = address.child_by_field_name("arguments")
-            cast = listed is not None and self.source.of(address.child_by_field_name("function")).startswith(
-                "reinterpret_"
-            )
+            listed = field_of(address, "arguments")
+            cast = listed is not None and self.source.of(address, "function").startswith("reinterpret_")
             if address.type == "call_expression" and (not cast or listed.named_child_count != 1):
                 return None
             address = (listed or address).named_children[-1]
         if address.type != "pointer_expression" or self.source.of(address.children[0]) != "&":
             return None
-        target = address.child_by_field_name("argument")
+        target = field_of(address, "argument")
         while target is not None and target.type in {"parenthesized_expression", "field_expression"}:
             if target.type == "field_expression" and target.children[1].type == "->":
                 return None
-            target = target.child_by_field_name("argument") or target.named_children[0]
+            target = field_of(target, "argument") or target.named_children[0]
         found = self.definition(target) if target is not None and target.type == "identifier" else None
         declarator = found.declarator if found is not None and found.kind == "local" else None
         if declarator is not None and declarator.type == "init_declarator":
-            declarator = declarator.child_by_field_name("declarator")
+            declarator = field_of(declarator, "declarator")
         if found is None or declarator is None or declarator.type != "identifier":
             return None
         return None if "__shared__" in self.source.of(found.declaration) else found
@@ -920,10 +895,7 @@ class Code:
 
     @cached_property
     def macros(self) -> dict[str, Node]:
-        return {
-            self.source.of(n.child_by_field_name("name")): n
-            for n in self.source.walk(None, "preproc_def", "preproc_function_def")
-        }
+        return {self.source.of(n, "name"): n for n in self.source.walk(None, "preproc_def", "preproc_function_def")}
 
     def names(self) -> set[str]:
         """Every identifier of the file and every word of a macro's body."""
@@ -938,26 +910,22 @@ class Code:
 
     def fresh(self, *wanted: str) -> str:
         """The first of the wanted names that is free, or one with a number behind it."""
-        taken = self.names()
-        for name in wanted:
-            if name not in taken:
-                return name
-        return next(f"{wanted[0]}_{n}" for n in range(2, 1000) if f"{wanted[0]}_{n}" not in taken)
+        return next((name for name in wanted if name not in self._names), None) or free(wanted[0], self._names)
 
     def assigned(self, node: Node) -> Iterator[Node]:
         """Identifiers below `node` that are assigned to, wholly or in a field, counted up or down, or whose address is
         taken."""
         for here in self.source.walk(node, "assignment_expression", "update_expression", "pointer_expression"):
             if here.type == "assignment_expression":
-                target = here.child_by_field_name("left")
+                target = field_of(here, "left")
             elif here.type == "update_expression" or self.source.of(here.children[0]) == "&":
-                target = here.child_by_field_name("argument")
+                target = field_of(here, "argument")
             else:
                 continue
             while target is not None and target.type in {"field_expression", "parenthesized_expression"}:
                 if target.type == "field_expression" and target.children[1].type == "->":
                     break
-                target = target.child_by_field_name("argument") or target.named_children[0]
+                target = field_of(target, "argument") or target.named_children[0]
             if target is not None and target.type == "identifier":
                 yield target
 
@@ -1000,22 +968,21 @@ class Code:
                 if found is not None:
                     return found
             elif parent.type in {"for_statement", "if_statement", "while_statement", "for_range_loop"}:
-                start = parent.child_by_field_name("initializer") or parent.child_by_field_name("declarator")
+                start = field_of(parent, "initializer") or field_of(parent, "declarator")
                 if start is not None and not inside(identifier, start):
                     found = self._declared(start, name, "loop")
                     if found is not None:
                         return found
             elif parent.type in {"function_definition", "lambda_expression"}:
-                declarator = parent.child_by_field_name("declarator")
-                listed = declarator.child_by_field_name("parameters") if declarator is not None else None
-                for parameter in listed.named_children if listed is not None else []:
-                    inner = parameter.child_by_field_name("declarator")
+                listed = field_of(parent, "declarator", "parameters")
+                for parameter in children_of(listed):
+                    inner = field_of(parameter, "declarator")
                     found_name = declared_name(inner) if inner is not None else None
                     if found_name is not None and self.source.of(found_name) == name:
                         return Definition(name, "parameter", parameter, inner, None)
             elif parent.type == "template_declaration":
-                listed = parent.child_by_field_name("parameters")
-                for parameter in listed.named_children if listed is not None else []:
+                listed = field_of(parent, "parameters")
+                for parameter in children_of(listed):
                     if _template_name(self.source, parameter) == name:
                         return Definition(name, "template", parameter, None, None)
             here = parent
@@ -1033,7 +1000,7 @@ class Code:
         for declarator in reversed(declarators):
             found = declared_name(declarator)
             if found is not None and self.source.of(found) == name:
-                value = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
+                value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
                 return Definition(name, kind, declaration, declarator, value)
         return None
 
@@ -1048,36 +1015,35 @@ class Code:
                 return Polynomial.constant(int(source.of(node).rstrip("uUlL").replace("'", ""), 0))
             except ValueError:
                 return self._opaque(node, depth)
-        if kind == "cast_expression" and (value := node.child_by_field_name("value")) is not None:
-            if "*" in source.of(node.child_by_field_name("type")):
+        if kind == "cast_expression" and (value := field_of(node, "value")) is not None:
+            if "*" in source.of(node, "type"):
                 return self._opaque(node, depth)
             return self.polynomial(value, depth)
         if kind == "call_expression":
-            function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+            function, arguments = field_of(node, "function"), field_of(node, "arguments")
             name = source.of(function).split("<")[0]
-            inner = arguments.named_children if arguments is not None else []
+            inner = children_of(arguments)
             if name in _SKIPPED_CALLS and len(inner) == 1 and "*" not in source.of(function):
                 return self.polynomial(inner[0], depth)
             return self._opaque(node, depth)
-        if kind == "compound_literal_expression" and source.of(node.child_by_field_name("type")) in _SKIPPED_CALLS:
-            listed = node.child_by_field_name("value")
+        if kind == "compound_literal_expression" and source.of(node, "type") in _SKIPPED_CALLS:
+            listed = field_of(node, "value")
             if listed is not None and listed.named_child_count == 1:
                 return self.polynomial(listed.named_children[0], depth)
         if kind == "unary_expression" and source.of(node.children[0]) in "+-":
             argument = self.polynomial(node.children[-1], depth)
             return -argument if source.of(node.children[0]) == "-" else argument
         if kind == "pointer_expression" and source.of(node.children[0]) == "&":
-            target = node.child_by_field_name("argument")
+            target = field_of(node, "argument")
             while target is not None and target.type == "parenthesized_expression":
                 target = target.named_children[0]
             if target is not None and target.type == "subscript_expression":
-                base, indices = target.child_by_field_name("argument"), target.child_by_field_name("indices")
+                base, indices = field_of(target, "argument"), field_of(target, "indices")
                 if base is not None and indices is not None and indices.named_child_count == 1:
                     return self.polynomial(base, depth) + self.polynomial(indices.named_children[0], depth)
         if kind == "binary_expression":
-            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-            operator = source.of(node.child_by_field_name("operator"))
-            assert left is not None and right is not None
+            left, right = field_of(node, "left"), field_of(node, "right")
+            operator = source.of(node, "operator")
             if operator in {"+", "-", "*", "/", "%", "<<", ">>", "&"}:
                 a, b = self.polynomial(left, depth), self.polynomial(right, depth)
                 if operator == "+":
@@ -1116,10 +1082,10 @@ class Code:
         settled = found.kind in {"local", "global"} and found.value is not None and not self.mutated(found)
         settled = settled and found.where not in self.pinned
         if settled and depth < 24 and found.value is not None and found.declarator is not None:
-            inner = found.declarator.child_by_field_name("declarator")
+            inner = field_of(found.declarator, "declarator")
             array = inner is not None and inner.type in {"array_declarator", "reference_declarator"}
             if not array and found.value.type not in {"initializer_list", "argument_list"}:
-                kind = self.source.of(found.declaration.child_by_field_name("type"))
+                kind = self.source.of(found.declaration, "type")
                 pointer = inner is not None and inner.type == "pointer_declarator"
                 if (
                     pointer
@@ -1139,7 +1105,7 @@ class Code:
                 continue
             if self.source.of(identifier) in COORDINATES:
                 continue
-            if identifier.parent is not None and same(identifier.parent.child_by_field_name("function"), identifier):
+            if identifier.parent is not None and same(field_of(identifier.parent, "function"), identifier):
                 continue
             parts |= self._variable(identifier, depth + 1).symbols if depth < 24 else set()
         text = " ".join(self.source.of(node).split())
@@ -1156,10 +1122,10 @@ class Code:
 
     def _loaded(self, node: Node, depth: int) -> Polynomial | None:
         """Where `p[i]` or `__ldg(&p[i])` is, None for anything else."""
-        if node.type == "call_expression" and self.source.of(node.child_by_field_name("function")) in LOADS:
-            listed = node.child_by_field_name("arguments")
+        if node.type == "call_expression" and self.source.of(node, "function") in LOADS:
+            listed = field_of(node, "arguments")
             return self.polynomial(listed.named_children[0], depth + 1) if listed is not None else None
-        base, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+        base, indices = field_of(node, "argument"), field_of(node, "indices")
         if node.type != "subscript_expression" or base is None or indices is None or indices.named_child_count != 1:
             return None
         return self.polynomial(base, depth + 1) + self.polynomial(indices.named_children[0], depth + 1)
@@ -1174,11 +1140,11 @@ class Code:
         if symbol.node is None:
             return ""
         if symbol.node.type == "call_expression":
-            text = self.source.of(symbol.node.child_by_field_name("function"))
+            text = self.source.of(symbol.node, "function")
             match = re.fullmatch(r"reinterpret_cast<\s*(?:const\s+)?(.+?)\s*(?:const\s*)?\*\s*>", text, re.DOTALL)
             return match[1] if match else ""
         if symbol.node.type == "cast_expression":
-            text = self.source.of(symbol.node.child_by_field_name("type")).strip()
+            text = self.source.of(symbol.node, "type").strip()
             return text.removesuffix("*").replace("const", "").strip() if text.endswith("*") else ""
         if symbol.node.type != "identifier":
             return ""
@@ -1187,10 +1153,10 @@ class Code:
             return ""
         inner = found.declarator
         if inner.type == "init_declarator":
-            inner = inner.child_by_field_name("declarator") or inner
+            inner = field_of(inner, "declarator") or inner
         if inner.type not in {"pointer_declarator", "array_declarator"}:
             return ""
-        return self.source.of(found.declaration.child_by_field_name("type"))
+        return self.source.of(found.declaration, "type")
 
 
 def _canonical(polynomial: Polynomial) -> str:
@@ -1206,12 +1172,12 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
     if node.type == "number_literal":
         return text
     if node.type == "field_expression":  # of a struct that the launch passes by its name
-        holder = node.child_by_field_name("argument")
+        holder = field_of(node, "argument")
         found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
         if found is not None and found.kind == "parameter" and node.children[1].type != "->":
             struct = host_text(kernel, launch, holder, depth)
             if re.fullmatch(r"\w+", struct):
-                return f"{struct}.{code.source.of(node.child_by_field_name('field'))}"
+                return f"{struct}.{code.source.of(node, 'field')}"
         raise Unsupported(f"{text} is only known on the device")
     if node.type == "identifier":
         found = code.definition(node)
@@ -1240,7 +1206,7 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
         if node.type == "sizeof_expression":
             return _substituted(kernel, launch, node)
         if node.type == "call_expression":
-            name = code.source.of(node.child_by_field_name("function")).split("<")[0]
+            name = code.source.of(node, "function").split("<")[0]
             if (
                 name not in {"static_cast", "min", "max", "std::min", "std::max", "int", "int64_t"}
                 and name not in code.functions
@@ -1248,8 +1214,8 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
                 raise Unsupported(f"{name} is called on the device")
         pieces, at = [], node.start_byte
         for child in node.named_children:
-            skip = node.type == "call_expression" and same(child, node.child_by_field_name("function"))
-            skip = skip or same(child, node.child_by_field_name("type")) or child.type == "comment"
+            skip = node.type == "call_expression" and same(child, field_of(node, "function"))
+            skip = skip or same(child, field_of(node, "type")) or child.type == "comment"
             if child.type == "argument_list" or child.type == "initializer_list":
                 inner = "(" if child.type == "argument_list" else "{"
                 listed = [host_text(kernel, launch, c, depth) for c in child.named_children if c.type != "comment"]
@@ -1296,7 +1262,7 @@ def _behind_called(source: Source, at: int, text: str) -> int:
     for node in source.root.children:
         if "__global__" in source.of(node):
             break
-        declarator = node.child_by_field_name("declarator") if node.type == "function_definition" else None
+        declarator = field_of(node, "declarator") if node.type == "function_definition" else None
         name = declared_name(declarator) if declarator is not None else None
         if node.start_byte >= at and name is not None and source.of(name) in called:
             at = node.end_byte
@@ -1327,11 +1293,11 @@ def drop_unused(source: Source, text: str, names: set[str]) -> str:
             return text
         names |= {here.of(n) for n in here.walk(dropped, "identifier")}
         if dropped.type == "declaration":
-            start = here.data.rfind(b"\n", 0, dropped.start_byte) + 1
+            start = here.line_start(dropped)
             text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
         else:  # one of several
             before, after = dropped.prev_named_sibling, dropped.next_named_sibling
-            first = before is None or before.start_byte < dropped.parent.child_by_field_name("declarator").start_byte
+            first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
             start = dropped.start_byte if first or before is None else before.end_byte
             end = after.start_byte if first and after is not None else dropped.end_byte
             text = (here.data[:start] + here.data[end:]).decode()
@@ -1347,7 +1313,7 @@ def _unused(source: Source, names: set[str]) -> Node | None:
         for declarator in declarators:
             if declarator.type not in {"init_declarator", "function_declarator"}:
                 continue
-            name = declarator.child_by_field_name("declarator")
+            name = field_of(declarator, "declarator")
             if name is None or name.type != "identifier" or source.of(name) not in names:
                 continue
             uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))

@@ -18,6 +18,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of, declared_name, only_argument, require, statements
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 PAIRS = """\
 // Two neighbouring 16-bit floats that one instruction works on.
@@ -75,15 +76,12 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             continue
     if not edits.changes:
         return None
-    try:
-        for header, words in _TYPES.values():
-            if f"<{header}>" in source.text:
-                require(edits, code, PAIRS.format(**words))
-        if code.names() & {"two", "put_two", "both"}:
-            return None
-        return edits.apply()
-    except Unsupported:
+    for header, words in _TYPES.values():
+        if f"<{header}>" in source.text:
+            require(edits, code, PAIRS.format(**words))
+    if code.names() & {"two", "put_two", "both"}:
         return None
+    return edits.apply()
 
 
 @dataclass
@@ -97,18 +95,18 @@ class _LaneLoop:
 
     def __post_init__(self) -> None:
         self.source = self.code.source
-        initializer, condition = (self.node.child_by_field_name(f) for f in ("initializer", "condition"))
-        update, body = (self.node.child_by_field_name(f) for f in ("update", "body"))
-        declarator = initializer.child_by_field_name("declarator") if initializer is not None else None
+        initializer, condition = (field_of(self.node, f) for f in ("initializer", "condition"))
+        update, body = (field_of(self.node, f) for f in ("update", "body"))
+        declarator = field_of(initializer, "declarator")
         if condition is None or update is None or body is None or declarator is None or self.node.has_error:
             raise Unsupported("another loop")
         name = declared_name(declarator)
         self.lane = self.source.of(name)
-        bound = condition.child_by_field_name("right")
+        bound = field_of(condition, "right")
         plain = (
-            declarator.type == "init_declarator" and self.source.of(declarator.child_by_field_name("value")) == "0"
-            and self.source.of(condition.child_by_field_name("left")) == self.lane
-            and self.source.of(condition.child_by_field_name("operator")) == "<"
+            declarator.type == "init_declarator" and self.source.of(declarator, "value") == "0"
+            and self.source.of(condition, "left") == self.lane
+            and self.source.of(condition, "operator") == "<"
             and self.source.of(update) in {f"++{self.lane}", f"{self.lane}++"}
         )  # fmt: skip
         if not plain or bound is None or not self._is_constant(bound):
@@ -148,9 +146,9 @@ class _LaneLoop:
     def _statement(self, node: Node) -> list[str]:
         if node.type == "declaration":
             declarators = node.children_by_field_name("declarator")
-            if self.source.of(node.child_by_field_name("type")) != "float" or len(declarators) != 1:
+            if self.source.of(node, "type") != "float" or len(declarators) != 1:
                 raise Unsupported("a variable that is no float")
-            name, initial = (declarators[0].child_by_field_name(f) for f in ("declarator", "value"))
+            name, initial = (field_of(declarators[0], f) for f in ("declarator", "value"))
             if name is None or initial is None:
                 raise Unsupported("a variable without a value")
             found = self._value(initial)
@@ -162,8 +160,8 @@ class _LaneLoop:
         inner = node.named_children[0] if node.type == "expression_statement" and node.named_children else None
         if inner is None or inner.type != "assignment_expression":
             raise Unsupported("more than arithmetic")
-        left, right = inner.child_by_field_name("left"), inner.child_by_field_name("right")
-        if left is None or right is None or self.source.of(inner.child_by_field_name("operator")) != "=":
+        left, right = field_of(inner, "left"), field_of(inner, "right")
+        if left is None or right is None or self.source.of(inner, "operator") != "=":
             raise Unsupported("an update")
         target = self._lane_of(left)
         value = self._value(self._narrowed(right))
@@ -173,19 +171,19 @@ class _LaneLoop:
 
     def _limited(self, node: Node) -> str:
         """`if (v < 0.0f) v = 0.0f;`, which leaves a NaN as it is."""
-        holder, then = node.child_by_field_name("condition"), node.child_by_field_name("consequence")
-        condition = holder.child_by_field_name("value") if holder is not None else None
-        if then is None or condition is None or node.child_by_field_name("alternative") is not None:
+        holder, then = field_of(node, "condition"), field_of(node, "consequence")
+        condition = field_of(holder, "value")
+        if then is None or condition is None or field_of(node, "alternative") is not None:
             raise Unsupported("a branch")
         inside = statements(then)
         inner = inside[0].named_children[0] if len(inside) == 1 and inside[0].named_children else None
-        operator = self.source.of(condition.child_by_field_name("operator"))
+        operator = self.source.of(condition, "operator")
         if inner is None or inner.type != "assignment_expression" or operator not in {"<", ">"}:
             raise Unsupported("a branch")
-        name = self.source.of(inner.child_by_field_name("left"))
-        limits = [self._value(_bare(part.child_by_field_name("right"))).constant for part in (condition, inner)]
+        name = self.source.of(inner, "left")
+        limits = [self._value(_bare(field_of(part, "right"))).constant for part in (condition, inner)]
         variable = self.known.get(name)
-        same = self.source.of(condition.child_by_field_name("left")) == name and limits[0] == limits[1]
+        same = self.source.of(condition, "left") == name and limits[0] == limits[1]
         if variable is None or variable.constant is not None or limits[0] is None or not same:
             raise Unsupported("a branch that is no limit")
         extreme = "__hmax2_nan" if operator == "<" else "__hmin2_nan"
@@ -194,18 +192,18 @@ class _LaneLoop:
     def _lane_of(self, node: Node) -> str:
         """`pack.at[k]`, whose element type must be that of all the others."""
         index = list(self.source.walk(node, "subscript_argument_list"))
-        holder = node.child_by_field_name("argument")
+        holder = field_of(node, "argument")
         if node.type != "subscript_expression" or holder is None or holder.type != "field_expression":
             raise Unsupported("not a lane of a pack")
-        pack = holder.child_by_field_name("argument")
+        pack = field_of(holder, "argument")
         if len(index) != 1 or self.source.of(index[0]) != f"[{self.lane}]" or pack is None or pack.type != "identifier":
             raise Unsupported("another lane")
         found = self.code.definition(pack)
-        kind = self.source.of(found.declaration.child_by_field_name("type")) if found is not None else ""
+        kind = self.source.of(found.declaration, "type") if found is not None else ""
         name, _, arguments = kind.partition("<")
         element = arguments.removesuffix(">").split(",")[0].strip()
         aligned = any(
-            self.source.of(struct_.child_by_field_name("name")) == name and "alignas" in self.source.of(struct_)
+            self.source.of(struct_, "name") == name and "alignas" in self.source.of(struct_)
             for struct_ in self.source.walk(None, "struct_specifier")
         )
         if not element or not aligned or (self.element and element != self.element):
@@ -216,20 +214,18 @@ class _LaneLoop:
         return self.source.of(node)
 
     def _is_generic(self, element: str) -> bool:
-        here: Node | None = self.node
-        while here is not None and here.type != "template_declaration":
-            here = here.parent
-        listed = here.child_by_field_name("parameters") if here is not None else None
+        here = enclosing(self.node, "template_declaration")
+        listed = field_of(here, "parameters")
         return listed is not None and element in {
             self.source.of(n.named_children[0]) for n in self.source.walk(listed, "type_parameter_declaration")
         }
 
     def _narrowed(self, node: Node) -> Node:
         """What is converted to the element type."""
-        if node.type == "cast_expression" and self.source.of(node.child_by_field_name("type")) == self.element:
-            return _bare(node.child_by_field_name("value"))
+        if node.type == "cast_expression" and self.source.of(node, "type") == self.element:
+            return _bare(field_of(node, "value"))
         if node.type == "call_expression":
-            name = self.source.of(node.child_by_field_name("function"))
+            name = self.source.of(node, "function")
             if name in _NARROWING or name in {self.element, f"({self.element})", f"static_cast<{self.element}>"}:
                 return _bare(only_argument(node))
         raise Unsupported("another conversion")
@@ -241,7 +237,7 @@ class _LaneLoop:
             return self.known[text]
         if node.type == "number_literal":
             return _Value("", constant=_exact(text))
-        if node.type == "cast_expression" and self.source.of(node.child_by_field_name("type")) == "float":
+        if node.type == "cast_expression" and self.source.of(node, "type") == "float":
             return _Value(f"two(&{self._lane_of(_bare(node.child_by_field_name('value')))})")
         if node.type == "unary_expression" and text.startswith("-"):
             inner = self._value(node.named_children[-1])
@@ -253,16 +249,16 @@ class _LaneLoop:
         if node.type == "conditional_expression":
             return self._chosen(node)
         if node.type == "binary_expression":
-            left, right = (self._value(_bare(node.child_by_field_name(f))) for f in ("left", "right"))
-            return _arithmetic(self.source.of(node.child_by_field_name("operator")), left, right)
+            left, right = (self._value(_bare(field_of(node, f))) for f in ("left", "right"))
+            return _arithmetic(self.source.of(node, "operator"), left, right)
         raise Unsupported(f"a {node.type}")
 
     def _chosen(self, node: Node) -> _Value:
         """`v > 0.0f ? v : 0.0f`, which is the number where v is a NaN."""
-        condition = _bare(node.child_by_field_name("condition"))
-        operator = self.source.of(condition.child_by_field_name("operator"))
-        sides = [condition.child_by_field_name("left"), condition.child_by_field_name("right")]
-        chosen = [node.child_by_field_name("consequence"), node.child_by_field_name("alternative")]
+        condition = _bare(field_of(node, "condition"))
+        operator = self.source.of(condition, "operator")
+        sides = [field_of(condition, "left"), field_of(condition, "right")]
+        chosen = [field_of(node, "consequence"), field_of(node, "alternative")]
         same = [self.source.of(_bare(a)) == self.source.of(_bare(b)) for a, b in zip(sides, chosen, strict=True)]
         if condition.type != "binary_expression" or operator not in {"<", ">"} or not all(same):
             raise Unsupported("a choice that is no limit")
@@ -273,9 +269,8 @@ class _LaneLoop:
         return _Value(f"{extreme}({value.text}, both({value.text}, {limit.constant!r}f))", value.rounded)
 
     def _called(self, node: Node) -> _Value:
-        name = self.source.of(node.child_by_field_name("function"))
-        arguments = node.child_by_field_name("arguments")
-        inner = [n for n in arguments.named_children if n.type != "comment"] if arguments is not None else []
+        name = self.source.of(node, "function")
+        inner = children_of(node, "arguments")
         if name in _WIDENING and len(inner) == 1:
             return _Value(f"two(&{self._lane_of(_bare(inner[0]))})")
         if name == "fabsf" and len(inner) == 1:

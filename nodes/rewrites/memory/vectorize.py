@@ -52,7 +52,8 @@ from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES, LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
+from nodes.rewrites.syntax.tree import field_of
 
 PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16
@@ -167,10 +168,7 @@ class Packed:
     speedup=2.0,
     helps={"memory", "latency", "compute"},
     after=("vectorize_short_loops",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     plain = _vectors.written_out(source)
@@ -478,11 +476,11 @@ class _Condition:
             if here.type == "call_expression":
                 self._check_call(here)
             elif here.type == "subscript_expression":
-                base = code.pointer_base(code.polynomial(here.child_by_field_name("argument")))
+                base = code.pointer_base(code.polynomial(field_of(here, "argument")))
                 root = code.root_of(base) if base is not None else "?"
                 if root in self.stored | {"", "?"}:
                     raise Unsupported("a condition on memory that changes")
-            elif here.type == "identifier" and not same(here.parent.child_by_field_name("function"), here):
+            elif here.type == "identifier" and not same(field_of(here.parent, "function"), here):
                 known = source.of(here) == self.region.name and any(inside(here, part) for part in whole)
                 multiples += [] if known else self._checked_name(here, depth)
         return multiples
@@ -490,7 +488,7 @@ class _Condition:
     def _divided(self, node: Node) -> list[Polynomial] | None:
         """What must be a multiple so that `i / n` is the same for a whole pack; None for anything else."""
         source, stride = self.code.source, Stride(self.region.symbol)
-        if source.of(node.child_by_field_name("operator")) not in {"/", "%", ">>"}:
+        if source.of(node, "operator") not in {"/", "%", ">>"}:
             return None
         index = self.code.polynomial(node)
         lookups = any(True for _ in source.walk(node, "subscript_expression", "call_expression"))
@@ -504,7 +502,7 @@ class _Condition:
             return None
 
     def _check_call(self, call: Node) -> None:
-        function, source = call.child_by_field_name("function"), self.code.source
+        function, source = field_of(call, "function"), self.code.source
         name = source.of(function).split("<")[0]
         if name in LOADS or (function is not None and function.type == "primitive_type"):
             return
@@ -544,7 +542,6 @@ class _Condition:
 
     def shared(self, found: Definition, depth: int) -> list[Polynomial]:
         """What must be a multiple of the pack's width so that a variable of the body is the same for a whole pack."""
-        assert found.value is not None and found.declarator is not None
         stride = Stride(self.region.symbol)
         lookups = any(True for _ in self.code.source.walk(found.value, "subscript_expression", "call_expression"))
         try:
@@ -614,7 +611,7 @@ def _divided_whole(code: Code, kernel: Kernel, region: Region) -> list[tuple[Pol
     """What the host can check so that an index like `i / columns`, once declared, is the same for a whole pack."""
     found: list[tuple[Polynomial, int]] = []
     for declarator in (d for s in region.body for d in s.children_by_field_name("declarator")):
-        value, stride = declarator.child_by_field_name("value"), Stride(region.symbol)
+        value, stride = field_of(declarator, "value"), Stride(region.symbol)
         if value is None:
             continue
         try:
@@ -645,10 +642,10 @@ def _is_fallback(code: Code, launch: Launch) -> bool:
     node = launch.statement
     while node.parent is not None and node.parent.type != "function_definition":
         parent = node.parent
-        otherwise = parent.child_by_field_name("alternative") if parent.type == "if_statement" else None
-        condition = parent.child_by_field_name("condition")
+        otherwise = field_of(parent, "alternative") if parent.type == "if_statement" else None
+        condition = field_of(parent, "condition")
         if otherwise is not None and condition is not None and inside(node, otherwise):
-            consequence = parent.child_by_field_name("consequence")
+            consequence = field_of(parent, "consequence")
             rival = consequence is not None and any(inside(other.node, consequence) for other in code.launches)
             if rival and _divides(code, condition):
                 return True
@@ -659,7 +656,7 @@ def _is_fallback(code: Code, launch: Launch) -> bool:
 def _divides(code: Code, node: Node, depth: int = 0) -> bool:
     """Whether a remainder decides the condition, seen through the variables that it names."""
     for here in code.source.walk(node, "binary_expression", "identifier", "assignment_expression"):
-        if here.type == "binary_expression" and code.source.of(here.child_by_field_name("operator")) in {"%", "&"}:
+        if here.type == "binary_expression" and code.source.of(here, "operator") in {"%", "&"}:
             return True
         if here.type == "identifier" and depth < 4:
             found = code.definition(here)
@@ -672,7 +669,7 @@ def _called(source: Source, access: Access) -> str:
     """What the source calls the array there, which may be a pointer into the parameter."""
     if access.address:
         return next((source.of(n) for n in source.walk(access.node, "identifier")), access.root)
-    argument = access.node.child_by_field_name("argument")
+    argument = field_of(access.node, "argument")
     plain = argument is not None and argument.type == "identifier" and access.node.type == "subscript_expression"
     return source.of(argument) if plain else access.root
 
@@ -755,8 +752,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed
         ]  # replaced, since in a file without includes helpers are inserted at the same place
         edits.replace(first, f"template <int {width}>\n{code.source.of(first)}")
     else:
-        listed = kernel.template.child_by_field_name("parameters")
-        assert listed is not None
+        listed = field_of(kernel.template, "parameters")
         if explicit:
             edits.insert(listed.end_byte - 1, f", int {width}")
         else:
@@ -855,11 +851,8 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
         edits.replace(region.loop.bound_node, f"{bound} / {width}")
         edits.replace(region.loop.body, "{\n" + text + "\n" + outer + "}")
         return
-    assert region.definition is not None and region.condition is not None and region.guard is not None
-    declarator = region.definition.child_by_field_name("declarator")
-    name = declarator.child_by_field_name("declarator") if declarator is not None else None
-    left = region.condition.child_by_field_name("left")
-    assert name is not None and left is not None
+    name = field_of(region.definition, "declarator", "declarator")
+    left = field_of(region.condition, "left")
     edits.replace(name, pack)
     edits.replace(left, pack)
     if region.otherwise is not None:
@@ -868,16 +861,15 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
             definition.end_byte, f"\n{source.indent(definition)}const {kind} {region.name} = {pack} * {width};"
         )
     edits.replace(region.bound_node, f"{bound} / {width}")
-    consequence = region.guard.child_by_field_name("consequence")
-    assert consequence is not None
+    consequence = field_of(region.guard, "consequence")
     if behind_return:
         for statement in region.body[:-1]:
-            _drop(edits, statement)
+            edits.remove(statement)
         edits.replace(region.body[-1], text.lstrip())
     else:
         for statement in region.body:
             if not inside(statement, consequence) and region.otherwise is None:
-                _drop(edits, statement)
+                edits.remove(statement)
         edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
 
 
@@ -912,7 +904,7 @@ def _asked_by_lane(packed: Packed, group: Group, asked: str, condition: str, nam
     needed = [s for s in packed.region.body if any(same(s, other) for other in group.asked or ())]
     first = free("first", packed.kernel.identifiers())
     replaced = [*_lanes(packed, lane), *_firsts(packed, first)]
-    body = [_relined(source, s, source.render(s, replaced)) for s in needed]
+    body = [lifted(source, s, source.render(s, replaced)) for s in needed]
     body.append(f"{asked} |= {condition};")
     return [
         f"bool {asked} = false;",
@@ -943,16 +935,6 @@ def _lanes(packed: Packed, lane: str) -> list[tuple[Node, str]]:
     ]
 
 
-def _drop(edits: Edits, statement: Node) -> None:
-    """The statement goes, with its lines where it has them for itself."""
-    data = edits.source.data
-    start, end = data.rfind(b"\n", 0, statement.start_byte) + 1, data.find(b"\n", statement.end_byte)
-    if data[start : statement.start_byte].strip() or data[statement.end_byte : end].strip() or statement.has_error:
-        edits.replace(statement, "")
-    else:
-        edits.changes.append((start, end + 1, ""))
-
-
 def _flat(lines: list[str]) -> list[str]:
     return [part for line in lines for part in line.split("\n")]
 
@@ -968,12 +950,10 @@ def _address(packed: Packed, group: Group, first: str, stored: bool = False) -> 
     if access.address:
         return source.render(node, _first(packed, node, first))
     if node.type == "call_expression":  # __ldg(pointer)
-        arguments = node.child_by_field_name("arguments")
-        assert arguments is not None
+        arguments = field_of(node, "arguments")
         return source.render(arguments.named_children[0], _first(packed, arguments, first))
     if node.type == "pointer_expression":
-        argument = node.child_by_field_name("argument")
-        assert argument is not None
+        argument = field_of(node, "argument")
         return source.render(argument, _first(packed, argument, first))
     return "&" + source.render(node, _first(packed, node, first))
 
@@ -1034,7 +1014,7 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str],
             varying |= {d.start_byte for d in declared}
     replaced = [*_lanes(packed, lane), *_firsts(packed, first)]
     rest = [s for s in region.body if not any(same(s, h) for h in [*hoisted, *indices])]
-    per_lane = [_relined(source, s, source.render(s, replaced)) for s in rest]
+    per_lane = [lifted(source, s, source.render(s, replaced)) for s in rest]
     addresses = " ".join(_address(packed, group, first) for group in packed.groups)
     conditions = [condition for group in packed.groups for condition in group.conditions]
     _check_once(code, packed, conditions, [*hoisted, *indices], varying)
@@ -1052,13 +1032,13 @@ def _split(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str],
         used_below = any(_named_in(n, below) for n in names)
         used_above = any(_named_in(n, above) for n in names)
         if used_above:
-            needed.insert(0, _relined(source, statement, once))
+            needed.insert(0, lifted(source, statement, once))
             above += " " + once
         elif (used_below and not still) or any(_named_in(n, " ".join(per_pack)) for n in names):
-            per_pack.insert(0, _relined(source, statement, once))
+            per_pack.insert(0, lifted(source, statement, once))
         if used_below and still:
             each = source.of(statement)
-            kept_lane.insert(0, _relined(source, statement, each))
+            kept_lane.insert(0, lifted(source, statement, each))
             below += " " + each
     per_lane = kept_lane + per_lane
     if _named_in(region.name, " ".join(per_lane)):
@@ -1101,14 +1081,8 @@ def _name(code: Code, declarator: Node) -> str:
     return code.source.of(name) if name is not None else ""
 
 
-def _relined(source: Source, statement: Node, text: str) -> str:
-    """The statement's lines moved left by its own indentation."""
-    indent = source.indent(statement)
-    return "\n".join(line.removeprefix(indent) for line in text.split("\n"))
-
-
 def _stride_or_none(code: Code, region: Region, declarator: Node) -> int | None:
-    value = declarator.child_by_field_name("value")
+    value = field_of(declarator, "value")
     if value is None:
         return None
     try:
@@ -1119,7 +1093,7 @@ def _stride_or_none(code: Code, region: Region, declarator: Node) -> int | None:
 
 def _is_whole(code: Code, packed: Packed, declarator: Node) -> bool:
     """Whether an index is the same for all lanes of a pack, given what the host checks."""
-    value, stride = declarator.child_by_field_name("value"), Stride(packed.region.symbol)
+    value, stride = field_of(declarator, "value"), Stride(packed.region.symbol)
     checked = {polynomial for polynomial, _ in packed.multiples}
     return value is not None and stride.of(code.polynomial(value)) == 0 and checked >= set(stride.multiples)
 
@@ -1129,19 +1103,17 @@ def _is_index(code: Code, region: Region, statement: Node, declared: list[Node],
     for declarator in declared:
         if declarator.type != "init_declarator" or _stride_or_none(code, region, declarator) is None:
             return False
-        named = {symbol.where for symbol in code.polynomial(declarator.child_by_field_name("value")).variables()}
+        named = {symbol.where for symbol in code.polynomial(field_of(declarator, "value")).variables()}
         if named & varying - {region.symbol.where}:
             return False  # built on what the body works out
-        inner = declarator.child_by_field_name("declarator")
-        kind = code.source.of(statement.child_by_field_name("type"))
+        inner = field_of(declarator, "declarator")
+        kind = code.source.of(statement, "type")
         pointer = inner is not None and inner.type == "pointer_declarator"
         if not pointer and not re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+", kind):
             return False
         if declarator.start_byte in varying:
             return False
-        if pointer and any(
-            code.root_of(s) == "" for s in code.polynomial(declarator.child_by_field_name("value")).symbols
-        ):
+        if pointer and any(code.root_of(s) == "" for s in code.polynomial(field_of(declarator, "value")).symbols):
             return False  # to a variable of each element's own
     if any(True for _ in code.source.walk(statement, "subscript_expression")):
         return False
@@ -1157,7 +1129,7 @@ def _varies(code: Code, statement: Node, varying: set[int], written: set[str], p
         if node.type in {"assignment_expression", "update_expression"}:
             return True
         if node.type == "call_expression":
-            if re.search(r"atomic|sync|shfl|asm", source.of(node.child_by_field_name("function"))):
+            if re.search(r"atomic|sync|shfl|asm", source.of(node, "function")):
                 return True
             continue
         if source.of(node) in written:
@@ -1216,25 +1188,17 @@ def _rewrite_launch(
         while shape[-1] == "1":
             shape.pop()
         grid = along if shape == [along] else f"dim3({', '.join(shape)})"
-    indent = source.indent(statement)
-    function = source.of(launch.function)
-    function = (
-        function[: function.rindex(">")].rstrip() + f", {count}>" if launch.template_list else f"{function}<{count}>"
-    )
-    call = launch.rendered(function=function, grid=grid)
-    unit = source.unit(statement)
-    lines = [
-        "{",
-        f"{unit}constexpr int {pack} = PACK_BYTES / sizeof({size});",
-        f"{unit}const auto {run} = [&](auto {lanes}) {{",
-        f"{unit * 2}constexpr int {count} = decltype({lanes})::value;",
-        f"{unit * 2}{call};",
-        f"{unit}}};",
-        f"{unit}if ({' && '.join(conditions)}) {{",
-        f"{unit * 2}{run}(std::integral_constant<int, {pack}>{{}});",
-        f"{unit}}} else {{",
-        f"{unit * 2}{run}(std::integral_constant<int, 1>{{}});",
-        f"{unit}}}",
+    explicit = kernel.template is None or launch.template_list is not None
+    function = launch.with_arguments(count) if explicit else f"{source.of(launch.function)}<{count}>"
+    chosen = [
+        f"constexpr int {pack} = PACK_BYTES / sizeof({size});",
+        f"const auto {run} = [&](auto {lanes}) {{",
+        [f"constexpr int {count} = decltype({lanes})::value;", f"{launch.rendered(function=function, grid=grid)};"],
+        "};",
+        f"if ({' && '.join(conditions)}) {{",
+        [f"{run}(std::integral_constant<int, {pack}>{{}});"],
+        "} else {",
+        [f"{run}(std::integral_constant<int, 1>{{}});"],
         "}",
     ]
-    edits.replace(statement, f"\n{indent}".join(lines))
+    edits.write(statement, ["{", chosen, "}"])

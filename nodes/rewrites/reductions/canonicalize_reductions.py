@@ -56,8 +56,8 @@ from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_
 from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.insert import remove_line
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 MOST = 32
 """Reductions of one file."""
@@ -78,10 +78,7 @@ GROUPS = ("auto", "cg::", "cooperative_groups::")
     speedup=1.03,
     helps={"memory", "latency", "compute"},
     after=("warp_shuffle_reduction",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if not any(word in source.text for word in ("__syncthreads", "BlockReduce", "cooperative_groups")):
@@ -97,10 +94,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         unused |= step.unused
     if not kinds:
         return None
-    try:
-        return without_idle(source.reparsed(_named(source, _tidied(source, text, unused), kinds)))
-    except Unsupported:
-        return None
+    return without_idle(source.reparsed(_named(source, _tidied(source, text, unused), kinds)))
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,6 @@ class _Around:
 
     def __call__(self, name: Node) -> object:
         code, found = self.code, self.code.definition(name)
-        assert self.block is not None
         if found is None:
             return None
         if found.kind in {"macro", "template"}:
@@ -194,7 +187,7 @@ class _Around:
             return self.memories[found.where]
         if found.value is None or code.mutated(found):
             return None
-        if found.declarator is not None and found.declarator.child_by_field_name("declarator").type != "identifier":
+        if found.declarator is not None and field_of(found.declarator, "declarator").type != "identifier":
             return None
         self.settling += 1
         try:
@@ -291,13 +284,12 @@ def _without_call(
 ) -> _Step:
     source = code.source
     (function,) = code.overloads[name]
-    listed, given = call.child_by_field_name("arguments"), call.child_by_field_name("function")
-    parameters = function.child_by_field_name("declarator").child_by_field_name("parameters")
-    assert listed is not None and given is not None and parameters is not None
-    arguments = [c for c in listed.named_children if c.type != "comment"]
-    kinds = [p for p in parameters.named_children if p.type != "comment"]
+    listed, given = field_of(call, "arguments"), field_of(call, "function")
+    parameters = field_of(function, "declarator", "parameters")
+    arguments = children_of(listed)
+    kinds = children_of(parameters)
     while given.type == "qualified_identifier":
-        given = given.child_by_field_name("name")
+        given = field_of(given, "name")
     if len(arguments) > len(kinds):
         raise Unsupported("more arguments than parameters")
     results, at, element = [], None, ""
@@ -309,7 +301,7 @@ def _without_call(
             around.block = block
             unknown = []
             for number, argument in enumerate(arguments):
-                declarator = kinds[number].child_by_field_name("declarator")
+                declarator = field_of(kinds[number], "declarator")
                 pointer = declarator is not None and declarator.type in {"pointer_declarator", "array_declarator"}
                 values.append(_argument(block, argument, pointer))
                 if values[-1] is None:
@@ -324,12 +316,11 @@ def _without_call(
             values[at] = block.singles()
             results.append(_judged(block, block.call(name, given, values, block.frame(), block.everyone)))
     result = _joined(results)
-    assert at is not None
     scratch = {source.of(n) for i, a in enumerate(arguments) if i != at for n in source.walk(a, "identifier")}
     check_slots(code, kernel, scratch, [(c.start_byte, c.end_byte) for c in kernel.calls(name)])
     value = source.of(arguments[at])
     plain = _declared_type(code, arguments[at])
-    named = source.of(kinds[at].child_by_field_name("type"))
+    named = source.of(kinds[at], "type")
     if plain != element and named in _template_types(code, function) and not source.of(given).count("<"):
         plain = element  # the argument's own type is what it is deduced from
     reduction = _reduction(result, site, value if plain == element else f"static_cast<{element}>({value})", element)
@@ -337,7 +328,7 @@ def _without_call(
     keep_apart(edits, code, kernel, statement)
     _put(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
     scratch |= {source.of(n) for n in code.assigned(statement)}
-    names = {source.of(declared_name(f.child_by_field_name("declarator"))) for f in _reached(code, name)}
+    names = {source.of(declared_name(field_of(f, "declarator"))) for f in _reached(code, name)}
     return _Step(edits.apply(), result.kind, names | scratch)
 
 
@@ -376,7 +367,7 @@ def _template_types(code: Code, function: Node) -> list[str]:
     outer = function.parent
     if outer is None or outer.type != "template_declaration":
         return []
-    listed = outer.child_by_field_name("parameters")
+    listed = field_of(outer, "parameters")
     return [
         code.source.of(p.named_children[-1]) if p.type == "type_parameter_declaration" else ""
         for p in listed.named_children
@@ -385,11 +376,11 @@ def _template_types(code: Code, function: Node) -> list[str]:
 
 def _element(code: Code, function: Node, given: Node, parameter: Node, argument: Node) -> str:
     """The type of the value that a call reduces."""
-    kind = code.source.of(parameter.child_by_field_name("type"))
+    kind = code.source.of(parameter, "type")
     names = _template_types(code, function)
     if kind not in names:
         return kind
-    listed = given.child_by_field_name("arguments") if given.type == "template_function" else None
+    listed = field_of(given, "arguments") if given.type == "template_function" else None
     if listed is not None and names.index(kind) < listed.named_child_count:
         return code.source.of(listed.named_children[names.index(kind)])
     return _declared_type(code, argument) or kind
@@ -399,7 +390,7 @@ def _declared_type(code: Code, node: Node) -> str:
     found = code.definition(node) if node.type == "identifier" else None
     if found is None or found.declaration.type not in {"declaration", "parameter_declaration"}:
         return ""
-    return code.source.of(found.declaration.child_by_field_name("type"))
+    return code.source.of(found.declaration, "type")
 
 
 def _statement(node: Node) -> Node:
@@ -421,13 +412,13 @@ def _put(
     target = None
     if statement.type == "expression_statement":
         assignment = statement.named_children[0]
-        whole = assignment.type == "assignment_expression" and same(assignment.child_by_field_name("right"), call)
-        if whole and source.of(assignment.child_by_field_name("operator")) == "=":
-            target = assignment.child_by_field_name("left")
+        whole = assignment.type == "assignment_expression" and same(field_of(assignment, "right"), call)
+        if whole and source.of(assignment, "operator") == "=":
+            target = field_of(assignment, "left")
     elif statement.type == "declaration":
         declarators = statement.children_by_field_name("declarator")
-        if len(declarators) == 1 and same(declarators[0].child_by_field_name("value"), call):
-            target = declarators[0].child_by_field_name("declarator")
+        if len(declarators) == 1 and same(field_of(declarators[0], "value"), call):
+            target = field_of(declarators[0], "declarator")
     if target is None or target.type != "identifier":
         if not everywhere:
             raise Unsupported("a result of the first thread's that is not a variable")
@@ -478,12 +469,11 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
             "shfl" in name or name == "reduce" or any(_shuffles(code, f) for f in _reached(code, name))
         ):
             continue
-        listed = call.child_by_field_name("arguments")
-        for argument in listed.named_children if listed is not None else ():
+        for argument in children_of(call, "arguments"):
             found = code.definition(argument) if argument.type == "identifier" else None
             if found is None or found.kind != "local" or inside(found.declaration, statement) or slots_of(code, found):
                 continue
-            if not code.source.of(found.declaration.child_by_field_name("type")).startswith(GROUPS):
+            if not code.source.of(found.declaration, "type").startswith(GROUPS):
                 return found
     return None
 
@@ -496,10 +486,10 @@ def _stored(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], 
     assignment = body[0].named_children[0] if body[0].named_child_count else body[0]
     if assignment.type != "assignment_expression" or code.source.of(assignment.children[1]) != "=":
         return None
-    target, value = (assignment.child_by_field_name(f) for f in ("left", "right"))
+    target, value = (field_of(assignment, f) for f in ("left", "right"))
     if target.type != "subscript_expression" or value.type != "identifier":
         return None
-    slots, index = target.child_by_field_name("argument"), target.child_by_field_name("indices")
+    slots, index = field_of(target, "argument"), field_of(target, "indices")
     memory = code.definition(slots) if slots.type == "identifier" else None
     found = code.definition(value)
     if memory is None or not slots_of(code, memory) or found is None or found.kind != "local" or slots_of(code, found):
@@ -523,7 +513,7 @@ def _without_statements(
     code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node], reduced: Definition, site: int
 ) -> _Step:
     source = code.source
-    element = source.of(reduced.declaration.child_by_field_name("type"))
+    element = source.of(reduced.declaration, "type")
     shapes = [(launch, width) for launch, sizes in widths for width in sizes]
     outcomes = [_run(code, kernel, launch, width, body, reduced, element) for launch, width in shapes]
     end = max(o.end for o in outcomes)  # a block of one warp may have its result before the others
@@ -580,7 +570,7 @@ def _without_statements(
     helpers = [f for f in source.walk(None, "function_definition") if f.start_byte in result.used]
     return _Step(
         edits.apply(), result.kind,
-        names | {source.of(declared_name(f.child_by_field_name("declarator"))) for f in helpers},
+        names | {source.of(declared_name(field_of(f, "declarator"))) for f in helpers},
     )  # fmt: skip
 
 
@@ -633,7 +623,7 @@ def _told(block: Block, frame: Frame, body: list[Node], outcome: _Outcome) -> _O
     """With `__syncthreads(); value = slots[0];` behind it, where these give every thread the result."""
     source, (barrier, told, *_) = block.source, [*body[outcome.end + 1 :], body[-1], body[-1]]
     assignment = told.named_children[0] if told.type == "expression_statement" and told.named_child_count else told
-    target, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+    target, right = field_of(assignment, "left"), field_of(assignment, "right")
     from_cell = right is not None and source.of(right) in {c.target for c in outcome.cells if c.value is None}
     if not is_barrier(source, barrier) or assignment.type != "assignment_expression" or not from_cell:
         return outcome
@@ -653,9 +643,9 @@ def _is_read(code: Code, kernel: Kernel, cell: _Cell, last: Node) -> bool:
     for use in (n for n in uses if n.start_byte >= last.end_byte):
         place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
         owner = place.parent
-        if owner is None or owner.type != "assignment_expression" or not same(owner.child_by_field_name("left"), place):
+        if owner is None or owner.type != "assignment_expression" or not same(field_of(owner, "left"), place):
             return True
-        if code.source.of(owner.child_by_field_name("operator")) == "=":
+        if code.source.of(owner, "operator") == "=":
             return False  # written anew, by check_slots before any other element is read
     return False
 
@@ -683,8 +673,8 @@ class _Finishing(Block):
         self.bound: float | None = None
 
     def _assign(self, node: Node, frame: Frame, active: list[int]) -> object:
-        target, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-        plain = self.source.of(node.child_by_field_name("operator")) == "="
+        target, right = field_of(node, "left"), field_of(node, "right")
+        plain = self.source.of(node, "operator") == "="
         if active == [0] and plain and self.depth == 0 and target.type == "identifier" and right.type != "identifier":
             memory = self.name(target, frame, active)
             found = self._made_of(right, frame) if isinstance(memory, Memory) and memory.scalar else None
@@ -754,22 +744,22 @@ def _without_cub(
     code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, site: int
 ) -> _Step | None:
     """`Reduce(temporary).Sum(value)` and `.Reduce(value, cub::Max())`, of `cub::BlockReduce<float, 256>`."""
-    source, function = code.source, call.child_by_field_name("function")
+    source, function = code.source, field_of(call, "function")
     if function is None or function.type != "field_expression":
         return None
-    made, method = function.child_by_field_name("argument"), source.of(function.child_by_field_name("field"))
+    made, method = field_of(function, "argument"), source.of(function, "field")
     if made is None or made.type != "call_expression" or method not in {"Sum", "Reduce"}:
         return None
-    held = made.child_by_field_name("arguments").named_children
-    kind = source.of(made.child_by_field_name("function"))
+    held = field_of(made, "arguments").named_children
+    kind = source.of(made, "function")
     alias = next((a for a in source.walk(kernel.body, "alias_declaration", "type_definition") if kind in {
-        source.of(a.child_by_field_name("name")), source.of(a.child_by_field_name("declarator"))}), None)  # fmt: skip
-    words = source.of(alias.child_by_field_name("type")) if alias is not None else kind
+        source.of(a, "name"), source.of(a, "declarator")}), None)  # fmt: skip
+    words = source.of(alias, "type") if alias is not None else kind
     inside_of = words.removeprefix("cub::BlockReduce<").removesuffix(">").split(",")
     if not words.startswith("cub::BlockReduce<") or len(inside_of) != 2 or len(held) != 1:
         raise Unsupported("another block reduction")
     element = inside_of[0].strip()
-    arguments = [c for c in call.child_by_field_name("arguments").named_children if c.type != "comment"]
+    arguments = children_of(call, "arguments")
     operation = _operation(code, arguments[1]) if method == "Reduce" and len(arguments) > 1 else "sum"
     counted = arguments[2:] if method == "Reduce" else arguments[1:]
     if not operation or [source.of(c) for c in counted] not in ([], ["blockDim.x"]):
@@ -808,8 +798,8 @@ def _short_name(code: Code, name: str) -> str:
     """`using CubAddOp = cuda::std::plus<>;`, of which there may be one for each version of the library."""
     source, kinds = code.source, set[str]()
     for alias in source.walk(None, "alias_declaration"):
-        if source.of(alias.child_by_field_name("name")) == name:
-            scope, _, last = source.of(alias.child_by_field_name("type")).partition("<")[0].rpartition("::")
+        if source.of(alias, "name") == name:
+            scope, _, last = source.of(alias, "type").partition("<")[0].rpartition("::")
             kinds.add(_CUB.get(last, "") if scope in _CUB_SCOPES else "")
     return kinds.pop() if len(kinds) == 1 else ""
 
@@ -817,24 +807,24 @@ def _short_name(code: Code, name: str) -> str:
 def _functor(code: Code, name: str) -> str:
     """Of a struct of the file whose one operator returns `a + b`, or `max(a, b)`."""
     source = code.source
-    structs = [s for s in source.walk(None, "struct_specifier") if source.of(s.child_by_field_name("name")) == name]
-    structs = [s for s in structs if s.child_by_field_name("body") is not None]
+    structs = [s for s in source.walk(None, "struct_specifier") if source.of(s, "name") == name]
+    structs = [s for s in structs if field_of(s, "body") is not None]
     functions = [f for s in structs for f in source.walk(s, "function_definition")]
     if len(structs) != 1 or len(functions) != 1:
         return ""
     listed = next(source.walk(functions[0], "parameter_list"), None)
-    names = [declared_name(p.child_by_field_name("declarator") or p) for p in listed.named_children] if listed else []
-    body = functions[0].child_by_field_name("body")
+    names = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children] if listed else []
+    body = field_of(functions[0], "body")
     inner = statements(body) if body is not None else []
     made = inner[0].named_children[0] if len(inner) == 1 and inner[0].type == "return_statement" else None
     if made is None or len(names) != 2:
         return ""
     both = [source.of(n) for n in names]
-    if made.type == "binary_expression" and source.of(made.child_by_field_name("operator")) == "+":
+    if made.type == "binary_expression" and source.of(made, "operator") == "+":
         return "sum" if [source.of(c) for c in made.named_children] == both else ""
     if made.type == "call_expression":
-        called_ = source.of(made.child_by_field_name("function")).removeprefix("::").removeprefix("std::")
-        given = [source.of(c) for c in made.child_by_field_name("arguments").named_children]
+        called_ = source.of(made, "function").removeprefix("::").removeprefix("std::")
+        given = [source.of(c) for c in field_of(made, "arguments").named_children]
         return EXTREMES.get(called_, "") if sorted(given) == sorted(both) else ""
     return ""
 
@@ -845,11 +835,7 @@ def _is_temporary(source: Source, name: Node) -> bool:
         return parent is not None
     made = parent.parent if parent.type == "argument_list" else None
     owner = made.parent if made is not None else None
-    return (
-        owner is not None
-        and owner.type == "field_expression"
-        and source.of(owner.child_by_field_name("field")) in {"Sum", "Reduce"}
-    )
+    return owner is not None and owner.type == "field_expression" and source.of(owner, "field") in {"Sum", "Reduce"}
 
 
 # What is left over.
@@ -868,7 +854,7 @@ def _tidied(before: Source, text: str, names: set[str]) -> str:
 
 
 def _removed(edits: Edits, source: Source, node: Node) -> str:
-    remove_line(edits, source, node)
+    edits.remove(node, comment=True)
     start, end, _ = edits.changes[-1]
     if node.type in {"function_definition", "template_declaration"} and source.data[end : end + 1] == b"\n":
         edits.changes[-1] = (start, end + 1, "")  # the blank line behind it
@@ -881,7 +867,7 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
     for node in source.walk(None, "identifier", "type_identifier", "namespace_identifier"):
         words[source.of(node)] = words.get(source.of(node), 0) + 1
     for node in source.walk(None, "function_definition"):
-        declarator = node.child_by_field_name("declarator")
+        declarator = field_of(node, "declarator")
         name = declared_name(declarator) if declarator is not None else None
         device = any(c.type == "__device__" for c in node.children) and not any(
             c.type == "__global__" for c in node.children
@@ -894,14 +880,12 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
         shared = any(source.of(c) == "__shared__" for c in node.children)
         shared = shared and not any(source.of(c) == "extern" for c in source.walk(node))
         if node.type != "declaration":
-            name = node.child_by_field_name("name") or node.child_by_field_name("declarator")
+            name = field_of(node, "name") or field_of(node, "declarator")
         else:
             name = declared_name(declarators[0]) if shared and len(declarators) == 1 else None
         if name is None or source.of(name) not in names:
             continue
-        around: Node | None = node
-        while around is not None and around.type != "function_definition":
-            around = around.parent
+        around = enclosing(node, "function_definition")
         inner = (
             source.walk(around, "identifier", "type_identifier", "namespace_identifier") if around is not None else ()
         )

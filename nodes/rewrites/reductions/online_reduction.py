@@ -48,8 +48,8 @@ from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, sta
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.insert import remove_line
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of, upward
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
@@ -79,7 +79,7 @@ def _next(code: Code) -> str | None:
         if not kernel.synchronises or not kernel.launches:
             continue
         for node in code.source.walk(kernel.body, *LOOPS):
-            body = node.child_by_field_name("body")
+            body = field_of(node, "body")
             try:
                 online = recurrence(code, kernel, statements(body)) if body is not None else None
                 if online is not None:
@@ -131,15 +131,14 @@ class _Surroundings:
 
     def __call__(self, name: Node) -> object:
         code, found = self.code, self.code.definition(name)
-        assert self.block is not None
         if found is None:
             return self.block.tile(code.source.of(name), self.kernel.body)
         number = value_in(code, self.kernel, self.launch, name)
         if number is not None:
             return number
         if found.kind == "macro":
-            return _number(code.source.of(found.declaration.child_by_field_name("value")))
-        if found.kind == "parameter" and code.source.of(found.declaration.child_by_field_name("type")) == "float":
+            return _number(code.source.of(found.declaration, "value"))
+        if found.kind == "parameter" and code.source.of(found.declaration, "type") == "float":
             plain = found.declarator is not None and found.declarator.type == "identifier"
             return random.Random(found.name).uniform(0.5, 1.5) if plain else UNKNOWN
         if found.kind == "local" and found.where not in self.memories and (element := slots_of(code, found)):
@@ -147,7 +146,7 @@ class _Surroundings:
             self.memories[found.where] = Memory(found.name, element, scalar=scalar)
         if found.where in self.memories:
             return self.memories[found.where]
-        declarator = found.declarator.child_by_field_name("declarator") if found.declarator is not None else None
+        declarator = field_of(found.declarator, "declarator")
         if found.value is None or code.mutated(found) or declarator is None or declarator.type != "identifier":
             return UNKNOWN
         try:
@@ -187,7 +186,7 @@ class _Run:
 
     def enter(self, branch: Node) -> None:
         """The threads for which a condition holds go on alone."""
-        condition = branch.child_by_field_name("condition").child_by_field_name("value")
+        condition = field_of(branch, "condition", "value")
         holds = self.block.value(condition, self.frame, self.active)
         self.active = [t for t in self.active if self.block._truth(self.block.of_thread(holds, t))]
         self.frame.scopes.append({})
@@ -258,13 +257,12 @@ class _Joined:
         self.code, self.source, self.kernel, self.online = code, code.source, kernel, online
         self.totals = [total for total, _ in online.sums]
         outer = self._outermost(loop)
-        assert outer.parent is not None
         after = [s for s in statements(outer.parent) if s.start_byte >= outer.end_byte]
         while after and not self._takes_part(after[0]):
             after.pop(0)
         ours = {f"block_{kind}" for kind, text in HELPERS.items() if text in self.source.text}
         calls = (c for s in after for c in self.source.walk(s, "call_expression"))
-        known = [c.start_byte for c in calls if self.source.of(c.child_by_field_name("function")).split("<")[0] in ours]
+        known = [c.start_byte for c in calls if self.source.of(c, "function").split("<")[0] in ours]
         after = [s for s in after if s.end_byte <= min(known, default=s.end_byte)]
         if outer.parent.type != "compound_statement" or not after:
             raise Unsupported("nothing behind the loop")
@@ -310,7 +308,6 @@ class _Joined:
                 break
         for end in sorted(possible or {}, reverse=True):
             try:
-                assert possible is not None
                 self._check_extremes(end, possible[end])
                 return self._written(end, possible[end])
             except Unsupported:
@@ -376,9 +373,9 @@ class _Joined:
 
     def _branch(self, statement: Node) -> list[Node]:
         """The statements of a branch without another."""
-        if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+        if statement.type != "if_statement" or field_of(statement, "alternative") is not None:
             return []
-        body = statement.child_by_field_name("consequence")
+        body = field_of(statement, "consequence")
         return statements(body) if body is not None and body.type == "compound_statement" else []
 
     def _check_extremes(self, end: tuple[int, int], results: dict[str, list[_Held]]) -> None:
@@ -440,7 +437,6 @@ class _Joined:
         run = _Run(self.code, self.kernel, launch, width, {})
         uses = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == name]
         found = self.code.definition(next(n for n in uses if n.start_byte > self.loop.start_byte))
-        assert found is not None
         values: list[object] = []
         if found.value is not None:
             values.append(run.initial(found, part))
@@ -451,7 +447,7 @@ class _Joined:
                 if owner.type != "assignment_expression" or not same(owner.parent.parent, found.declaration.parent):
                     return False
                 if self._place_of(use) == self.online.maximum:
-                    values.append(run.value(owner.child_by_field_name("right")))
+                    values.append(run.value(field_of(owner, "right")))
                 elif part == "" or self._place_of(use) == name:
                     return False
         return bool(values) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)
@@ -489,7 +485,7 @@ class _Joined:
         else:
             edits.insert(first.start_byte, f"{text}\n{source.indent(first)}")
         for statement in inner[:left]:
-            remove_line(edits, source, statement)
+            edits.remove(statement, comment=True)
         for kind in ("shifted_sum",) if together else ("max", "sum"):
             require_reduction(edits, code, kind)
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
@@ -529,7 +525,6 @@ class _Joined:
         """Who reads a result reads our name; the declarations among the statements that somebody needs still.
         Raises Unsupported where something else that the statements leave behind is read."""
         code, source, last, around = self.code, self.source, taken[-1], self.after[0].parent
-        assert around is not None
         wheres = {place for s in taken for place in self._touched(s)}
         touched = {name for name, _ in wheres}
         places = {held.place: (path, held) for path, helds in results.items() for held in helds}
@@ -582,17 +577,16 @@ class _Joined:
 
     def _written_to(self, statement: Node) -> Iterator[Node]:
         for node in self.source.walk(statement, "assignment_expression", "update_expression"):
-            target = node.child_by_field_name("left" if node.type == "assignment_expression" else "argument")
+            target = field_of(node, "left" if node.type == "assignment_expression" else "argument")
             while target is not None and target.type != "identifier":
-                target = target.child_by_field_name("argument") or next(iter(target.named_children), None)
+                target = field_of(target, "argument") or next(iter(target.named_children), None)
             if target is not None:
                 yield target
 
     def _handed_on(self, statement: Node) -> Iterator[Node]:
         """Variables that a function may change, and slots."""
         for call in self.source.walk(statement, "call_expression"):
-            listed = call.child_by_field_name("arguments")
-            for argument in listed.named_children if listed is not None else ():
+            for argument in children_of(call, "arguments"):
                 for name in self.source.walk(argument, "identifier"):
                     found = self.code.definition(name)
                     lent = found is not None and found.kind == "local" and self.code.lends(call, argument)[0]
@@ -620,13 +614,12 @@ class _Joined:
         for statement in self.after:
             if statement.start_byte >= end and statement.type == "expression_statement":
                 node = statement.named_children[0] if statement.named_child_count else statement
-                target = node.child_by_field_name("left") if node.type == "assignment_expression" else None
-                plain = target is not None and self.source.of(node.child_by_field_name("operator")) == "="
+                target = field_of(node, "left") if node.type == "assignment_expression" else None
+                plain = target is not None and self.source.of(node, "operator") == "="
                 if plain and (target.type == "identifier" or self._is_own(target)):
-                    base = target if target.type == "identifier" else target.child_by_field_name("argument")
+                    base = target if target.type == "identifier" else field_of(target, "argument")
                     reads = any(
-                        self.source.of(n) == name
-                        for n in self.source.walk(node.child_by_field_name("right"), "identifier")
+                        self.source.of(n) == name for n in self.source.walk(field_of(node, "right"), "identifier")
                     )
                     if self.source.of(base) == name and not reads:
                         return statement.start_byte
@@ -634,14 +627,14 @@ class _Joined:
 
     def _is_own(self, target: Node) -> bool:
         """`slots[threadIdx.x]`, so that every thread's is written."""
-        indices = target.child_by_field_name("indices") if target.type == "subscript_expression" else None
+        indices = field_of(target, "indices") if target.type == "subscript_expression" else None
         return indices is not None and self.code.polynomial(indices.named_children[0]) == Polynomial.symbol(THREAD)
 
     def _node_of(self, use: Node) -> Node:
         """The whole of `maxs[0]`, `total.m`, `slots[0].m`."""
         here = use
         while here.parent is not None and here.parent.type in {"field_expression", "subscript_expression"}:
-            if not same(here.parent.child_by_field_name("argument"), here):
+            if not same(field_of(here.parent, "argument"), here):
                 break
             here = here.parent
         return here
@@ -653,16 +646,13 @@ class _Joined:
         owner = node.parent
         if owner is None or owner.type in {"update_expression", "pointer_expression"}:
             return True
-        return owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), node)
+        return owner.type == "assignment_expression" and same(field_of(owner, "left"), node)
 
     def _comes_again(self, use: Node) -> bool:
         """Whether a loop around the statements brings the use round behind them."""
-        around: Node | None = self.after[0].parent
-        while around is not None and not same(around, self.kernel.body):
-            if around.type in LOOPS and inside(use, around):
-                return True
-            around = around.parent
-        return False
+        return any(
+            around.type in LOOPS and inside(use, around) for around in upward(self.after[0].parent, self.kernel.body)
+        )
 
     def _outlives(self, taken: list[Node]) -> bool:
         """Whether a variable that the statements change was there before a loop around them began, and is not set anew in

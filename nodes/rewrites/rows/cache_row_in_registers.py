@@ -36,8 +36,10 @@ from nodes.rewrites.analysis.vectors import seen_through, spelt_out
 from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.rows.row_kernels import by_items, unless_single
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
+from nodes.rewrites.syntax.tree import field_of
 
 CANONICAL = Symbol("element")
 ITEMS = """\
@@ -150,11 +152,7 @@ class Row:
     speedup=1.25,
     helps={"memory", "latency"},
     variants=("late",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-        Outcome.OUT_OF_RESOURCES,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     code = code_of(source)
@@ -162,24 +160,17 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
         return None
     edits, holds = Edits(source), False
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
+        with edits.attempt():
             keeper = RowKeeper(code, kernel, early=argument != "late")
-            keeper.write(attempt)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-        holds = holds or keeper.holds
+            keeper.write(edits)
+            holds = holds or keeper.holds
     if not edits.changes:
         return None
-    try:
-        require(edits, code, CEIL_DIV, "ceil_div", includes=("algorithm", "cstdint", "cuda_runtime.h", "type_traits"))
-        require(edits, code, ITEMS, *ITEMS_NAMES)
-        if holds:
-            require(edits, code, HOLD, "hold_packed")
-        return without_unused(code, edits.apply())
-    except Unsupported:
-        return None
+    require(edits, code, CEIL_DIV, "ceil_div", includes=("algorithm", "cstdint", "cuda_runtime.h", "type_traits"))
+    require(edits, code, ITEMS, *ITEMS_NAMES)
+    if holds:
+        require(edits, code, HOLD, "hold_packed")
+    return without_unused(code, edits.apply())
 
 
 class RowKeeper:
@@ -295,8 +286,8 @@ class RowKeeper:
             declarators = statement.children_by_field_name("declarator")
             if len(declarators) != 1 or declarators[0].type != "init_declarator":
                 return None
-            name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
-            kind = text(statement.child_by_field_name("type"))
+            name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
+            kind = text(statement, "type")
             if name is None or name.type != "identifier" or not same(value, whole):
                 return None
             kind = access.element if kind == "auto" and not access.address else kind
@@ -304,10 +295,10 @@ class RowKeeper:
         if statement.type == "expression_statement" and access.writes and not access.reads:
             expression = statement.named_children[0]
             if access.address and same(expression, whole):
-                arguments = expression.child_by_field_name("arguments")
+                arguments = field_of(expression, "arguments")
                 last = arguments.named_children[-1] if arguments is not None else None
-            elif expression.type == "assignment_expression" and same(expression.child_by_field_name("left"), whole):
-                last = expression.child_by_field_name("right")
+            elif expression.type == "assignment_expression" and same(field_of(expression, "left"), whole):
+                last = field_of(expression, "right")
             else:
                 return None
             declared = self.code.definition(last) if last is not None and last.type == "identifier" else None
@@ -315,7 +306,7 @@ class RowKeeper:
                 return None
             inner = declared.declarator
             plain = inner is not None and inner.type in {"identifier", "init_declarator"}
-            kind = text(declared.declaration.child_by_field_name("type"))
+            kind = text(declared.declaration, "type")
             if (
                 not plain
                 or kind == "auto"
@@ -354,7 +345,7 @@ class RowKeeper:
         refused: set[str] = set()
         shared = self._shared_names()
         for access in self.kernel.accesses:
-            argument = access.node.child_by_field_name("argument")
+            argument = field_of(access.node, "argument")
             name = self.source.of(argument) if argument is not None else ""
             if access.root or name not in shared or access.address:
                 continue
@@ -386,16 +377,14 @@ class RowKeeper:
                 continue
             declarator = declarators[0]
             if any(self.source.of(c) == "__shared__" for c in node.children) and declarator.type == "array_declarator":
-                name = declarator.child_by_field_name("declarator")
+                name = field_of(declarator, "declarator")
                 if name is not None and name.type == "identifier":
                     found[self.source.of(name)] = node
             elif declarator.type == "init_declarator":
-                inner = declarator.child_by_field_name("declarator")
-                value = declarator.child_by_field_name("value")
+                inner = field_of(declarator, "declarator")
+                value = field_of(declarator, "value")
                 name = (
-                    inner.child_by_field_name("declarator")
-                    if inner is not None and inner.type == "pointer_declarator"
-                    else None
+                    field_of(inner, "declarator") if inner is not None and inner.type == "pointer_declarator" else None
                 )
                 if name is None or value is None or name.type != "identifier":
                     continue
@@ -441,7 +430,7 @@ class RowKeeper:
             raise Unsupported("shared memory of which a fixed number of warps is read")
         functions = [kernel.node]
         for call in self.source.walk(kernel.body, "call_expression"):
-            name = self.source.of(call.child_by_field_name("function")).split("<")[0]
+            name = self.source.of(call, "function").split("<")[0]
             functions += code.overloads.get(name, [])
         used = {self.source.of(n) for f in functions for n in self.source.walk(f, "identifier", "number_literal")}
         for launch in kernel.launches:
@@ -461,21 +450,21 @@ class RowKeeper:
         slots: dict[str, int] = {}
         for function in functions:
             for node in self.source.walk(function, "declaration"):
-                declarator = node.child_by_field_name("declarator")
+                declarator = field_of(node, "declarator")
                 if not any(self.source.of(c) == "__shared__" for c in node.children) or declarator is None:
                     continue
                 if declarator.type != "array_declarator" or any(
                     self.source.of(c) == "extern" for c in self.source.walk(node)
                 ):
                     continue
-                name, size = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("size")
+                name, size = field_of(declarator, "declarator"), field_of(declarator, "size")
                 if name is None or size is None or self.source.of(name) in removed:
                     continue
                 slots[self.source.of(name)] = code.polynomial(size).value or 0
                 if slots[self.source.of(name)] < 32:
                     raise Unsupported("shared memory for a fixed number of warps")
         for access in kernel.accesses:
-            argument = access.node.child_by_field_name("argument")
+            argument = field_of(access.node, "argument")
             name = self.source.of(argument) if argument is not None else ""
             if access.root or name in removed or not access.offset.depends_on(THREAD):
                 continue
@@ -499,8 +488,8 @@ class RowKeeper:
         while here is not None and here.type != "function_definition":
             parent = here.parent
             if parent is not None and parent.type in {"if_statement", "conditional_expression"}:
-                condition = parent.child_by_field_name("condition")
-                taken = same(parent.child_by_field_name("consequence"), here)
+                condition = field_of(parent, "condition")
+                taken = same(field_of(parent, "consequence"), here)
                 if condition is not None and taken and self._below_warps(condition, access.offset):
                     return True
             here = parent
@@ -511,8 +500,8 @@ class RowKeeper:
             return self._below_warps(condition.named_children[0], index)
         if condition.type != "binary_expression":
             return False
-        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-        operator = self.source.of(condition.child_by_field_name("operator"))
+        left, right = field_of(condition, "left"), field_of(condition, "right")
+        operator = self.source.of(condition, "operator")
         if left is None or right is None or operator not in {"<", "=="} or self.code.polynomial(left) != index:
             return False
         limit = self.code.polynomial(right)
@@ -627,7 +616,7 @@ class RowKeeper:
         if any(source.of(t) == name for t in self.code.assigned(self.kernel.body)):
             return False
         for call in source.walk(declaration, "call_expression", "assignment_expression", "update_expression"):
-            called = source.of(call.child_by_field_name("function"))
+            called = source.of(call, "function")
             if not self.code.loads(called) and not called.startswith(("static_cast<", "reinterpret_cast<")):
                 return False
         if any(n.start_byte > first.start_byte for n in source.walk(self.kernel.body, "return_statement")):
@@ -669,7 +658,7 @@ class RowKeeper:
         replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
         bounds = self._bounds()
         present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-        kind = kernel.node.child_by_field_name("type")
+        kind = field_of(kernel.node, "type")
         if present is not None:
             replaced.append((present, bounds))
         elif kind is not None and bounds:
@@ -689,7 +678,7 @@ class RowKeeper:
         text = source.render(kernel.node, replaced)
         head = f"template <{self._numbers()}>\n"
         if kernel.template is not None:
-            listed = kernel.template.child_by_field_name("parameters")
+            listed = field_of(kernel.template, "parameters")
             head = f"template {source.of(listed)[:-1]}, {self._numbers()}>\n"
         text = re.sub(r"(?m)^[ \t]+(?=#pragma)|^[ \t]+\n", "", text)
         return re.sub(r"\n[ \t]*\n[ \t]*\n", "\n\n", head + text)
@@ -716,7 +705,7 @@ class RowKeeper:
         in_front = [*first, *self.early] if number == 0 else []
         lines: list[str] = []
         if number == 0:
-            lines += [self._relined(declaration, source.of(declaration)) for declaration in self.moved]
+            lines += [lifted(self.source, declaration, source.of(declaration)) for declaration in self.moved]
             lines += self._arrays()
         if in_front:
             lines += self._around(loop, self._front(loop, first), unit)
@@ -738,7 +727,7 @@ class RowKeeper:
             else:
                 body.append(source.render(statement, slots))
         body = [
-            self._relined(statement, text)
+            lifted(self.source, statement, text)
             for statement, text in zip(self._origins(loop, number, body), body, strict=True)
         ]
         body = self._without_unused(body)
@@ -781,15 +770,15 @@ class RowKeeper:
     def _spelled(self, width: str) -> str:
         """A constant of the kernel's body in words that are known outside of it."""
         for declaration in reversed(list(self.source.walk(self.kernel.body, "declaration"))):
-            declarator = declaration.child_by_field_name("declarator")
+            declarator = field_of(declaration, "declarator")
             if (
                 declarator is None
                 or declarator.type != "init_declarator"
                 or "constexpr" not in self.source.of(declaration)
             ):
                 continue
-            name = self.source.of(declarator.child_by_field_name("declarator"))
-            value = self.source.of(declarator.child_by_field_name("value"))
+            name = self.source.of(declarator, "declarator")
+            value = self.source.of(declarator, "value")
             width = re.sub(rf"\b{re.escape(name)}\b", value if value.isdigit() else f"({value})", width)
         return width
 
@@ -802,10 +791,6 @@ class RowKeeper:
         while len(origins) < len(texts):
             origins.append(statements(loop.body)[-1])
         return origins
-
-    def _relined(self, statement: Node, text: str) -> str:
-        indent, text = self.source.indent(statement), text.rstrip("\n")
-        return "\n".join(line.removeprefix(indent) for line in text.split("\n"))
 
     def _declared_in_row(self, statement: Node, number: int) -> str | None:
         """`Pack out;` whose variable is stored to a kept address: the array's element under the same name."""
@@ -840,7 +825,7 @@ class RowKeeper:
                 lines.append(f"{self.names[value.address]}[{self.item}] = {self._loaded(statement)};")
             elif statement.type == "declaration" and not self._has_access(statement):
                 if all(d.type == "init_declarator" for d in statement.children_by_field_name("declarator")):
-                    lines.append(self._relined(statement, self.source.of(statement)))
+                    lines.append(lifted(self.source, statement, self.source.of(statement)))
             else:
                 break
         lines += [
@@ -849,8 +834,7 @@ class RowKeeper:
         return self._without_unused(lines)
 
     def _loaded(self, statement: Node) -> str:
-        declarator = statement.child_by_field_name("declarator")
-        return self.source.of(declarator.child_by_field_name("value") if declarator is not None else None)
+        return self.source.of(field_of(statement, "declarator"), "value")
 
     def _changes(self, value: Value, loop: Loop) -> bool:
         """Whether the loop changes the variable after it was loaded."""
@@ -888,17 +872,14 @@ class RowKeeper:
         rows = row_loop(kernel)
         count = host_text(kernel, launch, rows.bound_node) if rows is not None else self._blocks(launch)
         steps = host_text(kernel, launch, self.loops[0].bound_node)
-        function, length = source.of(launch.function), self.code.fresh("steps", "row_steps")
-        items, run = self.code.fresh("items"), self.code.fresh("launch_kept")
+        items, run, length = (
+            self.code.fresh("items"),
+            self.code.fresh("launch_kept"),
+            self.code.fresh("steps", "row_steps"),
+        )
         ask = self.code.fresh("ask", "ask_kernel")
         inner = f"decltype({items})::value"
-        if launch.template_list is not None:
-            function = function[: function.rindex(">")].rstrip() + f", {inner}>"
-        elif kernel.template is None:
-            function += f"<{inner}>"
-        else:
-            raise Unsupported("a launch that leaves its types to be deduced")
-        function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, function, count=1)
+        function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, launch.with_arguments(inner), count=1)
         grid = source.of(launch.grid)
         headers = [n for n in (rows.start_node, rows.step_node) if n is not None] if rows is not None else []
         if rows is not None and all(any(inside(use, h) for h in headers) for use in kernel.block_indices()):
@@ -906,32 +887,15 @@ class RowKeeper:
         call = launch.rendered(
             function=function, grid=grid, block=f"row_threads({length}, {inner})", shared=self._shared_bytes(launch)
         )
-        unit, indent = source.unit(statement), source.indent(statement)
+        chosen = f"row_items({count}, {length}, {self._bytes(launch)}, {ask})"
         lines = [
             f"const int64_t {length} = {steps};",
             f"const auto {ask} = [](auto {items}, cudaFuncAttributes* of) {{",
-            f"{unit}cudaFuncGetAttributes(of, {function});",
+            [f"cudaFuncGetAttributes(of, {function});"],
             "};",
-            f"const auto {run} = [&](auto {items}) {{",
-            f"{unit}{call};",
-            "};",
-            f"switch (row_items({count}, {length}, {self._bytes(launch)}, {ask})) {{",
-            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
-            f"{unit}default: {source.of(statement)}",
-            "}",
+            *by_items(run, items, [f"{call};"], chosen, source.of(statement)),
         ]
-        packs = next((a for a in launch.template_arguments if re.fullmatch(r"WIDTH(_\d+)?", a)), None)
-        if packs is not None:  # packs of one element are for odd rows, which take the loop
-            lines = [
-                f"if constexpr ({packs} == 1) {{",
-                f"{unit}{source.of(statement)}",
-                "} else {",
-                *(unit + line for line in lines),
-                "}",
-            ]
-        else:
-            lines = ["{", *(unit + line for line in lines), "}"]
-        edits.replace(statement, f"\n{indent}".join(lines))
+        edits.write(statement, unless_single(launch, lines))
 
     def _is_wide(self, launch: Launch) -> bool:
         """Whether its grid has more than one dimension."""
@@ -967,25 +931,20 @@ class RowKeeper:
         return before if before is not None else text
 
     def _bytes_before(self, launch: Launch, declaration: Node) -> str | None:
-        declarator = declaration.child_by_field_name("declarator")
-        value = declarator.child_by_field_name("value") if declarator is not None else None
+        value = field_of(declaration, "declarator", "value")
         if value is None or value.type != "call_expression":
             return None
-        arguments = value.child_by_field_name("arguments")
+        arguments = field_of(value, "arguments")
         inner = arguments.named_children[0] if arguments is not None and arguments.named_child_count else None
-        if (
-            inner is None
-            or inner.type != "binary_expression"
-            or self.source.of(inner.child_by_field_name("operator")) != "+"
-        ):
+        if inner is None or inner.type != "binary_expression" or self.source.of(inner, "operator") != "+":
             return None
-        left, right = inner.child_by_field_name("left"), inner.child_by_field_name("right")
+        left, right = field_of(inner, "left"), field_of(inner, "right")
         if left is None or right is None or left.type != "identifier":
             return None
         found = self.code.definition(left)
         if found is None or found.value is None:
             return None
-        element = self.source.of(found.declaration.child_by_field_name("type"))
+        element = self.source.of(found.declaration, "type")
         try:
             return f"{host_text(self.kernel, launch, right)} * sizeof({element})"
         except Unsupported:

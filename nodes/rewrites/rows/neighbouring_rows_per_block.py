@@ -33,8 +33,9 @@ from nodes.rewrites.analysis.regions import carries_state, check_coordinates, on
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.insert import remove_line, renamed
+from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 SHAPE = """\
 #define NEIGHBOUR_ROWS 16  // tune: 4 8 16
@@ -71,33 +72,23 @@ _STRIDE_AT_LEAST = 8
     speedup=1.15,
     helps={"memory", "latency"},
     after=("several_rows_per_block",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "NEIGHBOUR_ROWS" in source.text:
         return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
+        with edits.attempt():
             found = _Rows(Code(source, integers=_integers(kernel)), kernel.name)
             name = code.fresh(f"{kernel.name}_neighbours")
-            attempt.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
+            edits.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
             for launch in found.kernel.launches:
-                found.write_launch(attempt, launch, name)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
+                found.write_launch(edits, launch, name)
     if not edits.changes:
         return None
-    try:
-        require(edits, code, SHAPE, "neighbour_groups", "neighbours_fit", includes=("cstdint",))
-        return edits.apply()
-    except Unsupported:
-        return None
+    require(edits, code, SHAPE, "neighbour_groups", "neighbours_fit", includes=("cstdint",))
+    return edits.apply()
 
 
 def _integers(kernel: Kernel) -> frozenset[str]:
@@ -132,10 +123,10 @@ def _factors(source: Source, product: Node) -> list[Node]:
     found, stack = [], [product]
     while stack:
         node = stack.pop()
-        operands = [node.child_by_field_name("left"), node.child_by_field_name("right")]
+        operands = [field_of(node, "left"), field_of(node, "right")]
         if node.type == "parenthesized_expression" and node.named_child_count == 1:
             stack.append(node.named_children[0])
-        elif node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "*":
+        elif node.type == "binary_expression" and source.of(node, "operator") == "*":
             stack += [operand for operand in reversed(operands) if operand is not None]
         else:
             found.append(node)
@@ -144,8 +135,8 @@ def _factors(source: Source, product: Node) -> list[Node]:
 
 def _uncast(source: Source, node: Node) -> Node:
     """What a `static_cast` is given."""
-    listed = node.child_by_field_name("arguments") if node.type == "call_expression" else None
-    cast = source.of(node.child_by_field_name("function")).startswith("static_cast<")
+    listed = field_of(node, "arguments") if node.type == "call_expression" else None
+    cast = source.of(node, "function").startswith("static_cast<")
     return listed.named_children[0] if cast and listed is not None and listed.named_child_count == 1 else node
 
 
@@ -155,7 +146,7 @@ def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str,
     `first` may be empty."""
     before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
     above = before if before is not None and before.type == "preproc_call" else node
-    line = source.data.rfind(b"\n", 0, above.start_byte) + 1
+    line = source.line_start(above)
     braces = int(body.type == "compound_statement")
     inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
     inner = inner if inner.startswith(indent) else f"{indent}{unit}{inner.lstrip()}"
@@ -259,7 +250,7 @@ class _Rows:
         declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
         if len(declarators) != 1 or declarators[0].type != "init_declarator":
             return None
-        name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+        name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
         if name is None or value is None or name.type != "identifier":
             return None
         assigned = {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
@@ -267,7 +258,7 @@ class _Rows:
         return (name, value) if settled and self._is_integer(self._type(statement)) else None
 
     def _type(self, declaration: Node) -> str:
-        return self.source.of(declaration.child_by_field_name("type"))
+        return self.source.of(declaration, "type")
 
     def _is_integer(self, kind: str) -> bool:
         return bool(_INTEGER.fullmatch(kind)) or kind in self.code.integers
@@ -281,7 +272,7 @@ class _Rows:
     def _check_loop(self) -> None:
         """One step of the loop becomes all that a thread does, in any order."""
         loop, source = self.anchor.node, self.source
-        body = loop.child_by_field_name("body")
+        body = field_of(loop, "body")
         before = loop.prev_named_sibling
         if body is None or not same(statements(self.kernel.body)[-1], loop):
             raise Unsupported("work behind the rows")
@@ -294,9 +285,7 @@ class _Rows:
             if found is None or not inside(found.declaration, body):
                 raise Unsupported("a variable that outlives its row")
         for jump in source.walk(body, "break_statement", "continue_statement", "return_statement", "goto_statement"):
-            here = jump.parent
-            while here is not None and here.type not in {"for_statement", "while_statement", "do_statement"}:
-                here = here.parent
+            here = enclosing(jump.parent, "for_statement", "while_statement", "do_statement")
             if jump.type in {"return_statement", "goto_statement"} or same(here, loop):
                 raise Unsupported("a row that is left early")
         self.scopes.append(body)
@@ -339,7 +328,7 @@ class _Rows:
 
     def _divisor(self, division: Symbol) -> _Divisor:
         divisor, node = division.operands[1], division.node
-        right = node.child_by_field_name("right") if node is not None else None
+        right = field_of(node, "right")
         if right is None:
             raise Unsupported("a division that is not written out")
         for name in self.source.walk(right, "identifier"):
@@ -351,7 +340,7 @@ class _Rows:
 
     def _check_known(self, name: Node) -> None:
         """The name means the same where the anchor stands."""
-        if same(name.parent.child_by_field_name("function") if name.parent is not None else None, name):
+        if same(field_of(name.parent, "function"), name):
             return
         found = self.code.definition(name)
         if found is None or found.kind in {"template", "macro", "global"}:
@@ -419,14 +408,14 @@ class _Rows:
     def _guard(self) -> _Guard:
         anchor = self.anchor.node
         if anchor.type == "for_statement":
-            comparison = anchor.child_by_field_name("condition")
+            comparison = field_of(anchor, "condition")
             return self._comparison(comparison, "<")
         behind = [s for s in statements(self.kernel.body) if s.start_byte >= anchor.end_byte]
         for number, statement in enumerate(behind):
             if statement.type == "if_statement":
-                holder, body = (statement.child_by_field_name(f) for f in ("condition", "consequence"))
-                condition = holder.child_by_field_name("value") if holder is not None else None
-                if condition is None or body is None or statement.child_by_field_name("alternative") is not None:
+                holder, body = (field_of(statement, f) for f in ("condition", "consequence"))
+                condition = field_of(holder, "value")
+                if condition is None or body is None or field_of(statement, "alternative") is not None:
                     break
                 if only_returns(self.source, body):
                     return self._comparison(condition, ">=")
@@ -445,13 +434,13 @@ class _Rows:
             condition = condition.named_children[0]
         if condition is None or condition.type != "binary_expression":
             raise Unsupported("a guard that is no comparison")
-        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-        if left is None or right is None or self.source.of(condition.child_by_field_name("operator")) != operator:
+        left, right = field_of(condition, "left"), field_of(condition, "right")
+        if left is None or right is None or self.source.of(condition, "operator") != operator:
             raise Unsupported("a guard that compares otherwise")
         level = self._kind(self.code.polynomial(left))
         if level == "thread":  # the elements are cut into packs, all of them whole
             division = right.named_children[0] if right.type == "parenthesized_expression" else right
-            operands = [division.child_by_field_name(name) for name in ("left", "operator", "right")]
+            operands = [field_of(division, name) for name in ("left", "operator", "right")]
             left, sign, right = operands
             if left is None or right is None or self.lanes is None or self.source.of(sign) != "/":
                 raise Unsupported("a number of packs that is not computed from the elements")
@@ -559,24 +548,23 @@ class _Rows:
         kernel, source, edits = self.kernel, self.source, Edits(self.source)
         edits.replace(kernel.name_node, name)
         present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-        kind = kernel.node.child_by_field_name("type")
+        kind = field_of(kernel.node, "type")
         if present is not None:
             edits.replace(present, BOUNDS)
         elif kind is not None:
             edits.replace(kind, f"{source.of(kind)} {BOUNDS}")
         for _, _, declaration in self.names.values():
             if declaration is not None:
-                remove_line(edits, source, declaration)
+                edits.remove(declaration, comment=True)
         anchor = self.anchor.node
         indent = source.indent(anchor)
         text = f"\n{indent}".join(self._definitions())
         if anchor.type == "for_statement":
-            body = anchor.child_by_field_name("body")
-            assert body is not None
+            body = field_of(anchor, "body")
             edits.changes.append((anchor.start_byte, body.start_byte, f"{text}\n{indent}if ({self._guarded('<')}) "))
         else:
             edits.replace(anchor, text)
-            operator = source.of(self.guard.comparison.child_by_field_name("operator"))
+            operator = source.of(self.guard.comparison, "operator")
             edits.replace(self.guard.comparison, self._guarded(operator))
         for node, text in self._undivided():
             edits.replace(node, text)
@@ -595,7 +583,7 @@ class _Rows:
         code = code_of(self.source.reparsed(text))
         (kernel,) = code.kernels
         branch = statements(kernel.body)[-1]
-        body = branch.child_by_field_name("consequence")
+        body = field_of(branch, "consequence")
         assert branch.type == "if_statement" and body is not None
         return in_place(code.source, kernel, branch, body, f"if ({self._guarded('>=')}) return;")
 
@@ -630,7 +618,7 @@ class _Rows:
         factors, text = self._outer_rows(), self.source.of
         if factors:
             return f"{self.names['outer'][0]} {operator} {' * '.join(text(factor) for factor in factors)}"
-        left, right = (self.guard.comparison.child_by_field_name(side) for side in ("left", "right"))
+        left, right = (field_of(self.guard.comparison, side) for side in ("left", "right"))
         return f"{text(left)} {operator} {text(right)}"
 
     def _is_known(self, name: Node) -> bool:
@@ -648,15 +636,15 @@ class _Rows:
         texts.setdefault("column", "threadIdx.x" if self.lanes is None else f"threadIdx.x * {self.lanes.text}")
         gone = [d for _, _, d in self.names.values() if d is not None] + [self.anchor.node]
         for node in source.walk(self.kernel.body, "init_declarator"):
-            value, holder = node.child_by_field_name("value"), node.parent
+            value, holder = field_of(node, "value"), node.parent
             if value is None or holder is None or any(same(holder, d) for d in gone):
                 continue
             kind = self._kind(self.code.polynomial(value))
             if kind in texts and value.type != "identifier" and self._is_integer(self._type(holder)):
                 found.append((value, texts[kind]))
         for node in source.walk(self.kernel.body, "binary_expression"):
-            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-            asks = source.of(node.child_by_field_name("operator")) in {"==", "!="} and source.of(right) == "0"
+            left, right = field_of(node, "left"), field_of(node, "right")
+            asks = source.of(node, "operator") in {"==", "!="} and source.of(right) == "0"
             written = left is not None and left.type in {"binary_expression", "parenthesized_expression"}
             if asks and left is not None and written and self._kind(self.code.polynomial(left)) == "column":
                 found.append((left, "threadIdx.x"))
@@ -701,21 +689,14 @@ class _Rows:
             grid=f"dim3({inner}, 1, {groups})" if self.by_row else f"dim3({inner}, {groups})",
             block=f"dim3({steps}, NEIGHBOUR_ROWS)",
         )
-        indent, unit = source.indent(statement), source.unit(statement)
-        lines = [
-            f"if ({' && '.join(conditions)}) {{",
-            f"{unit}{call};",
-            "} else {",
-            f"{unit}{source.of(statement)}",
-            "}",
-        ]
-        edits.replace(statement, f"\n{indent}".join(lines))
+        edits.write(
+            statement, [f"if ({' && '.join(conditions)}) {{", [f"{call};"], "} else {", [source.of(statement)], "}"]
+        )
 
     def _steps_of_rows(self, launch: Launch) -> str:
         """The second argument of spread's `row_shape(rows, steps)`, which the block is taken from."""
         _, call = row_shape_of(self.code, launch)
-        listed = call.child_by_field_name("arguments")
-        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        arguments = children_of(call, "arguments")
         if len(arguments) != 2:
             raise Unsupported("a shape of other dimensions, too")
         return self.source.of(arguments[1])
