@@ -21,7 +21,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, declared_name, statements
 from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
@@ -68,13 +68,6 @@ class Memory:
     scalar: bool = False
     held: dict[int, tuple[object, int, int]] = field(default_factory=dict)
     """By place: the value, the thread that wrote it, and how many barriers there had been."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Of cooperative groups: the block, or the thread's warp."""
-
-    warp: bool
 
 
 @dataclass
@@ -134,7 +127,7 @@ class Block:
             frame.scopes.pop()
         elif node.type == "expression_statement":
             for child in node.named_children:
-                if child.type != "comment" and not self._declares_tile(child, frame, active):
+                if child.type != "comment":
                     self.value(child, frame, active)
         elif node.type == "declaration":
             self._declare(node, frame, active)
@@ -183,25 +176,6 @@ class Block:
             frame.held[text] = self.element if kind == "auto" and self._has_part(value, active) else kind
             frame.scopes[-1][text] = UNKNOWN
             self._set(text, value, frame, active)
-
-    def _declares_tile(self, node: Node, frame: Frame, active: list[int]) -> bool:
-        """`cg::thread_block_tile<32> warp = ...`, which the grammar takes for comparisons."""
-        left, right = field_of(node, "left"), field_of(node, "right")
-        if node.type != "binary_expression" or left is None or right is None or right.type != "assignment_expression":
-            return False
-        name, value = field_of(right, "left"), field_of(right, "right")
-        words = self.source.of(left).replace(" ", "").rpartition("::")[2]
-        if (
-            words not in {"thread_block_tile<32", "thread_block_tile<warpSize"}
-            or name is None
-            or name.type != "identifier"
-        ):
-            return False
-        group = self.value(value, frame, active)
-        if group != Group(True):
-            raise Unsupported("a group of another kind")
-        frame.scopes[-1][self.source.of(name)] = group
-        return True
 
     def _branch(self, node: Node, frame: Frame, active: list[int]) -> None:
         condition = field_of(node, "condition", "value")
@@ -254,7 +228,7 @@ class Block:
 
     def _set(self, name: str, value: object, frame: Frame, active: list[int]) -> None:
         scope = next((s for s in reversed(frame.scopes) if name in s), None)
-        if scope is None or isinstance(scope[name], (Memory, Group)):
+        if scope is None or isinstance(scope[name], Memory):
             raise Unsupported(f"{name} is assigned to")
         if frame.held.get(name) != self.element and self._has_part(value, active):
             raise Unsupported("a value that changes its type")
@@ -282,7 +256,7 @@ class Block:
     # Expressions.
 
     def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
-        """A number, a memory or a group that all threads share, or a list of what each has."""
+        """A number or a memory that all threads share, or a list of what each has."""
         text, kind = self.source.of, node.type
         if kind == "parenthesized_expression" and node.named_child_count == 1:
             return self.value(node.named_children[0], frame, active)
@@ -527,7 +501,7 @@ class Block:
             if to != self.element:
                 raise Unsupported("a value that changes its type")
             return value
-        integer = re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|\s)+", to) is not None
+        integer = is_integer(to)
         return self._mapped(
             lambda v: int(v) if integer and isinstance(v, float) and math.isfinite(v) else v, value, active
         )
@@ -535,8 +509,6 @@ class Block:
     def _call(self, node: Node, frame: Frame, active: list[int]) -> object:
         function, listed = field_of(node, "function"), field_of(node, "arguments")
         arguments = children_of(listed)
-        if function.type == "field_expression":
-            return self._method(function, arguments, frame, active)
         if function.type == "parenthesized_expression" and len(arguments) == 1:
             return self._cast(self.source.of(function)[1:-1], self.value(arguments[0], frame, active), frame, active)
         while function.type == "qualified_identifier" and "numeric_limits" not in self.source.of(function):
@@ -555,17 +527,9 @@ class Block:
             return self._wait(active)
         if name == "__syncwarp":
             return 0
-        if name == "sync" and len(arguments) == 1:
-            return self._sync(self.value(arguments[0], frame, active), active)
-        if name == "this_thread_block" and not arguments:
-            return Group(False)
-        if name == "tiled_partition" and given in {"32>", "warpSize>"} and len(arguments) == 1:
-            return Group(True)
         if name.startswith("__shfl_") and name.endswith("sync"):
             return self._shuffle(name, arguments, frame, active)
-        values = [self.value(a, frame, active) for a in arguments if not self.source.of(a).endswith((">()", ">{}"))]
-        if name == "reduce" and len(arguments) == 3 and len(values) == 2 and values[0] == Group(True):
-            return self._over_warp(self.source.of(arguments[2]), values[1], active)
+        values = [self.value(a, frame, active) for a in arguments]
         if name in EXTREMES and len(values) == 2 and name not in self.code.functions:
             return self._each(EXTREMES[name], values[0], values[1], active)
         if name == "__int_as_float" and values == [0xFF800000]:
@@ -587,31 +551,6 @@ class Block:
             raise Unsupported("a barrier that some threads skip")
         self.barriers += 1
         return 0
-
-    def _sync(self, group: object, active: list[int]) -> int:
-        if not isinstance(group, Group):
-            raise Unsupported("a group of another kind")
-        return 0 if group.warp else self._wait(active)
-
-    def _method(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        holder, name = field_of(function, "argument"), self.source.of(function, "field")
-        group = self.value(holder, frame, active)
-        if not isinstance(group, Group):
-            raise Unsupported(f"a call of {name}")
-        threads = self.everyone
-        if name == "sync":
-            return self._sync(group, active)
-        if name == "thread_rank":
-            return [t % WARP for t in threads] if group.warp else threads
-        if name in {"size", "num_threads"}:
-            return WARP if group.warp else self.width
-        if name == "meta_group_rank" and group.warp:
-            return [t // WARP for t in threads]
-        if name == "meta_group_size" and group.warp:
-            return self.width // WARP
-        if name.startswith("shfl") and group.warp:
-            return self._shuffled(name.removeprefix("shfl").removeprefix("_"), arguments, frame, active)
-        raise Unsupported(f"a call of {name}")
 
     def _shuffle(self, name: str, arguments: list[Node], frame: Frame, active: list[int]) -> object:
         if len(arguments) not in {3, 4} or self.value(arguments[0], frame, active) not in FULL_MASKS:
@@ -647,21 +586,6 @@ class Block:
             new[thread] = value[thread - lane + other] if isinstance(value, list) else value
         return new
 
-    def _over_warp(self, by: str, value: object, active: list[int]) -> object:
-        """`cg::reduce(warp, value, cg::plus<float>())`"""
-        sign = {"plus": "+", "greater": "max", "less": "min"}.get(by.rpartition("::")[2].partition("<")[0])
-        if sign is None or not by.startswith(("cg::", "cooperative_groups::")):
-            raise Unsupported(f"a reduction by {by}")
-        self._whole(active)
-        new: list[object] = [UNKNOWN] * self.width
-        for first in range(0, self.width, WARP):
-            if active[0] <= first <= active[-1]:
-                total = self.of_thread(value, first)
-                for thread in range(first + 1, first + WARP):
-                    total = self._two(sign, total, self.of_thread(value, thread))
-                new[first : first + WARP] = [total] * WARP
-        return new
-
     def call(self, name: str, function: Node, values: list[object], frame: Frame, active: list[int]) -> object:
         """What a function of the file returns."""
         known = self.code.overloads.get(name, [])
@@ -693,7 +617,7 @@ class Block:
                     raise Unsupported("a value that changes its type")
             if isinstance(value, Memory) != (mine.type in {"pointer_declarator", "array_declarator"}):
                 raise Unsupported("a parameter of another form")
-            if not isinstance(value, (Memory, Group)) and mine.type != "identifier":
+            if not isinstance(value, Memory) and mine.type != "identifier":
                 raise Unsupported("a parameter of another form")
             inner.scopes[0][self.source.of(named)] = value
             inner.held[self.source.of(named)] = self._type(kind, inner)

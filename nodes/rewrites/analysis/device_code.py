@@ -12,7 +12,7 @@ from tree_sitter import Node
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, is_integer
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
@@ -1087,12 +1087,7 @@ class Code:
             if not array and found.value.type not in {"initializer_list", "argument_list"}:
                 kind = self.source.of(found.declaration, "type")
                 pointer = inner is not None and inner.type == "pointer_declarator"
-                if (
-                    pointer
-                    or kind in {"auto"}
-                    or kind in self.integers
-                    or re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|ptrdiff_t|\s)+", kind)
-                ):
+                if pointer or kind == "auto" or kind in self.integers or is_integer(kind):
                     return self.polynomial(found.value, depth + 1)
         return Polynomial.symbol(Symbol(name, found.where, node=node))
 
@@ -1317,7 +1312,7 @@ def _unused(source: Source, names: set[str]) -> Node | None:
             if name is None or name.type != "identifier" or source.of(name) not in names:
                 continue
             uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
-            impure = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
+            impure = source.has(node, "assignment_expression", "update_expression")
             if uses == 1 and not impure:
                 return node if len(declarators) == 1 else declarator
     return None

@@ -239,6 +239,9 @@ class Numbers(Block):
         function, listed = field_of(node, "function"), field_of(node, "arguments")
         name = self.source.of(function).split("<")[0].removeprefix("std::")
         arguments = children_of(listed)
+        made = field_of(function, "argument") if function.type == "field_expression" else None
+        if made is not None and made.type == "call_expression" and self.source.of(function, "field") == "Reduce":
+            return self._cub(self.value(arguments[0], frame, active), arguments[-1], frame, active)
         known = self.code.overloads.get(name.split("::")[-1], [])
         base = base_of(self.code, name)
         if base and len(arguments) == 1:
@@ -262,22 +265,6 @@ class Numbers(Block):
         if name in EXTREMES and len(arguments) == 2:
             return self._each(EXTREMES[name], *(self.value(a, frame, active) for a in arguments), active)
         return super()._call(node, frame, active)
-
-    def tile(self, name: str, within: Node) -> object:
-        """The warp that `cg::thread_block_tile<32> name = ...` declares somewhere, which the grammar takes for comparisons."""
-        for node in self.source.walk(within, "binary_expression"):
-            frame = self.frame()
-            right = field_of(node, "right")
-            named = right is not None and self.source.of(right, "left") == name
-            if named and self._declares_tile(node, frame, self.everyone):
-                return frame.scopes[0][name]
-        return UNKNOWN
-
-    def _method(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        made, name = field_of(function, "argument"), self.source.of(function, "field")
-        if made is not None and made.type == "call_expression" and name == "Reduce" and len(arguments) == 2:
-            return self._cub(self.value(arguments[0], frame, active), arguments[1], frame, active)
-        return super()._method(function, arguments, frame, active)
 
     def _cub(self, value: object, operation: Node, frame: Frame, active: list[int]) -> object:
         """`BlockReduce(temporary).Reduce(value, operation)`: the first thread gets what all come to."""

@@ -14,7 +14,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
 
 _FAST = {"expf": "__expf", "exp": "__expf", "std::exp": "__expf"}
 """Not the logarithm: `__logf` loses its relative accuracy near 1, and a kernel takes few of them."""
@@ -39,7 +39,6 @@ _SAME_TYPE_CALLS = {
     "std::log",
 }
 _VECTORS = {"float2", "float3", "float4"}
-_INTEGERS = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|char|bool|\s)+")
 
 
 @rule(
@@ -150,7 +149,7 @@ def _in_float_company(code: Code, literal: Node) -> bool:
 
 
 def _constant(code: Code, node: Node) -> bool:
-    return not any(True for _ in code.source.walk(node, "identifier", "field_expression"))
+    return not code.source.has(node, "identifier", "field_expression")
 
 
 def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
@@ -237,7 +236,7 @@ def _named(code: Code, name: str) -> str | None:
     name = code.plain_type(name.removeprefix("const ").strip())
     if name in {"float", "double"}:
         return name
-    return "int" if _INTEGERS.fullmatch(name) else None
+    return "int" if is_integer(name) or name.split()[-1:] in (["char"], ["bool"]) else None
 
 
 def _joined(a: str | None, b: str | None) -> str | None:

@@ -93,8 +93,7 @@ def _next_launch(code: Code, launch: Launch) -> Launch | None:
         return None
     after = statement.next_named_sibling
     while after is not None and (
-        after.type == "comment"
-        or (after.type == "declaration" and not any(True for _ in code.source.walk(after, "call_expression")))
+        after.type == "comment" or (after.type == "declaration" and not code.source.has(after, "call_expression"))
     ):
         after = after.next_named_sibling
     return next((other for other in code.launches if after is not None and same(other.node.parent, after)), None)

@@ -33,7 +33,7 @@ from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -238,7 +238,7 @@ def _is_settled_integer(code: Code, declarator: Node) -> bool:
     if name is None or name.type != "identifier" or declarator.parent is None:
         return False
     kind = code.source.of(declarator.parent, "type")
-    if not re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+", kind):
+    if kind != "auto" and not is_integer(kind):
         return False
     assigned = {code.source.of(n) for n in code.assigned(code.source.root)}
     return code.source.of(name) not in assigned

@@ -193,7 +193,7 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
         # What a load sets may change later, `float4 v = x[i]; v.x *= scale;`: each step has a place of its own for it.
         own = named if statement in loads else set()
         words = {source.of(word) for word in source.walk(statement, "identifier") if word not in own}
-        if words & later or any(True for _ in source.walk(statement, "assignment_expression", "update_expression")):
+        if words & later or source.has(statement, "assignment_expression", "update_expression"):
             raise Unsupported("a load that depends on what the step before did")
     arrays = {statement.id: _array(source, statement) for statement in loads}
     if len(loads) > 8 or not loads:

@@ -104,7 +104,7 @@ def _only_for(source: Source, node: Node, first: Node, last: Node) -> bool:
     called = [source.of(call, "function") for call in source.walk(node, "call_expression")]
     if len(declarators) != 1 or not all(name.partition("<")[0] in _CASTS for name in called):
         return False
-    if any(True for _ in source.walk(node, "assignment_expression", "update_expression")):
+    if source.has(node, "assignment_expression", "update_expression"):
         return False
     name = declared_name(declarators[0])
     if name is None or node.parent is None:

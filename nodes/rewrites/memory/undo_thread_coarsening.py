@@ -32,13 +32,12 @@ from nodes.rewrites.analysis.device_code import (
 )
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, is_extent
 from nodes.rewrites.memory.vectorize import rewrite as vectorize
-from nodes.rewrites.normalize.declare_at_first_value import INDEX
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 _NARROW = {"int", "unsigned", "unsigned int", "int32_t", "uint32_t"}
 
@@ -161,7 +160,7 @@ def _items(code: Code, kernel: Kernel) -> _Items:
     gone = [s for s in body[:-1] if s.type == "declaration" and _of_thread(code, s)]
     (held, *_) = [*own, *gone, None]
     kind = source.of(held, "type") if held is not None else ""
-    if not INDEX.fullmatch(kind):
+    if not is_integer(kind):
         raise Unsupported("an index of unknown type")
     name = source.of(declared_name(field_of(own[0], "declarator"))) if own else free("i", kernel.identifiers())
     rest = [s for s in inner if not any(same(s, o) for o in own)]
@@ -174,7 +173,7 @@ def _is_constant(code: Code, bound: Node) -> bool:
     kinds = {
         found.kind if (found := code.definition(n)) is not None else "" for n in code.source.walk(bound, "identifier")
     }
-    calls = any(True for _ in code.source.walk(bound, "call_expression", "field_expression"))
+    calls = code.source.has(bound, "call_expression", "field_expression")
     return not calls and not kinds & {"parameter", "local", "loop", ""}
 
 

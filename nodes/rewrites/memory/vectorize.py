@@ -53,7 +53,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16
@@ -491,7 +491,7 @@ class _Condition:
         if source.of(node, "operator") not in {"/", "%", ">>"}:
             return None
         index = self.code.polynomial(node)
-        lookups = any(True for _ in source.walk(node, "subscript_expression", "call_expression"))
+        lookups = source.has(node, "subscript_expression", "call_expression")
         try:
             return (
                 stride.multiples
@@ -543,7 +543,7 @@ class _Condition:
     def shared(self, found: Definition, depth: int) -> list[Polynomial]:
         """What must be a multiple of the pack's width so that a variable of the body is the same for a whole pack."""
         stride = Stride(self.region.symbol)
-        lookups = any(True for _ in self.code.source.walk(found.value, "subscript_expression", "call_expression"))
+        lookups = self.code.source.has(found.value, "subscript_expression", "call_expression")
         try:
             if not lookups and stride.of(self.code.polynomial(found.value)) == 0:
                 return stride.multiples
@@ -964,9 +964,7 @@ def _is_through_constants(packed: Packed, access: Access) -> bool:
     for name in source.walk(access.node, "identifier"):
         found = packed.kernel.code.definition(name)
         if found is not None and found.kind == "local" and found.declaration.type == "declaration":
-            pointer = found.value is not None and any(
-                True for _ in source.walk(found.declaration, "pointer_declarator")
-            )
+            pointer = found.value is not None and source.has(found.declaration, "pointer_declarator")
             constants = any(c.type == "type_qualifier" and source.of(c) == "const" for c in found.declaration.children)
             if pointer and constants:
                 return True
@@ -1109,13 +1107,13 @@ def _is_index(code: Code, region: Region, statement: Node, declared: list[Node],
         inner = field_of(declarator, "declarator")
         kind = code.source.of(statement, "type")
         pointer = inner is not None and inner.type == "pointer_declarator"
-        if not pointer and not re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+", kind):
+        if not (pointer or kind == "auto" or is_integer(kind)):
             return False
         if declarator.start_byte in varying:
             return False
         if pointer and any(code.root_of(s) == "" for s in code.polynomial(field_of(declarator, "value")).symbols):
             return False  # to a variable of each element's own
-    if any(True for _ in code.source.walk(statement, "subscript_expression")):
+    if code.source.has(statement, "subscript_expression"):
         return False
     return not any(code.source.of(n.children[0]) == "*" for n in code.source.walk(statement, "pointer_expression"))
 

@@ -96,7 +96,7 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
     if loop.start.value != 0 or loop.step.value != 1 or not _is_short(code, kernel, loop.bound_node):
         raise Unsupported("no short loop")
     jumps = ("break_statement", "continue_statement", "return_statement", "goto_statement")
-    if any(True for _ in source.walk(loop.body, *jumps, "for_statement", "while_statement", "do_statement")):
+    if source.has(loop.body, *jumps, "for_statement", "while_statement", "do_statement"):
         raise Unsupported("a loop that is left, or has loops of its own")
     if any(inside(call, loop.body) for call, _ in kernel.escapes):
         raise Unsupported("a call that may do anything")

@@ -395,7 +395,7 @@ class PackLoops:
             mentioned.append(node)
             return source.of(node)
         if not self._depends(node):
-            if any(True for _ in source.walk(node, "subscript_expression", "pointer_expression")):
+            if source.has(node, "subscript_expression", "pointer_expression"):
                 raise Unsupported("a row that is looked up there and then")
             names = [(name, self._without_begin(name, mentioned)) for name in source.walk(node, "identifier")]
             return source.render(node, names)

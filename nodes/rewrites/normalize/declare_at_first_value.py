@@ -7,8 +7,6 @@ other steps follow only variables that keep their value, and know a thread's ele
 
 from __future__ import annotations
 
-import re
-
 from tree_sitter import Node
 
 from harness.records import Outcome
@@ -16,9 +14,7 @@ from nodes.rewrites.analysis.device_code import Code, Kernel, one_after_another,
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
-
-INDEX = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|ptrdiff_t|\s)+")
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 
 @rule(
@@ -48,7 +44,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool
     source, text = code.source, code.source.of
     kind, around = text(field_of(declaration, "type")), declaration.parent
     declarators = declaration.children_by_field_name("declarator")
-    if around is None or around.type != "compound_statement" or not INDEX.fullmatch(kind):
+    if around is None or around.type != "compound_statement" or not is_integer(kind):
         return False
     if any(c.type in {"type_qualifier", "storage_class_specifier"} for c in declaration.children):
         return False
@@ -76,7 +72,7 @@ def _part(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
     declarators, kind = declaration.children_by_field_name("declarator"), field_of(declaration, "type")
     values = [field_of(d, "value") for d in declarators]
     plain = all(d.type == "init_declarator" and field_of(d, "declarator").type == "identifier" for d in declarators)
-    if len(declarators) < 2 or not plain or None in values or not INDEX.fullmatch(source.of(kind)):
+    if len(declarators) < 2 or not plain or None in values or not is_integer(source.of(kind)):
         return False
     places = [code.polynomial(value) for value in values if value is not None]
     blocks = [Symbol(f"blockIdx.{axis}") for axis in "xyz"]

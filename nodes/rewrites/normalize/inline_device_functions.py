@@ -178,7 +178,7 @@ class _Inlined:
             raise Unsupported("a function of another kind")
         if self._scope(self.function) != self._scope(self.kernel.node):
             raise Unsupported("a function of another scope")
-        if body.end_point[0] - body.start_point[0] > LONGEST or any(True for _ in source.walk(body, *_REFUSED)):
+        if body.end_point[0] - body.start_point[0] > LONGEST or source.has(body, *_REFUSED):
             raise Unsupported("a function that is no small helper")
         for node in source.walk(body, "type_qualifier", "storage_class_specifier"):
             if source.of(node) in {"__shared__", "static", "volatile", "extern"}:

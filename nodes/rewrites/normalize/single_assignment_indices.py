@@ -16,10 +16,9 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, one_after_another, same, statements
-from nodes.rewrites.normalize.declare_at_first_value import INDEX
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 _SIMPLE = {"identifier", "number_literal", "parenthesized_expression", "call_expression", "subscript_expression"}
 
@@ -80,7 +79,7 @@ def _block(kernel: Kernel, found: Definition) -> Node | None:
         or (found.declarator.type == "init_declarator" and field_of(found.declarator, "declarator").type == "identifier")
     )  # fmt: skip
     held = [c for c in declared.children if c.type in {"storage_class_specifier", "type_qualifier"}]
-    if not plain or held or not INDEX.fullmatch(source.of(declared, "type")):
+    if not plain or held or not is_integer(source.of(declared, "type")):
         return None
     if found.kind == "parameter":
         return kernel.body if kernel.parameter(found.name) is not None and inside(declared, kernel.node) else None

@@ -22,7 +22,7 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps
-from nodes.rewrites.analysis.block_values import UNKNOWN, WARP, Block, Frame, Group, Memory, Part
+from nodes.rewrites.analysis.block_values import UNKNOWN, WARP, Block, Frame, Memory, Part
 from nodes.rewrites.analysis.device_code import (
     LOOPS,
     Code,
@@ -68,8 +68,6 @@ ORDERED = frozenset({
     "size_t",
 })  # fmt: skip
 """Types that CUDA's own max() and min() take."""
-GROUPS = ("auto", "cg::", "cooperative_groups::")
-"""Types of variables that are no values, as they begin."""
 
 
 @rule(
@@ -81,7 +79,7 @@ GROUPS = ("auto", "cg::", "cooperative_groups::")
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not any(word in source.text for word in ("__syncthreads", "BlockReduce", "cooperative_groups")):
+    if not any(word in source.text for word in ("__syncthreads", "BlockReduce")):
         return None
     text, kinds, unused = source.text, set(), set()
     site = next_site(code_of(source))
@@ -257,13 +255,13 @@ def _talks(code: Code, name: str) -> bool:
 
 def _waits(code: Code, name: str) -> bool:
     calls = [c for f in _reached(code, name) for c in code.source.walk(f, "call_expression")]
-    return any(called(code.source, c) in {"__syncthreads", "sync"} for c in calls)
+    return any(called(code.source, c) == "__syncthreads" for c in calls)
 
 
 def _shuffles(code: Code, node: Node) -> bool:
     """Whether the threads of a warp talk to each other somewhere below the node."""
     names = [called(code.source, c) for c in code.source.walk(node, "call_expression")]
-    return any("shfl" in name or name == "reduce" for name in names)
+    return any("shfl" in name for name in names)
 
 
 def _reached(code: Code, name: str) -> list[Node]:
@@ -360,7 +358,7 @@ def _argument(block: Block, node: Node, pointer: bool) -> object:
     finally:
         outer.settling -= 1
     parts = value if isinstance(value, list) else [value]
-    return value if all(isinstance(v, (int, float, Group)) for v in parts) else None
+    return value if all(isinstance(v, (int, float)) for v in parts) else None
 
 
 def _template_types(code: Code, function: Node) -> list[str]:
@@ -465,15 +463,13 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
         return None
     for call in code.source.walk(statement, "call_expression"):
         name = called(code.source, call)
-        if _waits(code, name) or not (
-            "shfl" in name or name == "reduce" or any(_shuffles(code, f) for f in _reached(code, name))
-        ):
+        if _waits(code, name) or not ("shfl" in name or any(_shuffles(code, f) for f in _reached(code, name))):
             continue
         for argument in children_of(call, "arguments"):
             found = code.definition(argument) if argument.type == "identifier" else None
             if found is None or found.kind != "local" or inside(found.declaration, statement) or slots_of(code, found):
                 continue
-            if not code.source.of(found.declaration, "type").startswith(GROUPS):
+            if code.source.of(found.declaration, "type") != "auto":
                 return found
     return None
 
@@ -715,7 +711,7 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
             continue
         made = {source.of(n) for n in source.walk(statement, "identifier")}
         assigned = {source.of(n) for s in taken for n in code.assigned(s)}
-        talks = any(True for _ in source.walk(statement, "call_expression", "subscript_expression"))
+        talks = source.has(statement, "call_expression", "subscript_expression")
         if not shared and (talks or reduced.name in made or made & assigned):
             raise Unsupported("a value of the reduction that is read later")
         kept.append(statement)

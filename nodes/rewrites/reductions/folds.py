@@ -143,7 +143,7 @@ def _between(code: Code, kernel: Kernel, first: Loop, second: Loop, total: Fold)
             continue
         barrier = source.of(node).replace(" ", "") == "__syncthreads();"
         reads = any(inside(a.node, node) for a in kernel.accesses)
-        changes = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
+        changes = source.has(node, "assignment_expression", "update_expression")
         if not barrier and (node.type != "declaration" or reads or changes):
             raise Unsupported("something else happens between the passes")
         found.append(node)

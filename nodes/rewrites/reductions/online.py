@@ -227,7 +227,7 @@ class _Recurrence:
 
     def _does_more(self, node: Node, depth: int) -> bool:
         """Whether something below a node, or in what it calls, is an atomic, an assembler's or printed."""
-        if any(True for _ in self.source.walk(node, "gnu_asm_expression")) or depth > 8:
+        if self.source.has(node, "gnu_asm_expression") or depth > 8:
             return True
         for call in self.source.walk(node, "call_expression"):
             name = self.source.of(call, "function").split("<")[0]

@@ -132,7 +132,7 @@ class _Surroundings:
     def __call__(self, name: Node) -> object:
         code, found = self.code, self.code.definition(name)
         if found is None:
-            return self.block.tile(code.source.of(name), self.kernel.body)
+            return UNKNOWN
         number = value_in(code, self.kernel, self.launch, name)
         if number is not None:
             return number
@@ -607,7 +607,7 @@ class _Joined:
             self.source.of(n) in names for n in self.source.walk(statement, "identifier")
         ):
             return False
-        return not any(True for _ in self.source.walk(statement, "subscript_expression", "pointer_expression"))
+        return not self.source.has(statement, "subscript_expression", "pointer_expression")
 
     def _written_anew(self, name: str, end: int) -> int:
         """Where the next store to a name is, among the statements behind."""

@@ -90,7 +90,7 @@ def _pointer(code: Code, node: Node, array: Definition) -> Definition:
     plain = plain and field_of(node, "declarator").type == "pointer_declarator"
     types = {source.of(d, "type") for d in (declaration, array.declaration)}
     value = field_of(node, "value")
-    if not plain or len(types) != 1 or value is None or any(True for _ in source.walk(value, "call_expression")):
+    if not plain or len(types) != 1 or value is None or source.has(value, "call_expression"):
         raise Unsupported("memory by another type")
     return Definition(source.of(name), "local", declaration, node, None)
 

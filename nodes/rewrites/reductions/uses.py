@@ -49,7 +49,7 @@ def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: 
     body = field_of(around, "body")
     waits = [s for s in statements(body) if is_barrier(code.source, s)] if body is not None else []
     waits = [s for s in waits if s.end_byte <= statement.start_byte or s.start_byte >= (last or statement).end_byte]
-    if not waits or any(True for _ in code.source.walk(around, "continue_statement")):  # which may skip the barrier
+    if not waits or code.source.has(around, "continue_statement"):  # which may skip the barrier
         start, lost = start_of(code.source, statement)
         edits.insert(start, f"{lost}__syncthreads();\n{'' if lost else code.source.indent(statement)}")
 

@@ -104,12 +104,13 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
         return [*pragmas, f"{deeper}{header} {{", *(f"{deeper}{unit}{line}" for line in lines), f"{deeper}}}"]
 
     largest, element, stem = online.maximum, online.element, online.maximum.replace(".", "_")
-    new, so_far, scale, part = (free(f"{stem}_{word}", taken) for word in ("new", "so_far", "scale", "part"))
+    new, so_far = (free(f"{stem}_{word}", taken) for word in ("new", "so_far"))
     several = len(online.sums) > 1
-    taken |= {new, so_far, *([scale, part] if several else [])}
+    scale, part = (free(f"{stem}_{word}", taken) if several else "" for word in ("scale", "part"))
+    taken |= {new, so_far, scale, part}
     below, old_below = online.below(element, so_far), online.below(largest, so_far)
     sums = [f"const float {part} = {below};"] if several else []
-    sums += [f"{t} += {f'{weight} * ' if weight else ''}{part if several else below};" for t, weight in online.sums]
+    sums += [f"{t} += {f'{weight} * ' if weight else ''}{part or below};" for t, weight in online.sums]
     bound = code.definition(loop.bound_node) if loop.bound_node.type == "identifier" else None
     kept = [f"{bound.name} > 1"] if bound is not None and bound.kind == "template" else []
     kept += [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least

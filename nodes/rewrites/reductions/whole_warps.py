@@ -118,7 +118,7 @@ def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
     if name != "min" or len(sides) != 2 or len(open_) != 1 or limits[0] is None or limits[0] > 1024:
         raise Unsupported("a width of another form")
     (side,) = open_
-    if any(True for _ in source.walk(side, "call_expression", "assignment_expression", "update_expression")):
+    if source.has(side, "call_expression", "assignment_expression", "update_expression"):
         raise Unsupported("a width of another form")
     if block.type == "conditional_expression" and not _compares(code, block, sides):
         raise Unsupported("a width of another form")

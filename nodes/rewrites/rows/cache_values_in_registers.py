@@ -168,7 +168,7 @@ class _Keeper:
     def _always(self, node: Node, loop: Loop, reading: Reading) -> bool:
         """Whether the pass does it for every one of its elements, once for each turn of the reading's lanes."""
         _, consequence = self.passes.guarded(loop)
-        if any(True for _ in self.source.walk(loop.node, "break_statement", "continue_statement", "return_statement")):
+        if self.source.has(loop.node, "break_statement", "continue_statement", "return_statement"):
             return False
         here = node
         while not same(here, consequence):

@@ -170,7 +170,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 def _new_kernel(found: RowKernel, name: str) -> str:
     kernel, source, code = found.kernel, found.source, found.code
-    if any(True for _ in source.walk(kernel.body, "return_statement")):
+    if source.has(kernel.body, "return_statement"):
         raise Unsupported("blocks that may end before their cluster has met")
     edits = Edits(source)
     edits.replace(kernel.name_node, name)

@@ -35,7 +35,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, is_integer
 
 SHAPE = """\
 #define NEIGHBOUR_ROWS 16  // tune: 4 8 16
@@ -60,7 +60,6 @@ COMMENT = """\
 BOUNDS = "__launch_bounds__(1024)"
 
 OUTER, INNER = Symbol("the outer row"), Symbol("the inner row")
-_INTEGER = re.compile(r"(unsigned|signed|long|int|short|size_t|u?int\d+_t|\s)+")
 _WIDE = {"int64_t", "uint64_t", "size_t", "long", "long long", "unsigned long long", "unsigned long"}
 _STRIDE_AT_LEAST = 8
 """Elements from one inner row to the next from which on they share no 32 bytes."""
@@ -97,7 +96,7 @@ def _integers(kernel: Kernel) -> frozenset[str]:
     complete = bool(listed) and all(len(arguments) == len(kernel.template_names) for arguments in listed)
     columns = zip(*listed, strict=True) if complete else ()
     return frozenset(
-        name for name, given in zip(kernel.template_names, columns, strict=False) if all(map(_INTEGER.fullmatch, given))
+        name for name, given in zip(kernel.template_names, columns, strict=False) if all(map(is_integer, given))
     )
 
 
@@ -261,7 +260,7 @@ class _Rows:
         return self.source.of(declaration, "type")
 
     def _is_integer(self, kind: str) -> bool:
-        return bool(_INTEGER.fullmatch(kind)) or kind in self.code.integers
+        return is_integer(kind) or kind in self.code.integers
 
     def _check_coordinates(self) -> None:
         """Which thread does what is decided at the anchor alone; in a row, spread's strides work for any width."""
@@ -597,7 +596,7 @@ class _Rows:
         for loop in kernel.loops:
             if (loop.start, loop.step) != (start, _product(f"gridDim.{cuts}", "blockDim.x")):
                 continue
-            jumps = any(True for _ in source.walk(loop.body, "break_statement", "continue_statement"))
+            jumps = source.has(loop.body, "break_statement", "continue_statement")
             if (loop.name, source.of(loop.bound_node)) in whole and not jumps:
                 first = f"const {loop.type} {loop.name} = threadIdx.x;"
                 return in_place(source, kernel, loop.node, loop.body, first, loop.name)
@@ -711,6 +710,6 @@ class _Rows:
         if node.type == "identifier" and self.source.of(node) in names:
             inner = _uncast(self.source, launch.arguments[names.index(self.source.of(node))])
             found = self.code.definition(inner) if inner.type == "identifier" else None
-            if found is not None and _INTEGER.fullmatch(self._type(found.declaration)):
+            if found is not None and is_integer(self._type(found.declaration)):
                 return found.name
         return text if re.fullmatch(r"[\w.]+|(\w|[<>])+\([^()]*\)|\([^()]*\)", text) else f"({text})"

@@ -68,7 +68,7 @@ class Passes:
             if loop.start.value == 0 and loop.step.value == 1 and self.source.of(loop.bound_node) == self.items
         ]  # fmt: skip
         self.loops = [loop for loop in loops if same(loop.node.parent, loops[0].node.parent)]
-        if any(True for _ in self.source.walk(kernel.body, *_LEAPS)):
+        if self.source.has(kernel.body, *_LEAPS):
             raise Unsupported("a kernel that does more than one thing after another")
 
     def _bounds(self) -> tuple[str, str]:
@@ -246,7 +246,7 @@ class Passes:
             if node.type != "gnu_asm_expression" or parts & {"gnu_asm_qualifier", "gnu_asm_clobber_list"}:
                 return False
         for declaration in source.walk(body, "declaration"):
-            pointers = any(True for _ in source.walk(declaration, "pointer_declarator"))
+            pointers = source.has(declaration, "pointer_declarator")
             if pointers or _FOREIGN & {source.of(c) for c in declaration.children}:
                 return False
         for lvalue in self.lvalues(body):

@@ -18,11 +18,10 @@ from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer
 
 ELEMENT = Symbol("element of the row")
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative")
-_INTEGER = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+")
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class RowKernel:
             return False
         name = field_of(here, "declarator")
         kind = self.source.of(here.parent, "type")
-        if name is None or name.type != "identifier" or not _INTEGER.fullmatch(kind):
+        if name is None or name.type != "identifier" or not (kind == "auto" or is_integer(kind)):
             return False
         return self.source.of(name) not in {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
 

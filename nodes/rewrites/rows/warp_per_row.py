@@ -370,7 +370,7 @@ class TeamKeeper(RowKeeper):
                 raise Unsupported("a team's place within the row's elements")
             if carries_state(kernel, statements(loop.body)):
                 raise Unsupported("elements that depend on each other")
-            if any(True for _ in source.walk(loop.body, "return_statement", "goto_statement")) or any(
+            if source.has(loop.body, "return_statement", "goto_statement") or any(
                 _leaves(jump, loop) for jump in source.walk(loop.body, "break_statement", "continue_statement")
             ):
                 raise Unsupported("a loop that is left")

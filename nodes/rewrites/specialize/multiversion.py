@@ -167,7 +167,7 @@ class _File:
             variables = [
                 one
                 for one in node.children_by_field_name("declarator")
-                if not any(True for _ in self.source.walk(one, "function_declarator"))
+                if not self.source.has(one, "function_declarator")
             ]
             return bool(variables) and not self._is_fixed(node)
         inside = self.source.walk(node, "declaration") if node.type == "function_definition" else ()
@@ -180,7 +180,7 @@ class _File:
 
     def _is_fixed(self, declaration: Node) -> bool:
         words = {self.source.of(child) for child in declaration.children}
-        pointers = any(True for _ in self.source.walk(declaration, "pointer_declarator"))
+        pointers = self.source.has(declaration, "pointer_declarator")
         return "constexpr" in words or ("const" in words and not pointers)
 
     def _foreign(self, source: Source, node: Node) -> bool:

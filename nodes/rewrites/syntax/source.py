@@ -84,6 +84,10 @@ class Source:
         inside = [at for here in found for at in here[bisect_left(here, first) : bisect_left(here, last)]]
         return (nodes[at] for at in (sorted(inside) if len(types) > 1 else inside))
 
+    def has(self, node: Node | None, *types: str) -> bool:
+        """Whether there is any of these types among the node and all below it."""
+        return next(self.walk(node, *types), None) is not None
+
     def query(self, pattern: str, node: Node | None = None) -> list[dict[str, list[Node]]]:
         """Matches of a tree-sitter query, each a mapping of capture name to nodes."""
         cursor = QueryCursor(Query(_LANGUAGE, pattern))

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
+
+_INTEGER = re.compile(r"((unsigned|signed|long|int|short|size_t|ptrdiff_t|u?int\d+_t)\s*)+")
+
+
+def is_integer(kind: str) -> bool:
+    """Whether a type's text is that of an integer an index may have; not `auto`, whose value says it."""
+    return _INTEGER.fullmatch(kind) is not None
 
 
 def field_of(node: Node | None, *path: str) -> Node | None:
