@@ -11,6 +11,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, is_integer
 
@@ -102,6 +103,9 @@ class Parameter:
     pointer: bool
     const: bool
     restrict: bool
+
+
+_FORS = [f"for ($T $i = $start; $i < $bound; {step}) $body;" for step in ("++$i", "$i++", "$i += $step")]
 
 
 @dataclass(frozen=True)
@@ -347,41 +351,19 @@ class Kernel:
         return [loop for loop in found if loop is not None]
 
     def _loop(self, node: Node) -> Loop | None:
-        source, code = self.source, self.code
-        start, condition, update = (field_of(node, f) for f in ("initializer", "condition", "update"))
-        if start is None or condition is None or update is None or start.type != "declaration":
-            return None
-        declarators = start.children_by_field_name("declarator")
-        if len(declarators) != 1 or declarators[0].type != "init_declarator" or condition.type != "binary_expression":
-            return None
-        name_node, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-        left, right = field_of(condition, "left"), field_of(condition, "right")
-        if name_node is None or value is None or left is None or right is None:
-            return None
-        name = source.of(name_node)
-        if source.of(left) != name or source.of(condition, "operator") != "<":
-            return None
-        occurrences, step_node, step = [name_node, left], None, Polynomial.constant(1)
-        if update.type == "update_expression" and source.of(update).replace(name, "") == "++":
-            argument = field_of(update, "argument")
-            occurrences.append(argument)
-        elif update.type == "assignment_expression":
-            target, amount = field_of(update, "left"), field_of(update, "right")
-            if target is None or amount is None or source.of(target) != name:
-                return None
-            if source.of(update, "operator") != "+=":
-                return None
-            occurrences.append(target)
-            step_node, step = amount, code.polynomial(amount)
-        else:
-            return None
+        code, found = self.code, match(self.source, node, *_FORS)
         body = field_of(node, "body")
-        if body is None or any(source.of(n) == name for n in code.assigned(body)):
+        if found is None or found["i"].type != "identifier":
             return None
-        symbol = Symbol(name, declarators[0].start_byte, node=name_node)
+        name, declared = self.source.of(found["i"]), found["i"].parent
+        if declared is None or any(self.source.of(n) == name for n in code.assigned(body)):
+            return None
+        step_node = found.get("step")
+        step = code.polynomial(step_node) if step_node is not None else Polynomial.constant(1)
+        symbol = Symbol(name, declared.start_byte, node=found["i"])
         return Loop(
-            node, name, symbol, source.of(start, "type"), value, right, step_node,
-            code.polynomial(value), code.polynomial(right), step, tuple(occurrences),
+            node, name, symbol, self.source.of(found["T"]), found["start"], found["bound"], step_node,
+            code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]),
         )  # fmt: skip
 
     def calls(self, *names: str) -> list[Node]:

@@ -24,8 +24,9 @@ from nodes.rewrites.analysis.device_code import (
 )
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, upward
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
@@ -400,7 +401,12 @@ EXTREMES = {
     **dict.fromkeys(("fmaxf", "max", "fmax", "std::max", "__hmax"), "max"),
     **dict.fromkeys(("fminf", "min", "fmin", "std::min", "__hmin"), "min"),
 }
-_COMPOUND = {"+=": "sum", "-=": "sum", "*=": "product", "|=": "bits", "&=": "bits", "^=": "bits"}
+_FOLDS = {
+    **{f"$v {sign}= $e": kind for kind, signs in {"sum": "+-", "product": "*", "bits": "|&^"}.items() for sign in signs},
+    **{f"$v = {sides}": kind for kind, sign in (("sum", "+"), ("product", "*"), ("bits", "|"), ("bits", "&"))
+       for sides in (f"$v {sign} $e", f"$e {sign} $v")},
+}  # fmt: skip
+_CHANGES = {"assignment_expression", "update_expression"}
 
 
 def carries_state(kernel: Kernel, body: list[Node]) -> bool:
@@ -516,32 +522,17 @@ def fold_of(kernel: Kernel, identifier: Node) -> str:
     """sum, product, bits, max or min: what the name, or field, takes part in as `v += e`, `v *= e`, `v |= e`, `v = v + e`,
     `v = fmaxf(v, e)` or `++v`, and nowhere else in it; "" for anything else."""
     source, name = kernel.source, kernel.source.of(identifier)
-    here: Node | None = identifier
-    while here is not None and here.type not in {"assignment_expression", "update_expression"}:
-        if here.type.endswith("statement"):
-            return ""
-        here = here.parent
+    here = next((n for n in upward(identifier) if n.type in _CHANGES or n.type.endswith("statement")), None)
     if here is None or here.parent is None or here.parent.type not in {"expression_statement", "comma_expression"}:
         return ""
     if here.type == "update_expression":
         return "sum"
-    left, right = field_of(here, "left"), field_of(here, "right")
-    if left is None or right is None or source.of(left) != name:
+    found = match(source, here, *_FOLDS) or match(source, here, "$v = $f($v, $e)", "$v = $f($e, $v)")
+    if found is None or source.of(found["v"]) != name:
         return ""
-    uses = sum(source.of(n) == name for n in source.walk(right, identifier.type))
-    operator = source.of(here, "operator")
-    if operator != "=":
-        return _COMPOUND.get(operator, "") if uses == 0 else ""
-    if right.type == "binary_expression":
-        operands = [source.of(field_of(right, f)) for f in ("left", "right")]
-        operator = source.of(right, "operator")
-        return _COMPOUND[f"{operator}="] if operator in {"+", "*", "|", "&"} and uses == 1 and name in operands else ""
-    if right.type == "call_expression":
-        listed = field_of(right, "arguments")
-        operands = [source.of(c) for c in listed.named_children] if listed is not None else []
-        kind = EXTREMES.get(source.of(right, "function"), "")
-        return kind if uses == 1 and name in operands else ""
-    return ""
+    if any(source.of(n) == name for n in source.walk(found["e"], identifier.type)):
+        return ""
+    return EXTREMES.get(source.of(found["f"]), "") if "f" in found else _FOLDS[found.pattern]
 
 
 def is_return(source: Source, statement: Node) -> bool:

@@ -11,6 +11,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import COORDINATES, Code, Kernel, one_after_another, statements
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 
@@ -129,36 +130,9 @@ def _access_macros(source: Source) -> dict[str, str]:
 
 def _pointer(source: Source, value: Node, parameter: str) -> str:
     """`half2*` of `reinterpret_cast<half2*>(&(value))[0]` or `*(half2*)&value`, "" of anything else."""
-    value = _bare(value)
-    if (value.type == "subscript_expression" and source.of(value, "indices") == "[0]") or (
-        value.type == "pointer_expression" and source.of(value.children[0]) == "*"
-    ):
-        cast = field_of(value, "argument")
-    else:
-        return ""
-    cast = _bare(cast) if cast is not None else None
-    function = field_of(cast, "function")
-    if cast is None or cast.type not in {"cast_expression", "call_expression"}:
-        return ""
-    if function is not None and (
-        function.type != "template_function" or source.of(function, "name") != "reinterpret_cast"
-    ):
-        return ""
-    address = _bare(seen_through(cast))
-    if address.type != "pointer_expression" or source.of(address.children[0]) != "&":
-        return ""
-    target = field_of(address, "argument")
-    if target is None or source.of(_bare(target)) != parameter:
-        return ""
-    listed = field_of(function, "arguments")
-    kind = field_of(cast, "type") if listed is None else listed.named_children[0]
-    return source.of(kind) if source.of(kind).endswith("*") else ""
-
-
-def _bare(node: Node) -> Node:
-    while node.type == "parenthesized_expression" and node.named_child_count == 1:
-        node = node.named_children[0]
-    return node
+    casts = [cast % kind for kind in ("$T*", "const $T*") for cast in ("reinterpret_cast<%s>(&$v)", "((%s)&$v)")]
+    found = match(source, value, *(form % cast for cast in casts for form in ("%s[0]", "*%s")))
+    return source.of(found["T"].parent) if found is not None and source.of(found["v"]) == parameter else ""
 
 
 def _counted(code: Code) -> str | None:
@@ -244,24 +218,14 @@ def _divided(polynomial: Polynomial) -> tuple[int, Polynomial]:
 
 def _compared(code: Code, condition: Node, name: str, step: int) -> tuple[Node, str] | None:
     """The comparison of the index with its end, and the end in steps: `i < n` as (n + 1) / 2, `i + 1 < n` as n / 2."""
-    condition, text = _bare(condition), code.source.of
-    if condition.type != "binary_expression":
+    more = [f"{left} {sign} $end" for sign in ("<", ">=") for left in (f"$i + {step - 1}", f"{step - 1} + $i")]
+    found = match(code.source, condition, *more, "$i < $end", "$i >= $end")
+    if found is None or code.source.of(found["i"]) != name:
         return None
-    left, right = field_of(condition, "left"), field_of(condition, "right")
-    if left is None or right is None or text(field_of(condition, "operator")) not in {"<", ">="}:
-        return None
-    left = _bare(left)
-    end = (
-        text(right)
-        if right.type in {"identifier", "number_literal", "parenthesized_expression"}
-        else f"({text(right)})"
-    )
-    if text(left) == name:
-        return condition, f"({end} + {step - 1}) / {step}"
-    operands = [text(field_of(left, f)) for f in ("left", "right")]
-    if left.type == "binary_expression" and text(field_of(left, "operator")) == "+":
-        return (condition, f"{end} / {step}") if sorted(operands) == sorted([name, str(step - 1)]) else None
-    return None
+    right = field_of(bare(condition), "right")
+    end = code.source.of(right)
+    end = end if right.type in {"identifier", "number_literal", "parenthesized_expression"} else f"({end})"
+    return bare(condition), f"{end} / {step}" if found.pattern in more else f"({end} + {step - 1}) / {step}"
 
 
 def _text(code: Code, polynomial: Polynomial) -> str:

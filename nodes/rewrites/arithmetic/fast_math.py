@@ -13,6 +13,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
 
@@ -100,18 +101,12 @@ def _faster(code: Code, node: Node) -> str | None:
     left, right = field_of(node, "left"), field_of(node, "right")
     if right.type == "number_literal" and _power_of_two(source.of(right)):
         return None  # the compiler multiplies
-    right_text, left_text = source.of(_bare(right)), source.of(_bare(left))
-    if re.fullmatch(r"1(\.0*)?f?", left_text) and _bare(right).type == "call_expression":
-        call = _bare(right)
+    right_text, left_text = source.of(bare(right)), source.of(bare(left))
+    if re.fullmatch(r"1(\.0*)?f?", left_text) and bare(right).type == "call_expression":
+        call = bare(right)
         if source.of(call, "function") in {"sqrtf", "sqrt", "std::sqrt"}:
             return "rsqrtf" + source.of(call, "arguments")
     return f"__fdividef({left_text}, {right_text})"
-
-
-def _bare(node: Node) -> Node:
-    while node.type == "parenthesized_expression" and node.named_child_count == 1:
-        node = node.named_children[0]
-    return node
 
 
 def _power_of_two(text: str) -> bool:

@@ -173,21 +173,7 @@ def _check(code: Code, kernel: Kernel, loop: Loop, access: Access) -> None:
 
 def own_vector(code: Code, access: Access) -> bool:
     """Whether the access is to a variable of the thread's own, seen as another type: `reinterpret_cast<T*>(&pack)[j]`."""
-    node = access.base.node
-    listed = field_of(node, "arguments")
-    inner = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
-    if node is not None and node.type == "cast_expression":
-        inner = field_of(node, "value")
-    if inner is None or inner.type != "pointer_expression" or code.source.of(inner.children[0]) != "&":
-        return False
-    argument = field_of(inner, "argument")
-    found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
-    if found is None or found.kind != "local" or found.declarator is None:
-        return False
-    declarator = found.declarator
-    if declarator.type == "init_declarator":
-        declarator = field_of(declarator, "declarator") or declarator
-    return declarator.type == "identifier" and "__shared__" not in code.source.of(found.declaration)
+    return access.base.node is not None and code.own_variable(access.base.node) is not None
 
 
 def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:

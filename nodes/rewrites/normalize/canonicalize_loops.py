@@ -17,6 +17,7 @@ from nodes.rewrites.analysis.device_code import Code, Kernel, inside, one_after_
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, upward
 
@@ -60,22 +61,8 @@ def _comparison(code: Code, condition: Node | None) -> tuple[Node, Node] | None:
 
 def _step(code: Code, update: Node | None, name: str) -> Node | str | None:
     """What `i += step`, `i = i + step` or `++i` adds to the variable."""
-    text = code.source.of
-    if update is None:
-        return None
-    if update.type == "update_expression":
-        return "1" if text(update).replace(name, "", 1) == "++" else None
-    target, amount = field_of(update, "left"), field_of(update, "right")
-    if update.type != "assignment_expression" or target is None or amount is None or text(target) != name:
-        return None
-    operator = text(update, "operator")
-    if operator == "+=":
-        return amount
-    if operator == "=" and amount.type == "binary_expression" and text(amount, "operator") == "+":
-        parts = [field_of(amount, "left"), field_of(amount, "right")]
-        others = [p for p in parts if p is not None and text(p) != name]
-        return others[0] if len(others) == 1 else None
-    return None
+    found = match(code.source, update, "++$i", "$i++", "$i += $step", "$i = $i + $step", "$i = $step + $i")
+    return found.get("step", "1") if found is not None and code.source.of(found["i"]) == name else None
 
 
 def _text(code: Code, node: Node | str) -> str:

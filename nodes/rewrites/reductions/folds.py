@@ -9,8 +9,9 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, inside, same, statements
 from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import field_of
 
 EXPONENTIALS = {"expf", "__expf", "exp", "exp2f"}
 MAXIMA = {"fmaxf", "max", "fmax"}
@@ -90,16 +91,10 @@ def _fold(code: Code, loop: Loop) -> Fold:
     if len(outer) != 1 or outer[0][0].type != "assignment_expression":
         raise Unsupported("a loop with more than one result, or none")
     node, found = outer[0]
-    right, operator = field_of(node, "right"), source.of(node, "operator")
-    kind, value = "", right
-    if operator == "+=":
-        kind = "sum"
-    elif operator == "=" and right is not None and right.type == "call_expression":
-        name = source.of(right, "function").removeprefix("std::")
-        arguments = children_of(right, "arguments")
-        others = [c for c in arguments if source.of(c) != found.name]
-        if name in MAXIMA and len(arguments) == 2 and len(others) == 1:
-            kind, value = "max", others[0]
+    form = match(source, node, "$v += $e", "$v = $f($v, $e)", "$v = $f($e, $v)")
+    kind, value = "", form["e"] if form is not None else None
+    if form is not None:
+        kind = "sum" if "f" not in form else "max" if source.of(form["f"]).removeprefix("std::") in MAXIMA else ""
     type_ = source.of(found.declaration, "type")
     if not kind or value is None or type_ != "float" or found.kind != "local":
         raise Unsupported("no sum and no maximum")

@@ -34,6 +34,7 @@ from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import enclosing, field_of, upward
 
@@ -150,15 +151,11 @@ class _Broadcast:
 
     def _cell(self, statement: Node) -> tuple[Node, Definition, Node] | None:
         """The assignment, the shared memory and the element of `scale = value;` that every thread could do."""
-        if statement.type != "expression_statement" or not statement.named_children:
+        form = match(self.source, statement, "$memory[$at] = $value;", "$memory = $value;")
+        if form is None:
             return None
-        assignment = statement.named_children[0]
-        target, value = field_of(assignment, "left"), field_of(assignment, "right")
-        if assignment.type != "assignment_expression" or target is None or value is None:
-            return None
-        if self.source.of(assignment, "operator") != "=":
-            return None
-        base = field_of(target, "argument") if target.type == "subscript_expression" else target
+        assignment, base, value = statement.named_children[0], form["memory"], form["value"]
+        target = field_of(assignment, "left")
         found = self.code.definition(base) if base is not None and base.type == "identifier" else None
         if found is None or found.kind != "local" or found.declarator is None:
             return None
@@ -166,10 +163,8 @@ class _Broadcast:
         wanted = "identifier" if target.type == "identifier" else "array_declarator"
         if not shared or found.declarator.type != wanted or not self._same_for_all(value):
             return None
-        if wanted == "array_declarator":
-            index = field_of(target, "indices")
-            if index.named_child_count != 1 or self.code.polynomial(index.named_children[0]).value is None:
-                return None
+        if "at" in form and self.code.polynomial(form["at"]).value is None:
+            return None
         return assignment, found, target
 
     def _mentions(self, memory: Definition) -> int:

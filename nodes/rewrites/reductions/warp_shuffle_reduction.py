@@ -15,10 +15,11 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps
 from nodes.rewrites.analysis.device_code import Code, Kernel, code_of, inside, require, same, statements
-from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD
+from nodes.rewrites.analysis.regions import BLOCK_DIM, EXTREMES, THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
@@ -281,35 +282,19 @@ def _index(code: Code, node: Node) -> tuple[str, Node] | None:
 def _step(code: Code, statement: Node, distance: str) -> tuple[str, str] | None:
     """Array and operation of `a[tid] += a[tid + s]` and its like."""
     source = code.source
-    if statement.type != "expression_statement" or not statement.named_children:
+    found = match(source, statement, "$a += $far;", "$a = $x + $y;", "$a = $f($x, $y);")
+    target = _index(code, found["a"]) if found is not None else None
+    if target is None or not _is_thread(code, target[1]):
         return None
-    assignment = statement.named_children[0]
-    if assignment.type != "assignment_expression":
-        return None
-    left, right = field_of(assignment, "left"), field_of(assignment, "right")
-    target = _index(code, left) if left is not None else None
-    if target is None or right is None or not _is_thread(code, target[1]):
-        return None
-    operator = source.of(assignment, "operator")
-    if operator == "+=":
-        return (target[0], "sum") if _is_far(code, right, target[0], distance) else None
-    if operator != "=":
-        return None
-    if right.type == "binary_expression" and source.of(right, "operator") == "+":
-        operands = [field_of(right, "left"), field_of(right, "right")]
-        kind = "sum"
-    elif right.type == "call_expression":
-        name = source.of(right, "function").split("<")[0].removeprefix("std::")
-        kind = {"fmaxf": "max", "max": "max", "fmax": "max", "fminf": "min", "min": "min", "fmin": "min"}.get(name, "")
-        listed = field_of(right, "arguments")
-        operands = list(listed.named_children) if listed is not None else []
-    else:
-        return None
-    if not kind or len(operands) != 2 or any(o is None for o in operands):
-        return None
-    near = [o for o in operands if (found := _index(code, o)) and found[0] == target[0] and _is_thread(code, found[1])]
+    if "far" in found:
+        return (target[0], "sum") if _is_far(code, found["far"], target[0], distance) else None
+    kind, operands = (
+        EXTREMES.get(source.of(found["f"]).split("<")[0], "") if "f" in found else "sum",
+        (found["x"], found["y"]),
+    )
+    near = [o for o in operands if (here := _index(code, o)) and here[0] == target[0] and _is_thread(code, here[1])]
     far = [o for o in operands if _is_far(code, o, target[0], distance)]
-    return (target[0], kind) if len(near) == 1 and len(far) == 1 else None
+    return (target[0], kind) if kind and len(near) == 1 and len(far) == 1 else None
 
 
 def _is_far(code: Code, node: Node, array: str, distance: str) -> bool:

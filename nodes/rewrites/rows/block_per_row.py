@@ -39,11 +39,14 @@ from nodes.rewrites.reductions.warp_shuffle_reduction import require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
 WIDTH = 256
 """Threads of a block where the launch has fewer than four warps or its own number is not known."""
+_LARGER = ("$v > $top", "$v >= $top", "$top < $v", "$top <= $v")
+_SMALLER = ("$v < $top", "$v <= $top", "$top > $v", "$top >= $v")
 _FLOATS = {"float": "f{}f", "double": "f{}"}
 
 
@@ -80,45 +83,18 @@ def _with_compared(source: Source, number: int) -> str:
 def _extreme(code: Code, statement: Node) -> str | None:
     """What `if (v > top) top = v;` and `top = v > top ? v : top;` are called. As `fmaxf` they pass over a NaN in every
     place, where the comparison would never leave one that it began with."""
-    source = code.source
-    compared = statement
-    if statement.type == "if_statement":
-        body = field_of(statement, "consequence")
-        inner = statements(body) if body is not None else []
-        if len(inner) != 1 or inner[0].type != "expression_statement" or field_of(statement, "alternative"):
-            return None
-        (assignment,) = inner[0].named_children
-        condition = field_of(statement, "condition", "value")
-    else:
-        assignment = statement.named_children[0] if statement.named_child_count else statement
-        compared = field_of(assignment, "right") or assignment
-        if compared.type != "conditional_expression":
-            return None
-        condition = field_of(compared, "condition")
-        while condition is not None and condition.type == "parenthesized_expression":
-            condition = condition.named_children[0]
-    target = field_of(assignment, "left")
-    if assignment.type != "assignment_expression" or target is None or target.type != "identifier":
-        return None
-    found = code.definition(target)
-    if condition is None or condition.type != "binary_expression" or found is None:
-        return None
-    kind = _FLOATS.get(source.of(found.declaration, "type"))
-    if kind is None or source.of(assignment, "operator") != "=":
-        return None
-    sides = [source.of(field_of(condition, side)) for side in ("left", "right")]
-    operator = source.of(condition, "operator")
-    if operator not in {"<", "<=", ">", ">="} or sides.count(found.name) != 1:
-        return None
-    value = next(side for side in sides if side != found.name)
-    larger = sides[0 if operator[0] == ">" else 1]
-    if compared is statement:
-        taken, left = source.of(assignment, "right"), found.name
-    else:
-        taken, left = (source.of(field_of(compared, f)) for f in ("consequence", "alternative"))
-    if {taken, left} != {value, found.name}:
-        return None
-    return f"{found.name} = {kind.format('max' if taken == larger else 'min')}({found.name}, {value});"
+    for kind, taken, left in (("max", _LARGER, _SMALLER), ("min", _SMALLER, _LARGER)):
+        forms = [
+            form % asked
+            for asked in taken
+            for form in ("if (%s) $top = $v;", "if (%s) { $top = $v; }", "$top = %s ? $v : $top;")
+        ]
+        found = match(code.source, statement, *forms, *(f"$top = {asked} ? $top : $v;" for asked in left))
+        top = code.definition(found["top"]) if found is not None and found["top"].type == "identifier" else None
+        name = _FLOATS.get(code.source.of(top.declaration, "type")) if top is not None else None
+        if name is not None:
+            return f"{top.name} = {name.format(kind)}({top.name}, {code.source.of(found['v'])});"
+    return None
 
 
 class _Blocks(RowThreads):
