@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel
+from nodes.rewrites.analysis.device_code import Code, Definition
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.source import Source
 from nodes.rewrites.syntax.tree import field_of
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch
+from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.tree import field_of
 
 OPERATORS: dict[str, Callable[[int, int], int]] = {

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_values import UNKNOWN, Block, Frame, Memory, Unknown
-from nodes.rewrites.analysis.device_code import Code, declared_name, statements
+from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

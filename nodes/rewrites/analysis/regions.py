@@ -8,23 +8,12 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import (
-    COORDINATES,
-    GRID_CALLS,
-    LOOPS,
-    Access,
-    Code,
-    Definition,
-    Kernel,
-    Loop,
-    declared_name,
-    inside,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import COORDINATES, GRID_CALLS, Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, upward
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import COORDINATES, Code, Kernel, one_after_another, statements
+from nodes.rewrites.analysis.device_code import COORDINATES, Code, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import bare, match
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

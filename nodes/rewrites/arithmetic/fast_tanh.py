@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import code_of, require
+from nodes.rewrites.analysis.device_code import code_of
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source

@@ -11,23 +11,15 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    declared_name,
-    host_text,
-    insertion_point,
-    inside,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.launch.grid_stride import BESIDE_OTHERS, LAYOUTS, Layout, row_shape_of, steps_text
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

@@ -13,22 +13,13 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    GRID_CALLS,
-    LOADS,
-    Access,
-    Code,
-    Kernel,
-    Launch,
-    Parameter,
-    code_of,
-    inside,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import GRID_CALLS, LOADS, Code, code_of, inside
+from nodes.rewrites.analysis.kernels import Access, Kernel, Parameter
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -14,24 +14,15 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    host_text,
-    insertion_point,
-    inside,
-    require,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, is_integer
 

@@ -13,23 +13,15 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Access,
-    Code,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    insertion_point,
-    inside,
-    require,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point, require
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.regions import Stride, thread_loops
 from nodes.rewrites.launch.drop_grid_stride_loop import ONLY_STEP
 from nodes.rewrites.launch.grid_stride import row_shape_of
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import enclosing, field_of
 

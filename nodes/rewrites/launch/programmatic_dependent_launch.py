@@ -17,9 +17,13 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of, require, statements
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import is_return, waiting_return
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -10,12 +10,16 @@ from functools import partial
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of, insertion_point, statements
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
 from nodes.rewrites.launch.grid_stride import check_threads
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -6,7 +6,8 @@ passes different buffers, and no pointer goes to where we cannot follow it.
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of

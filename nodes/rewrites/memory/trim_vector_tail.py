@@ -12,21 +12,14 @@ import itertools
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import (
-    Access,
-    Code,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    drop_unused,
-    host_text,
-    inside,
-    same,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
+from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

@@ -17,25 +17,17 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    host_text,
-    inside,
-    require,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, is_extent
 from nodes.rewrites.memory.vectorize import rewrite as vectorize
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, is_integer
 

@@ -22,22 +22,10 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis import vectors as _vectors
-from nodes.rewrites.analysis.device_code import (
-    COORDINATES,
-    LOADS,
-    Access,
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    code_of,
-    declared_name,
-    host_text,
-    inside,
-    require,
-    same,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import COORDINATES, LOADS, Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import (
     Guard,
     Region,
@@ -52,6 +40,7 @@ from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES, LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
 from nodes.rewrites.syntax.tree import field_of, is_integer
 

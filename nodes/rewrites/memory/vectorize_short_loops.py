@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Access, Code, Kernel, Loop, code_of, inside, require, same
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.prelude.lanes import LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

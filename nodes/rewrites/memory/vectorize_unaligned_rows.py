@@ -25,7 +25,8 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from kernels.spec import DTYPE_BYTES, Spec
-from nodes.rewrites.analysis.device_code import Code, Launch, code_of, declared_name, host_text, inside, same
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.memory.vectorized_loops import (
     Change,
     PackLoops,
@@ -37,6 +38,7 @@ from nodes.rewrites.memory.vectorized_loops import (
 )
 from nodes.rewrites.prelude.lanes import LANES
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

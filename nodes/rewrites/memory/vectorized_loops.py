@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import LOOPS, Code, Definition, Kernel, Launch, declared_name, inside, same
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import enclosing, field_of
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, inside, one_after_another, same, statements
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, upward
 

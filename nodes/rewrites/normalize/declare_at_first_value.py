@@ -10,9 +10,11 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, one_after_another, same, statements
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Symbol
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, is_integer
 

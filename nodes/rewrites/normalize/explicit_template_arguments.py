@@ -6,7 +6,9 @@ and pointed at in its place.
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of

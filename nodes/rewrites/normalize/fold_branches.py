@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, one_after_another, statements
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

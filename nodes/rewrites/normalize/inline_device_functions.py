@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, code_of, declared_name, same, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, upward
 

@@ -17,16 +17,10 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    declared_name,
-    one_after_another,
-    only_argument,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, only_argument, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

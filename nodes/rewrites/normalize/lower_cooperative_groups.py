@@ -20,8 +20,11 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import whole_warps
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of, declared_name, require, same, statement_around
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, upward
 

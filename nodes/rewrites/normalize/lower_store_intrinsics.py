@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source

@@ -14,10 +14,12 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, inside, one_after_another, same
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

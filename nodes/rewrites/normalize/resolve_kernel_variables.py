@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import ATTRIBUTES, Code, one_after_another, same
+from nodes.rewrites.analysis.device_code import ATTRIBUTES, Code, one_after_another
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -15,8 +15,10 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, one_after_another, same, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import field_of, is_integer
 

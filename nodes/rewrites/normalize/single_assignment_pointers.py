@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, one_after_another, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -10,7 +10,8 @@ import re
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of

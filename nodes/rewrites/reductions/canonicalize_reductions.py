@@ -23,20 +23,11 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps
 from nodes.rewrites.analysis.block_values import UNKNOWN, WARP, Block, Frame, Memory, Part
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    code_of,
-    declared_name,
-    drop_unused,
-    inside,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import EXTREMES, THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.idle_threads import without_idle
@@ -56,6 +47,7 @@ from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_
 from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, inside, same, statements
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

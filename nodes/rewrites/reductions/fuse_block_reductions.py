@@ -21,12 +21,14 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, Loop, code_of, inside, only_argument, same
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.folds import Passes, below_maximum, mentions, reduction_of, two_passes
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import only_argument, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import enclosing, field_of
 

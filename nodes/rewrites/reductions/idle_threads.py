@@ -5,15 +5,11 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Code,
-    Kernel,
-    declared_name,
-    one_after_another,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.insertions import without_unused
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import enclosing, field_of, upward
 

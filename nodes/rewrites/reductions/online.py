@@ -17,8 +17,10 @@ from itertools import product
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_values import KNOWN, UNKNOWN, Frame
-from nodes.rewrites.analysis.device_code import Code, Kernel, declared_name, inside, same
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, Values, base_of, close, fields_of, power
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

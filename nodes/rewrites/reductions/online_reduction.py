@@ -25,20 +25,11 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.block_values import UNKNOWN, Memory
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    declared_name,
-    drop_unused,
-    inside,
-    one_after_another,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another
+from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, base_of, close
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
@@ -48,6 +39,7 @@ from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, sta
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, upward
 

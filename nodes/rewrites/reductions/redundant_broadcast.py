@@ -17,24 +17,15 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import (
-    COORDINATES,
-    LOOPS,
-    Code,
-    Definition,
-    Kernel,
-    declared_name,
-    inside,
-    one_after_another,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import COORDINATES, Code, Definition, inside, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import EXTREMES, THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import enclosing, field_of, upward
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, inside, is_zero, same
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import fields_of
 from nodes.rewrites.analysis.regions import THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.reductions.warp_reductions import called
+from nodes.rewrites.syntax.nodes import is_zero, same
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

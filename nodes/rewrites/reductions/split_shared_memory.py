@@ -13,10 +13,12 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, code_of, declared_name, inside, same
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

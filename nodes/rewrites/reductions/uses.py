@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import LOOPS, Code, Definition, Kernel, declared_name, inside, same, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, upward
 

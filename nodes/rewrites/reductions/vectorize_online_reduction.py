@@ -20,10 +20,12 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, code_of, inside, statements
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 
 

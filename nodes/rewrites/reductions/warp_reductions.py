@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_values import Block, Part
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, inside, require, same, statements
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

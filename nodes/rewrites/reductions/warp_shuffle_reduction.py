@@ -14,12 +14,15 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of, inside, require, same, statements
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import BLOCK_DIM, EXTREMES, THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -8,19 +8,13 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import whole_warps
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    inside,
-    is_zero,
-    same,
-    statement_around,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import is_zero, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -23,16 +23,9 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Launch,
-    code_of,
-    host_text,
-    inside,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import without_unused
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import is_return
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.warp_shuffle_reduction import require_reduction
@@ -40,6 +33,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
 from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -16,21 +16,10 @@ from dataclasses import dataclass, field, replace
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Access,
-    Code,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    declared_name,
-    host_text,
-    inside,
-    require,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
 from nodes.rewrites.analysis.vectors import seen_through, spelt_out
 from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES
@@ -38,6 +27,7 @@ from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import by_items, unless_single
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
 from nodes.rewrites.syntax.tree import field_of
 

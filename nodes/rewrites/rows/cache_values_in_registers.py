@@ -16,21 +16,13 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Definition,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    inside,
-    same,
-    statement_around,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import ITEMS
 from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import declared_name, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

@@ -16,13 +16,15 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import code_of, insertion_point, inside, require, statements
+from nodes.rewrites.analysis.device_code import code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.launch.programmatic_dependent_launch import ENABLE, IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
 from nodes.rewrites.syntax.insert import renamed
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 

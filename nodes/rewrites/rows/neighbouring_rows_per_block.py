@@ -16,24 +16,16 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    declared_name,
-    host_text,
-    inside,
-    require,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import renamed
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, is_integer
 

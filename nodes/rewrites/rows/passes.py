@@ -12,9 +12,11 @@ from functools import cached_property
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import COORDINATES, Code, Definition, Kernel, Loop, inside, same, statements
+from nodes.rewrites.analysis.device_code import COORDINATES, Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.rows.cache_row_in_registers import HOLD
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Access, Code, Kernel, Launch, code_of, host_text, inside, same
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer
 

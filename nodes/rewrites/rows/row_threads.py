@@ -11,20 +11,10 @@ from itertools import combinations_with_replacement
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Access,
-    Code,
-    Definition,
-    Launch,
-    Loop,
-    declared_name,
-    inside,
-    is_zero,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Access, Loop
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import (
     BLOCK,
     BLOCK_DIM,
@@ -37,6 +27,7 @@ from nodes.rewrites.analysis.regions import (
 )
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, is_zero, same, statements
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 

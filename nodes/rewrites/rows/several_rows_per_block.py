@@ -8,7 +8,8 @@ where a row fits (up to 8 steps a thread, as many as cache_row_in_registers keep
 from __future__ import annotations
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import code_of, insertion_point, require
+from nodes.rewrites.analysis.device_code import code_of
+from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.analysis.regions import begin_row
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.prelude.lanes import CEIL_DIV

@@ -19,23 +19,11 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Access,
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    host_text,
-    inside,
-    require,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
 from nodes.rewrites.memory.vectorize_short_loops import own_vector
 from nodes.rewrites.prelude.lanes import CEIL_DIV
@@ -45,6 +33,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import HOLD, Row, RowKeeper
 from nodes.rewrites.rows.row_kernels import unless_single
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import LOOPS, same, statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, upward
 

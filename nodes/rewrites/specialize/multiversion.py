@@ -20,10 +20,10 @@ from functools import cached_property
 from tree_sitter import Node
 
 from kernels.spec import Spec
-from nodes.rewrites.analysis.device_code import same
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.entry import has_c_linkage, measured, parameters
 from nodes.rewrites.syntax.insert import include
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
