@@ -8,7 +8,8 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import COORDINATES, GRID_CALLS, Code, Definition, inside
+from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, Definition, inside
+from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import COORDINATES, Code, one_after_another
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import bare, match

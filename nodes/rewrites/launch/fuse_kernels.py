@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import GRID_CALLS, LOADS, Code, code_of, inside
+from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, code_of, inside
+from nodes.rewrites.analysis.indices import LOADS
 from nodes.rewrites.analysis.kernels import Access, Kernel, Parameter
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops

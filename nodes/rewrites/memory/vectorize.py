@@ -22,7 +22,8 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis import vectors as _vectors
-from nodes.rewrites.analysis.device_code import COORDINATES, LOADS, Code, Definition, code_of, inside
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.indices import COORDINATES, LOADS
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text

@@ -17,7 +17,8 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import COORDINATES, Code, Definition, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another
+from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import EXTREMES, THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS, reduces

@@ -12,7 +12,8 @@ from functools import cached_property
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import COORDINATES, Code, Definition, inside
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.rows.cache_row_in_registers import HOLD
