@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_values import UNKNOWN, Block, Frame, Memory, Unknown
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Unknown
+from nodes.rewrites.analysis.block_values import Block, Memory
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.syntax.nodes import declared_name, statements

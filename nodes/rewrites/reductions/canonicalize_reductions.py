@@ -15,21 +15,34 @@ thread. Theirs shuffle whole warps only, or their results would be undefined, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps
-from nodes.rewrites.analysis.block_values import UNKNOWN, WARP, Block, Frame, Memory, Part
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Part
+from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.block_values import WARP, Block, Memory
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.regions import EXTREMES, THREAD
+from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.reductions.cub_reductions import cub_reduction
+from nodes.rewrites.reductions.foreign_reductions import (
+    Around,
+    Result,
+    Step,
+    declared_type,
+    joined,
+    judged,
+    placeholder,
+    put_reduction,
+    reduction_text,
+    statement_of,
+    tidied,
+)
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.uses import (
     check_readers,
@@ -44,22 +57,16 @@ from nodes.rewrites.reductions.uses import (
 )
 from nodes.rewrites.reductions.warp_reductions import called
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
-from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 MOST = 32
 """Reductions of one file."""
 WARPS = (1, 2, 3, 7, 16, 17, 32)
 """Of blocks whose width is only known when it runs: powers of two, what lies next to them, the most there may be."""
-ORDERED = frozenset({
-    "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
-    "size_t",
-})  # fmt: skip
-"""Types that CUDA's own max() and min() take."""
 
 
 @rule(
@@ -84,20 +91,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         unused |= step.unused
     if not kinds:
         return None
-    return without_idle(source.reparsed(_named(source, _tidied(source, text, unused), kinds)))
-
-
-@dataclass(frozen=True)
-class _Step:
-    text: str
-    kind: str
-    unused: set[str]
-    """Names that may have lost their last use: functions, slots, what tells lanes from warps."""
-
-
-def _placeholder(kind: str) -> str:
-    """A name of its own until theirs is gone: it may be called block_sum too."""
-    return f"settled_block_{kind}"
+    return without_idle(source.reparsed(_named(source, tidied(source, text, unused), kinds)))
 
 
 def _named(source: Source, text: str, kinds: set[str]) -> str:
@@ -106,21 +100,21 @@ def _named(source: Source, text: str, kinds: set[str]) -> str:
         here = source.reparsed(text)
         edits = Edits(here)
         for name in here.walk(None, "identifier"):
-            if here.of(name) == _placeholder(kind):
+            if here.of(name) == placeholder(kind):
                 edits.replace(name, f"block_{kind}")
         require_reduction(edits, code_of(here), kind)
         text = edits.apply()
     return text
 
 
-def _next(code: Code, site: int) -> _Step | None:
+def _next(code: Code, site: int) -> Step | None:
     """The text after one reduction, the first that is understood."""
     for kernel in code.kernels:
         try:
             widths = _widths(code, kernel)
         except Unsupported:
             continue
-        for attempt in (_call, _inline, _cub):
+        for attempt in (_call, _inline, cub_reduction):
             step = attempt(code, kernel, widths, site)
             if step is not None:
                 return step
@@ -151,84 +145,10 @@ def _extent(code: Code, kernel: Kernel, launch: Launch) -> int | None:
     return value if value is not None else value_in(code, kernel, None, block)
 
 
-class _Around:
-    """What names mean outside of the statements that are run."""
-
-    def __init__(self, code: Code, kernel: Kernel, launch: Launch, reduced: Definition | None) -> None:
-        self.code, self.kernel, self.launch, self.reduced = code, kernel, launch, reduced
-        self.block: Block | None = None
-        self.memories: dict[int, Memory] = {}
-        self.settling = 0
-
-    def __call__(self, name: Node) -> object:
-        code, found = self.code, self.code.definition(name)
-        if found is None:
-            return None
-        if found.kind in {"macro", "template"}:
-            return value_in(code, self.kernel, self.launch, name)
-        if self.reduced is not None and found.where == self.reduced.where:
-            return self.block.singles() if not self.settling else None
-        if found.kind == "local" and found.where not in self.memories:
-            element = slots_of(code, found)
-            if element:
-                scalar = found.declarator is not None and found.declarator.type == "identifier"
-                self.memories[found.where] = Memory(found.name, element, scalar=scalar)
-        if found.where in self.memories:
-            return self.memories[found.where]
-        if found.value is None or code.mutated(found):
-            return None
-        if found.declarator is not None and field_of(found.declarator, "declarator").type != "identifier":
-            return None
-        self.settling += 1
-        try:
-            return self.block.value(found.value, self.block.frame(), self.block.everyone)
-        finally:
-            self.settling -= 1
-
-
 # A call of a function.
 
 
-@dataclass
-class _Result:
-    """What a reduction came to, for every width alike."""
-
-    kind: str
-    everywhere: bool
-    """Whether every thread has it, and not the first alone."""
-    bound: str
-    used: set[int]
-    waits: bool = True
-    """Whether warps met; a block of one warp needs none of what blocks of more do."""
-
-
-def _joined(results: list[_Result]) -> _Result:
-    (kind, *kinds) = sorted({r.kind for r in results if r.kind})
-    bounds = sorted({r.bound for r in results if r.bound})
-    if kinds or len(bounds) > 1 or (bounds and kind == "sum"):
-        raise Unsupported("widths that differ")
-    if not any(r.waits for r in results):
-        raise Unsupported("no reduction over the block")
-    used = set().union(*(r.used for r in results))
-    return _Result(kind, all(r.everywhere for r in results), bounds[0] if bounds else "", used)
-
-
-def _judged(block: Block, value: object) -> _Result:
-    """Raises Unsupported where the value is no reduction over the block."""
-    if not block.kind or not (block.barriers or block.width == WARP):
-        raise Unsupported("no reduction over the block")
-    of_threads = value if isinstance(value, list) else [value] * block.width
-    first = of_threads[0]
-    if not isinstance(first, Part) or first.threads != block.full:
-        raise Unsupported("not every thread's value")
-    everywhere = all(isinstance(p, Part) and p == first for p in of_threads)
-    bound = block.bounds.get(first.bound, "") if first.bound is not None else ""
-    if first.bound is not None and not bound:
-        raise Unsupported("a bound without a name")
-    return _Result(block.kind, everywhere, bound, set(block.used), block.barriers > 0)
-
-
-def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> _Step | None:
+def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
     for call in code.source.walk(kernel.body, "call_expression"):
         name = called(code.source, call)
         ours = any(name == f"block_{kind}" and text in code.source.text for kind, text in HELPERS.items())
@@ -271,7 +191,7 @@ def _reached(code: Code, name: str) -> list[Node]:
 
 def _without_call(
     code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, name: str, site: int
-) -> _Step:
+) -> Step:
     source = code.source
     (function,) = code.overloads[name]
     listed, given = field_of(call, "arguments"), field_of(call, "function")
@@ -285,7 +205,7 @@ def _without_call(
     results, at, element = [], None, ""
     for launch, sizes in widths:
         for width in sizes:
-            around = _Around(code, kernel, launch, None)
+            around = Around(code, kernel, launch, None)
             values = []
             block = Block(code, width, "", around)
             around.block = block
@@ -293,50 +213,39 @@ def _without_call(
             for number, argument in enumerate(arguments):
                 declarator = field_of(kinds[number], "declarator")
                 pointer = declarator is not None and declarator.type in {"pointer_declarator", "array_declarator"}
-                values.append(_argument(block, argument, pointer))
+                values.append(argument_value(block, argument, pointer))
                 if values[-1] is None:
                     unknown.append(number)
             if len(unknown) != 1:
                 raise Unsupported("not one value")
             at = unknown[0]
-            element = block.element = _element(code, function, given, kinds[at], arguments[at])
+            element = block.element = element_of_value(code, function, given, kinds[at], arguments[at])
             for value in values:
                 if isinstance(value, Memory) and not value.element:
                     value.element = element
             values[at] = block.singles()
-            results.append(_judged(block, block.call(name, given, values, block.frame(), block.everyone)))
-    result = _joined(results)
+            results.append(judged(block, block.call(name, given, values, block.frame(), block.everyone)))
+    result = joined(results)
     scratch = {source.of(n) for i, a in enumerate(arguments) if i != at for n in source.walk(a, "identifier")}
     check_slots(code, kernel, scratch, [(c.start_byte, c.end_byte) for c in kernel.calls(name)])
     value = source.of(arguments[at])
-    plain = _declared_type(code, arguments[at])
+    plain = declared_type(code, arguments[at])
     named = source.of(kinds[at], "type")
     if plain != element and named in _template_types(code, function) and not source.of(given).count("<"):
         plain = element  # the argument's own type is what it is deduced from
-    reduction = _reduction(result, site, value if plain == element else f"static_cast<{element}>({value})", element)
-    edits, statement = Edits(source), _statement(call)
+    reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", element)
+    edits, statement = Edits(source), statement_of(call)
     keep_apart(edits, code, kernel, statement)
-    _put(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
+    put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
     scratch |= {source.of(n) for n in code.assigned(statement)}
     names = {source.of(declared_name(field_of(f, "declarator"))) for f in _reached(code, name)}
-    return _Step(edits.apply(), result.kind, names | scratch)
+    return Step(edits.apply(), result.kind, names | scratch)
 
 
-def _reduction(result: _Result, site: int, value: str, element: str) -> str:
-    if result.kind != "sum" and element not in ORDERED:
-        raise Unsupported(f"an extreme of {element}, which max() and min() may not know")
-    call = f"{_placeholder(result.kind)}<{site}>({value})"
-    if not result.bound:
-        return call
-    if element != "float":
-        raise Unsupported("an extreme with a bound")
-    return f"f{result.kind}f({call}, {result.bound})"  # of a row that has nothing above it
-
-
-def _argument(block: Block, node: Node, pointer: bool) -> object:
+def argument_value(block: Block, node: Node, pointer: bool) -> object:
     """A number, a group, shared memory; None for what is only known when it runs."""
     outer = block.outer
-    assert isinstance(outer, _Around)
+    assert isinstance(outer, Around)
     if pointer:
         found = [outer.code.definition(name) for name in block.source.walk(node, "identifier")]
         if not any(f is not None and f.kind == "local" and slots_of(outer.code, f) for f in found):
@@ -364,7 +273,7 @@ def _template_types(code: Code, function: Node) -> list[str]:
     ]
 
 
-def _element(code: Code, function: Node, given: Node, parameter: Node, argument: Node) -> str:
+def element_of_value(code: Code, function: Node, given: Node, parameter: Node, argument: Node) -> str:
     """The type of the value that a call reduces."""
     kind = code.source.of(parameter, "type")
     names = _template_types(code, function)
@@ -373,70 +282,13 @@ def _element(code: Code, function: Node, given: Node, parameter: Node, argument:
     listed = field_of(given, "arguments") if given.type == "template_function" else None
     if listed is not None and names.index(kind) < listed.named_child_count:
         return code.source.of(listed.named_children[names.index(kind)])
-    return _declared_type(code, argument) or kind
-
-
-def _declared_type(code: Code, node: Node) -> str:
-    found = code.definition(node) if node.type == "identifier" else None
-    if found is None or found.declaration.type not in {"declaration", "parameter_declaration"}:
-        return ""
-    return code.source.of(found.declaration, "type")
-
-
-def _statement(node: Node) -> Node:
-    here = node
-    while here.parent is not None and here.parent.type != "compound_statement":
-        if here.parent.type in LOOPS | {"if_statement", "conditional_expression", "lambda_expression"}:
-            raise Unsupported("a reduction that is no statement of its own")
-        here = here.parent
-    return here
-
-
-def _put(
-    edits: Edits, code: Code, kernel: Kernel, call: Node, argument: Node, reduction: str, element: str, everywhere: bool
-) -> None:
-    """Our call in place of theirs. A result in the middle of an expression gets a name, and so does one that replaces its
-    own argument where nothing else is assigned to that any more. What reads a result that only the first thread had must
-    ask for that thread: raises Unsupported where it does not."""
-    source, statement = code.source, _statement(call)
-    target = None
-    if statement.type == "expression_statement":
-        assignment = statement.named_children[0]
-        whole = assignment.type == "assignment_expression" and same(field_of(assignment, "right"), call)
-        if whole and source.of(assignment, "operator") == "=":
-            target = field_of(assignment, "left")
-    elif statement.type == "declaration":
-        declarators = statement.children_by_field_name("declarator")
-        if len(declarators) == 1 and same(field_of(declarators[0], "value"), call):
-            target = field_of(declarators[0], "declarator")
-    if target is None or target.type != "identifier":
-        if not everywhere:
-            raise Unsupported("a result of the first thread's that is not a variable")
-        changes = list(source.walk(statement, "assignment_expression", "update_expression"))
-        if len(changes) > 1 or any(c.type == "update_expression" for c in changes):
-            raise Unsupported("a statement that changes several things")
-        name = code.fresh(f"{source.of(argument) if argument.type == 'identifier' else 'result'}_of_block")
-        edits.insert(statement.start_byte, f"const {element} {name} = {reduction};\n{source.indent(statement)}")
-        edits.replace(call, name)
-        return
-    found = declared_alone(code, statement) if statement.type == "declaration" else code.definition(target)
-    if found is None:
-        raise Unsupported("a result of unknown origin")
-    if not everywhere:
-        check_readers(code, kernel, found, statement, is_leaders)
-    new = None
-    if statement.type != "declaration":
-        new = own_name(edits, code, kernel, found, statement, statement)
-    if new is None:
-        edits.replace(call, reduction)
-    else:
-        edits.replace(statement, f"const {element} {new} = {reduction};")
+    return declared_type(code, argument) or kind
 
 
 # The same statements, written into the kernel.
 
 
-def _inline(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> _Step | None:
+def _inline(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
     for block in code.source.walk(kernel.body, "compound_statement"):
         body = statements(block)
         for at, statement in enumerate(body):
@@ -499,7 +351,7 @@ class _Cell:
 
 def _without_statements(
     code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node], reduced: Definition, site: int
-) -> _Step:
+) -> Step:
     source = code.source
     element = source.of(reduced.declaration, "type")
     shapes = [(launch, width) for launch, sizes in widths for width in sizes]
@@ -509,7 +361,7 @@ def _without_statements(
         o if o.end == end else _run(code, kernel, launch, width, body, reduced, element, end)
         for o, (launch, width) in zip(outcomes, shapes, strict=True)
     ]
-    result, outcome = _joined([o.result for o in outcomes]), outcomes[0]
+    result, outcome = joined([o.result for o in outcomes]), outcomes[0]
     if any((o.end, o.variable, o.cells) != (outcome.end, outcome.variable, outcome.cells) for o in outcomes):
         raise Unsupported("widths that differ")
     taken = body[: outcome.end + 1]
@@ -522,7 +374,7 @@ def _without_statements(
     kept = _still_needed(
         code, kernel, [s for s in taken if declared is None or not same(s, declared.declaration)], last, reduced
     )
-    reduction, value = _reduction(result, site, reduced.name, element), outcome.variable
+    reduction, value = reduction_text(result, site, reduced.name, element), outcome.variable
     if outcome.variable in {reduced.name, ""}:
         if outcome.variable and not result.everywhere:
             check_readers(code, kernel, reduced, last, is_leaders)
@@ -556,7 +408,7 @@ def _without_statements(
     lines = [*(source.of(s) for s in kept), *lines]
     edits.changes.append((start, last.end_byte, lost + f"\n{indent}".join(lines)))
     helpers = [f for f in source.walk(None, "function_definition") if f.start_byte in result.used]
-    return _Step(
+    return Step(
         edits.apply(), result.kind,
         names | {source.of(declared_name(field_of(f, "declarator"))) for f in helpers},
     )  # fmt: skip
@@ -564,7 +416,7 @@ def _without_statements(
 
 @dataclass
 class _Outcome:
-    result: _Result
+    result: Result
     end: int
     """The place of the last statement that is needed."""
     variable: str
@@ -586,7 +438,7 @@ def _run(
 ) -> _Outcome:
     """The statements up to the first, but at `least` so many, after which the block's first thread has the result, or has left
     it in memory."""
-    around = _Around(code, kernel, launch, reduced)
+    around = Around(code, kernel, launch, reduced)
     block = _Finishing(code, width, element, around)
     around.block = block
     frame = block.frame()
@@ -602,7 +454,7 @@ def _run(
             variable = reduced.name if reduced.name in whole else whole[0] if whole else ""
             value = frame.scopes[0][variable] if variable else [Part(block.full, block.bound), *[UNKNOWN] * (width - 1)]
             cells.sort(key=lambda c: c.target)
-            outcome = _Outcome(_judged(block, value), at, variable, cells)
+            outcome = _Outcome(judged(block, value), at, variable, cells)
             return _told(block, frame, body, outcome) if variable and not outcome.result.everywhere else outcome
     raise Unsupported("no reduction")
 
@@ -620,7 +472,7 @@ def _told(block: Block, frame: Frame, body: list[Node], outcome: _Outcome) -> _O
     for statement in (barrier, told):
         block.run(statement, frame, block.everyone)
     return _Outcome(
-        _judged(block, frame.scopes[0][outcome.variable]), outcome.end + 2, outcome.variable, outcome.cells, True
+        judged(block, frame.scopes[0][outcome.variable]), outcome.end + 2, outcome.variable, outcome.cells, True
     )
 
 
@@ -655,7 +507,7 @@ def _is_full(block: Block, value: object) -> bool:
 class _Finishing(Block):
     """Also lets the first thread leave what it makes of the result in shared memory: `total = sqrtf(v)`."""
 
-    def __init__(self, code: Code, width: int, element: str, outer: _Around) -> None:
+    def __init__(self, code: Code, width: int, element: str, outer: Around) -> None:
         super().__init__(code, width, element, outer)
         self.cells: list[_Cell] = []
         self.bound: float | None = None
@@ -713,169 +565,4 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
 # CUB.
 
 
-def _cub(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> _Step | None:
-    for call in code.source.walk(kernel.body, "call_expression"):
-        try:
-            step = _without_cub(code, kernel, widths, call, site)
-        except Unsupported:
-            continue
-        if step is not None:
-            return step
-    return None
-
-
-_CUB_SCOPES = {"cub", "cuda", "cuda::std", "::cub", "::cuda", "::cuda::std"}
-_CUB = {"Sum": "sum", "plus": "sum", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}
-
-
-def _without_cub(
-    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, site: int
-) -> _Step | None:
-    """`Reduce(temporary).Sum(value)` and `.Reduce(value, cub::Max())`, of `cub::BlockReduce<float, 256>`."""
-    source, function = code.source, field_of(call, "function")
-    if function is None or function.type != "field_expression":
-        return None
-    made, method = field_of(function, "argument"), source.of(function, "field")
-    if made is None or made.type != "call_expression" or method not in {"Sum", "Reduce"}:
-        return None
-    held = field_of(made, "arguments").named_children
-    kind = source.of(made, "function")
-    alias = next((a for a in source.walk(kernel.body, "alias_declaration", "type_definition") if kind in {
-        source.of(a, "name"), source.of(a, "declarator")}), None)  # fmt: skip
-    words = source.of(alias, "type") if alias is not None else kind
-    inside_of = words.removeprefix("cub::BlockReduce<").removesuffix(">").split(",")
-    if not words.startswith("cub::BlockReduce<") or len(inside_of) != 2 or len(held) != 1:
-        raise Unsupported("another block reduction")
-    element = inside_of[0].strip()
-    arguments = children_of(call, "arguments")
-    operation = _operation(code, arguments[1]) if method == "Reduce" and len(arguments) > 1 else "sum"
-    counted = arguments[2:] if method == "Reduce" else arguments[1:]
-    if not operation or [source.of(c) for c in counted] not in ([], ["blockDim.x"]):
-        raise Unsupported("a reduction of another kind")
-    edits = Edits(source)
-    if not all(len(sizes) == 1 or whole_warps(code, kernel, launch.block) for launch, sizes in widths):
-        reduced = code.definition(arguments[0]) if arguments[0].type == "identifier" else None
-        if reduced is None or reduced.kind != "local" or not counted:
-            raise Unsupported("blocks that may not be whole warps")
-        round_up(edits, code, kernel, call, reduced, operation)
-    if not counted and any([str(s) for s in sizes] != [inside_of[1].strip()] for _, sizes in widths):
-        raise Unsupported("fewer threads than CUB counts on")
-    temporary = source.of(held[0])
-    if any(source.of(n) == temporary and not _is_temporary(source, n) for n in source.walk(kernel.body, "identifier")):
-        raise Unsupported("memory that serves more than CUB")
-    value = source.of(arguments[0])
-    if _declared_type(code, arguments[0]) != element:
-        value = f"static_cast<{element}>({value})"
-    result = _Result(operation, False, "", set())
-    reduction = _reduction(result, site, value, element)
-    keep_apart(edits, code, kernel, _statement(call))
-    _put(edits, code, kernel, call, arguments[0], reduction, element, everywhere=False)
-    return _Step(edits.apply(), result.kind, {temporary, kind})
-
-
-def _operation(code: Code, node: Node) -> str:
-    """sum, max or min: `cub::Max()`, `cuda::std::plus<float>{}`, a functor or a short name of the file's; "" for others."""
-    name = code.source.of(node).removesuffix("()").removesuffix("{}").partition("<")[0]
-    scope, _, last = name.rpartition("::")
-    if scope in _CUB_SCOPES:
-        return _CUB.get(last, "")
-    return _functor(code, last) or _short_name(code, last)
-
-
-def _short_name(code: Code, name: str) -> str:
-    """`using CubAddOp = cuda::std::plus<>;`, of which there may be one for each version of the library."""
-    source, kinds = code.source, set[str]()
-    for alias in source.walk(None, "alias_declaration"):
-        if source.of(alias, "name") == name:
-            scope, _, last = source.of(alias, "type").partition("<")[0].rpartition("::")
-            kinds.add(_CUB.get(last, "") if scope in _CUB_SCOPES else "")
-    return kinds.pop() if len(kinds) == 1 else ""
-
-
-def _functor(code: Code, name: str) -> str:
-    """Of a struct of the file whose one operator returns `a + b`, or `max(a, b)`."""
-    source = code.source
-    structs = [s for s in source.walk(None, "struct_specifier") if source.of(s, "name") == name]
-    structs = [s for s in structs if field_of(s, "body") is not None]
-    functions = [f for s in structs for f in source.walk(s, "function_definition")]
-    if len(structs) != 1 or len(functions) != 1:
-        return ""
-    listed = next(source.walk(functions[0], "parameter_list"), None)
-    names = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children] if listed else []
-    body = field_of(functions[0], "body")
-    inner = statements(body) if body is not None else []
-    made = inner[0].named_children[0] if len(inner) == 1 and inner[0].type == "return_statement" else None
-    if made is None or len(names) != 2:
-        return ""
-    both = [source.of(n) for n in names]
-    if made.type == "binary_expression" and source.of(made, "operator") == "+":
-        return "sum" if [source.of(c) for c in made.named_children] == both else ""
-    if made.type == "call_expression":
-        called_ = source.of(made, "function").removeprefix("::").removeprefix("std::")
-        given = [source.of(c) for c in field_of(made, "arguments").named_children]
-        return EXTREMES.get(called_, "") if sorted(given) == sorted(both) else ""
-    return ""
-
-
-def _is_temporary(source: Source, name: Node) -> bool:
-    parent = name.parent
-    if parent is None or parent.type == "declaration":
-        return parent is not None
-    made = parent.parent if parent.type == "argument_list" else None
-    owner = made.parent if made is not None else None
-    return owner is not None and owner.type == "field_expression" and source.of(owner, "field") in {"Sum", "Reduce"}
-
-
 # What is left over.
-
-
-def _tidied(before: Source, text: str, names: set[str]) -> str:
-    """Without the functions, types and variables of these names that nothing uses any more."""
-    for _ in range(4 * MOST):
-        source = before.reparsed(text)
-        edits = Edits(source)
-        node = next((n for n in _leftovers(source, names)), None)
-        if node is None:
-            break
-        text = _removed(edits, source, node)
-    return drop_unused(before, text, set(names))
-
-
-def _removed(edits: Edits, source: Source, node: Node) -> str:
-    edits.remove(node, comment=True)
-    start, end, _ = edits.changes[-1]
-    if node.type in {"function_definition", "template_declaration"} and source.data[end : end + 1] == b"\n":
-        edits.changes[-1] = (start, end + 1, "")  # the blank line behind it
-    return edits.apply()
-
-
-def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
-    """Definitions of functions and types, and what is declared in shared memory of such types, that nothing mentions."""
-    words: dict[str, int] = {}
-    for node in source.walk(None, "identifier", "type_identifier", "namespace_identifier"):
-        words[source.of(node)] = words.get(source.of(node), 0) + 1
-    for node in source.walk(None, "function_definition"):
-        declarator = field_of(node, "declarator")
-        name = declared_name(declarator) if declarator is not None else None
-        device = any(c.type == "__device__" for c in node.children) and not any(
-            c.type == "__global__" for c in node.children
-        )
-        if name is not None and device and source.of(name) in names and words[source.of(name)] == 1:
-            outer = node.parent
-            yield outer if outer is not None and outer.type == "template_declaration" else node
-    for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
-        declarators = node.children_by_field_name("declarator")
-        shared = any(source.of(c) == "__shared__" for c in node.children)
-        shared = shared and not any(source.of(c) == "extern" for c in source.walk(node))
-        if node.type != "declaration":
-            name = field_of(node, "name") or field_of(node, "declarator")
-        else:
-            name = declared_name(declarators[0]) if shared and len(declarators) == 1 else None
-        if name is None or source.of(name) not in names:
-            continue
-        around = enclosing(node, "function_definition")
-        inner = (
-            source.walk(around, "identifier", "type_identifier", "namespace_identifier") if around is not None else ()
-        )
-        if around is not None and not any(source.of(n) == source.of(name) and not inside(n, node) for n in inner):
-            yield node

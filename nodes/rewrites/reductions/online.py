@@ -16,7 +16,8 @@ from itertools import product
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_values import KNOWN, UNKNOWN, Frame
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame
+from nodes.rewrites.analysis.block_values import KNOWN
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, Values, base_of, close, fields_of, power

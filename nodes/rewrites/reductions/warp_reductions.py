@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_values import Block, Part
+from nodes.rewrites.analysis.block_arithmetic import Part
+from nodes.rewrites.analysis.block_values import Block
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel

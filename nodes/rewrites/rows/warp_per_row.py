@@ -30,8 +30,9 @@ from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.cache_row_in_registers import HOLD, Row, RowKeeper
+from nodes.rewrites.rows.cache_row_in_registers import HOLD, RowKeeper
 from nodes.rewrites.rows.row_kernels import unless_single
+from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.nodes import LOOPS, same, statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
