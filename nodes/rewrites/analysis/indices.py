@@ -56,32 +56,30 @@ class Indices:
                 if base is not None and indices is not None and indices.named_child_count == 1:
                     return self.polynomial(base, depth) + self.polynomial(indices.named_children[0], depth)
         if kind == "binary_expression":
-            left, right = field_of(node, "left"), field_of(node, "right")
-            operator = source.of(node, "operator")
-            if operator in {"+", "-", "*", "/", "%", "<<", ">>", "&"}:
-                a, b = self.polynomial(left, depth), self.polynomial(right, depth)
-                if operator == "+":
-                    return a + b
-                if operator == "-":
-                    return a - b
-                if operator == "*":
-                    return a * b
-                if operator in {"<<", ">>"} and b.value is not None and 0 <= b.value < 31:
-                    b = Polynomial.constant(1 << b.value)
-                    if operator == "<<":
-                        return a * b
-                    operator = "/"
-                if operator == "&" and b.value is not None and b.value > 0 and (b.value & (b.value + 1)) == 0:
-                    operator, b = "%", Polynomial.constant(b.value + 1)
-                if operator == "/" and b.value and all(c % b.value == 0 for _, c in a.terms):
-                    return Polynomial(frozenset((m, c // b.value) for m, c in a.terms))  # nothing is rounded
-                if operator in {"/", "%"}:
-                    return Polynomial.symbol(self._division(node, operator, a, b))
+            return self._combined(node, depth)
         if kind == "field_expression" and source.of(node).split(".")[0] in COORDINATES:
             return Polynomial.symbol(Symbol(source.of(node), node=node))
         if kind == "identifier":
             return self._variable(node, depth)
         return self._opaque(node, depth)
+
+    def _combined(self, node: Node, depth: int) -> Polynomial:
+        """`a + b` and the like; shifts and masks by constants are products, quotients and remainders."""
+        operator = self.source.of(node, "operator")
+        if operator not in {"+", "-", "*", "/", "%", "<<", ">>", "&"}:
+            return self._opaque(node, depth)
+        a, b = (self.polynomial(field_of(node, side), depth) for side in ("left", "right"))
+        if operator in {"<<", ">>"} and b.value is not None and 0 <= b.value < 31:
+            operator, b = "*" if operator == "<<" else "/", Polynomial.constant(1 << b.value)
+        if operator == "&" and b.value is not None and b.value > 0 and (b.value & (b.value + 1)) == 0:
+            operator, b = "%", Polynomial.constant(b.value + 1)
+        if operator == "/" and b.value and all(c % b.value == 0 for _, c in a.terms):
+            return Polynomial(frozenset((m, c // b.value) for m, c in a.terms))  # nothing is rounded
+        if operator in {"/", "%"}:
+            return Polynomial.symbol(self._division(node, operator, a, b))
+        if operator not in {"+", "-", "*"}:
+            return self._opaque(node, depth)
+        return a + b if operator == "+" else a - b if operator == "-" else a * b
 
     def _division(self, node: Node, operator: str, a: Polynomial, b: Polynomial) -> Symbol:
         parts = frozenset(a.symbols | b.symbols)

@@ -145,69 +145,62 @@ class Launch:
         return None
 
 
+_HOST_FUNCTIONS = {"static_cast", "min", "max", "std::min", "std::max", "int", "int64_t"}
+_HOST_EXPRESSIONS = {
+    "binary_expression", "parenthesized_expression", "cast_expression", "call_expression", "unary_expression",
+    "conditional_expression", "compound_literal_expression",
+}  # fmt: skip
+
+
 def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str:
     """A kernel's expression as the launch's function can write it: parameters become the launch's arguments.
 
     Raises Unsupported where the value is only known on the device.
     """
-    code, text = kernel.code, kernel.source.of(node)
+    code, source = kernel.code, kernel.source
     if node.type == "number_literal":
-        return text
+        return source.of(node)
+    if node.type == "identifier":
+        return _host_name(kernel, launch, node, depth)
+    if node.type == "sizeof_expression":
+        return _substituted(kernel, launch, node)
     if node.type == "field_expression":  # of a struct that the launch passes by its name
         holder = field_of(node, "argument")
         found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
         if found is not None and found.kind == "parameter" and node.children[1].type != "->":
             struct = host_text(kernel, launch, holder, depth)
             if re.fullmatch(r"\w+", struct):
-                return f"{struct}.{code.source.of(node, 'field')}"
+                return f"{struct}.{source.of(node, 'field')}"
+    name = source.of(node, "function").split("<")[0]
+    if node.type not in _HOST_EXPRESSIONS or (name and name not in _HOST_FUNCTIONS and name not in code.functions):
+        raise Unsupported(f"{source.of(node)} is only known on the device")
+    told = [c for c in children_of(node) if not any(same(c, field_of(node, f)) for f in ("function", "type"))]
+    lists = {"argument_list", "initializer_list"}
+    parts = [part for child in told for part in (children_of(child) if child.type in lists else [child])]
+    return source.render(node, [(part, host_text(kernel, launch, part, depth)) for part in parts])
+
+
+def _host_name(kernel: Kernel, launch: Launch, node: Node, depth: int) -> str:
+    code, text = kernel.code, kernel.source.of(node)
+    found = code.definition(node)
+    if found is None or found.kind == "macro" or (found.kind == "global" and found.value is not None):
+        return text
+    if found.kind == "parameter":
+        names = [p.name for p in kernel.parameters]
+        if text not in names or names.index(text) >= len(launch.arguments) or code.mutated(found):
+            raise Unsupported(f"{text} is not an argument of the launch")
+        argument = launch.arguments[names.index(text)]
+        plain = argument.type in {"identifier", "number_literal", "call_expression", "parenthesized_expression"}
+        return code.source.of(argument) if plain else f"({code.source.of(argument)})"
+    if found.kind == "template":
+        names = kernel.template_names
+        if text not in names or names.index(text) >= len(launch.template_arguments):
+            raise Unsupported(f"{text} is not named by the launch")
+        return launch.template_arguments[names.index(text)]
+    if found.kind != "local" or found.value is None or code.mutated(found) or depth >= 16:
         raise Unsupported(f"{text} is only known on the device")
-    if node.type == "identifier":
-        found = code.definition(node)
-        if found is None or found.kind == "macro":
-            return text
-        if found.kind == "parameter":
-            names = [p.name for p in kernel.parameters]
-            if text not in names or names.index(text) >= len(launch.arguments) or code.mutated(found):
-                raise Unsupported(f"{text} is not an argument of the launch")
-            argument = launch.arguments[names.index(text)]
-            plain = argument.type in {"identifier", "number_literal", "call_expression", "parenthesized_expression"}
-            return code.source.of(argument) if plain else f"({code.source.of(argument)})"
-        if found.kind == "template":
-            names = kernel.template_names
-            if text not in names or names.index(text) >= len(launch.template_arguments):
-                raise Unsupported(f"{text} is not named by the launch")
-            return launch.template_arguments[names.index(text)]
-        if found.kind == "global" and found.value is not None:
-            return text
-        if found.kind == "local" and found.value is not None and not code.mutated(found) and depth < 16:
-            inner = host_text(kernel, launch, found.value, depth + 1)
-            return inner if re.fullmatch(r"[\w.]+|\(.*\)", inner) and inner.count("(") <= 1 else f"({inner})"
-        raise Unsupported(f"{text} is only known on the device")
-    if node.type in {"binary_expression", "parenthesized_expression", "cast_expression", "call_expression", "unary_expression",
-                     "sizeof_expression", "conditional_expression", "compound_literal_expression"}:  # fmt: skip
-        if node.type == "sizeof_expression":
-            return _substituted(kernel, launch, node)
-        if node.type == "call_expression":
-            name = code.source.of(node, "function").split("<")[0]
-            if (
-                name not in {"static_cast", "min", "max", "std::min", "std::max", "int", "int64_t"}
-                and name not in code.functions
-            ):
-                raise Unsupported(f"{name} is called on the device")
-        pieces, at = [], node.start_byte
-        for child in node.named_children:
-            skip = node.type == "call_expression" and same(child, field_of(node, "function"))
-            skip = skip or same(child, field_of(node, "type")) or child.type == "comment"
-            if child.type == "argument_list" or child.type == "initializer_list":
-                inner = "(" if child.type == "argument_list" else "{"
-                listed = [host_text(kernel, launch, c, depth) for c in child.named_children if c.type != "comment"]
-                new = inner + ", ".join(listed) + (")" if inner == "(" else "}")
-            else:
-                new = code.source.of(child) if skip else host_text(kernel, launch, child, depth)
-            pieces += [code.source.data[at : child.start_byte].decode(), new]
-            at = child.end_byte
-        return "".join(pieces) + code.source.data[at : node.end_byte].decode()
-    raise Unsupported(f"{text} is only known on the device")
+    inner = host_text(kernel, launch, found.value, depth + 1)
+    return inner if re.fullmatch(r"[\w.]+|\(.*\)", inner) and inner.count("(") <= 1 else f"({inner})"
 
 
 def _substituted(kernel: Kernel, launch: Launch, node: Node) -> str:

@@ -157,19 +157,7 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
     if node.type in {"parenthesized_expression", "unary_expression"}:
         return kind(code, node.named_children[-1], depth + 1)
     if node.type == "identifier":
-        found = code.definition(node)
-        if found is None or found.kind in {"template", "macro"} or found.declarator is None:
-            return (
-                "int"
-                if found is not None and found.kind == "template" and "int" in source.of(found.declaration)
-                else None
-            )
-        inner = found.declarator
-        if inner.type == "init_declarator":
-            inner = field_of(inner, "declarator") or inner
-        if inner.type in {"pointer_declarator", "array_declarator"}:
-            return None
-        return _named(code, source.of(found.declaration, "type")) or kind(code, found.value, depth + 1)
+        return _kind_of_name(code, node, depth)
     if node.type == "subscript_expression":
         element = _element(code, node, depth)
         return _named(code, element) if element else None
@@ -192,24 +180,41 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
         if source.of(node, "operator") not in {"+", "-", "*", "/"}:
             return None
         return _joined(*(kind(code, field_of(node, f), depth + 1) for f in ("left", "right")))
-    if node.type == "call_expression":
-        name = source.of(node, "function")
-        if name in _FLOAT_CALLS or name in {"static_cast<float>", "float"}:
-            return "float"
-        if name.startswith("static_cast<"):
-            return _named(code, name[12:-1].strip())
-        inner = children_of(node, "arguments")
-        if name in _SAME_TYPE_CALLS and inner:
-            found = kind(code, inner[0], depth + 1)
-            for argument in inner[1:]:
-                found = _joined(found, kind(code, argument, depth + 1))
-            return found
-        if name == "__ldg" and inner:
-            base = code.pointer_base(code.polynomial(inner[0]))
-            return _named(code, code.element_of(base)) if base is not None else None
-        function = code.functions.get(name.split("<")[0])
-        return _named(code, source.of(function, "type")) if function is not None else None
-    return None
+    return _kind_of_call(code, node, depth) if node.type == "call_expression" else None
+
+
+def _kind_of_name(code: Code, node: Node, depth: int) -> str | None:
+    source = code.source
+    found = code.definition(node)
+    if found is None or found.kind in {"template", "macro"} or found.declarator is None:
+        number = found is not None and found.kind == "template" and "int" in source.of(found.declaration)
+        return "int" if number else None
+    inner = found.declarator
+    if inner.type == "init_declarator":
+        inner = field_of(inner, "declarator") or inner
+    if inner.type in {"pointer_declarator", "array_declarator"}:
+        return None
+    return _named(code, source.of(found.declaration, "type")) or kind(code, found.value, depth + 1)
+
+
+def _kind_of_call(code: Code, node: Node, depth: int) -> str | None:
+    source = code.source
+    name = source.of(node, "function")
+    if name in _FLOAT_CALLS or name in {"static_cast<float>", "float"}:
+        return "float"
+    if name.startswith("static_cast<"):
+        return _named(code, name[12:-1].strip())
+    inner = children_of(node, "arguments")
+    if name in _SAME_TYPE_CALLS and inner:
+        found = kind(code, inner[0], depth + 1)
+        for argument in inner[1:]:
+            found = _joined(found, kind(code, argument, depth + 1))
+        return found
+    if name == "__ldg" and inner:
+        base = code.pointer_base(code.polynomial(inner[0]))
+        return _named(code, code.element_of(base)) if base is not None else None
+    function = code.functions.get(name.split("<")[0])
+    return _named(code, source.of(function, "type")) if function is not None else None
 
 
 def _element(code: Code, node: Node, depth: int) -> str:

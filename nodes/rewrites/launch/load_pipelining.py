@@ -160,15 +160,9 @@ def _deepen(edits: Edits, code: Code) -> None:
     raise Unsupported("another row_shape")
 
 
-def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
+def _loads(code: Code, kernel: Kernel, loop: Loop, body: list[Node]) -> tuple[list[Node], list[Node], list[Node]]:
+    """Declarations at the front of a loop's body, those that load, and those that these need. Raises Unsupported where a step's loads may not come before the work of the steps in front of it."""
     source = code.source
-    body, last = _steps(source, loop)
-    if loop.step_node is None or loop.body.type != "compound_statement":
-        raise Unsupported("a loop without a stride")
-    if any(last is None or not inside(jump, last) for jump in source.walk(loop.body, *_JUMPS)) or any(
-        word in source.of(call, "function") for call in source.walk(loop.body, "call_expression") for word in _BARRIERS
-    ):
-        raise Unsupported("steps that end early, or that threads take together")
     leading = []
     for statement in body:
         if statement.type != "declaration":
@@ -187,9 +181,22 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
         words = {source.of(word) for word in source.walk(statement, "identifier") if word not in own}
         if words & later or source.has(statement, "assignment_expression", "update_expression"):
             raise Unsupported("a load that depends on what the step before did")
-    arrays = {statement.id: _array(source, statement) for statement in loads}
     if len(loads) > 8 or not loads:
         raise Unsupported("nothing to load early, or more than registers hold")
+    return leading, loads, needed
+
+
+def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
+    source = code.source
+    body, last = _steps(source, loop)
+    if loop.step_node is None or loop.body.type != "compound_statement":
+        raise Unsupported("a loop without a stride")
+    if any(last is None or not inside(jump, last) for jump in source.walk(loop.body, *_JUMPS)) or any(
+        word in source.of(call, "function") for call in source.walk(loop.body, "call_expression") for word in _BARRIERS
+    ):
+        raise Unsupported("steps that end early, or that threads take together")
+    leading, loads, needed = _loads(code, kernel, loop, body)
+    arrays = {statement.id: _array(source, statement) for statement in loads}
     taken = kernel.identifiers() | code.names()
     ahead, step = (name if name not in taken else code.fresh(name) for name in ("ahead", "step"))
     count = "IN_FLIGHT"

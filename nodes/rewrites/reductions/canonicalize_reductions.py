@@ -349,6 +349,25 @@ class _Cell:
     """The name that the result has in `value`."""
 
 
+def _cells(code: Code, kernel: Kernel, outcome: _Outcome, value: str, last: Node) -> list[str]:
+    """What the first thread told the others in shared memory, where somebody still reads it."""
+    source, lines = code.source, list[str]()
+    for cell in outcome.cells:
+        if outcome.told and not _is_read(code, kernel, cell, last):
+            continue
+        made = value
+        if cell.value is not None:
+            places = [n for n in source.walk(cell.value, "identifier") if source.of(n) == cell.variable]
+            made = source.render(cell.value, [(n, value) for n in places])
+        lines.append(f"if (threadIdx.x == 0) {cell.target} = {made};")
+    after = last.next_named_sibling
+    while after is not None and after.type == "comment":
+        after = after.next_named_sibling
+    if lines and (after is None or not is_barrier(source, after)):
+        lines.append("__syncthreads();")  # the statements ended with one, as a tree does
+    return lines
+
+
 def _without_statements(
     code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node], reduced: Definition, site: int
 ) -> Step:
@@ -390,19 +409,7 @@ def _without_statements(
         lines = [f"{element} {outcome.variable} = {reduction};"]
     else:
         raise Unsupported("a result in a variable that is declared among others")
-    for cell in outcome.cells:
-        if outcome.told and not _is_read(code, kernel, cell, last):
-            continue
-        made = value
-        if cell.value is not None:
-            places = [n for n in source.walk(cell.value, "identifier") if source.of(n) == cell.variable]
-            made = source.render(cell.value, [(n, value) for n in places])
-        lines.append(f"if (threadIdx.x == 0) {cell.target} = {made};")
-    after = last.next_named_sibling
-    while after is not None and after.type == "comment":
-        after = after.next_named_sibling
-    if lines[-1].startswith("if (threadIdx.x == 0)") and (after is None or not is_barrier(source, after)):
-        lines.append("__syncthreads();")  # the statements ended with one, as a tree does
+    lines += _cells(code, kernel, outcome, value, last)
     keep_apart(edits, code, kernel, first, last)
     indent, (start, lost) = source.indent(first), start_of(source, first)
     lines = [*(source.of(s) for s in kept), *lines]
