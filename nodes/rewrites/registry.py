@@ -19,6 +19,7 @@ from functools import cache
 
 from harness.records import Bound, DeviceFacts, Outcome
 from kernels.spec import DTYPE_BYTES, Device, Frozen, Spec, Workload
+from nodes.rewrites.syntax.source import Source, Unsupported
 
 PHASES = ("normalize", "arithmetic", "reductions", "memory", "launch", "rows", "specialize", "cpu")
 """Folders of rewrites: which comes first where no `after` says so."""
@@ -71,8 +72,13 @@ class Rewrite:
         """As plans name it: plainly, and with each of its variants."""
         return (self.name, *(f"{self.name}:{variant}" for variant in self.variants))
 
-    def __call__(self, source, facts: Facts, *variant: str) -> str | None:
-        return self.apply(source, facts, *variant)
+    def __call__(self, source: Source, facts: Facts, *variant: str) -> str | None:
+        """The new text; None where it is the old one, or where the source has a form that the rewrite does not understand."""
+        try:
+            text = self.apply(source, facts, *variant)
+        except Unsupported:
+            return None
+        return None if text == source.text else text
 
 
 _registered: dict[str, Rewrite] = {}

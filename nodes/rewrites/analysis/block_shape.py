@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel
+from nodes.rewrites.analysis.device_code import Code, Definition
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.source import Source
+from nodes.rewrites.syntax.tree import field_of
 
 
 def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
@@ -16,19 +18,19 @@ def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
     if block.type == "identifier":
         found = code.definition(block)
         if found is not None and found.kind == "macro":
-            text = code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()")
+            text = code.source.of(found.declaration, "value").split("//")[0].strip(" ()")
             return text.isdigit() and int(text) >= 32 and int(text) % 32 == 0
         if found is not None and found.value is not None and (not code.mutated(found) or _is_multiplied(code, found)):
             return whole_warps(code, kernel, found.value)
     if block.type in {"call_expression", "compound_literal_expression"} and code.source.of(block).startswith("dim3"):
-        listed = block.child_by_field_name("arguments") or block.child_by_field_name("value")
+        listed = field_of(block, "arguments") or field_of(block, "value")
         return listed is not None and whole_warps(code, kernel, listed)
     if block.type in {"argument_list", "initializer_list"} and block.named_child_count:
         first, *others = (c for c in block.named_children if c.type != "comment")
         return all(code.source.of(c) == "1" for c in others) and whole_warps(code, kernel, first)
     if block.type == "call_expression":
-        name = code.source.of(block.child_by_field_name("function")).partition("<")[0].removeprefix("std::")
-        listed = block.child_by_field_name("arguments")
+        name = code.source.of(block, "function").partition("<")[0].removeprefix("std::")
+        listed = field_of(block, "arguments")
         if name in {"min", "max"} and listed is not None and listed.named_child_count == 2:
             return all(whole_warps(code, kernel, side) for side in listed.named_children)
     return all(c % 32 == 0 for _, c in code.polynomial(block).terms)
@@ -48,7 +50,7 @@ def _is_multiplied(code: Code, found: Definition) -> bool:
             or code.source.of(owner.children[1]) not in {"*=", "<<="}
         ):
             return False
-        if not code.source.of(owner.child_by_field_name("right")).isdigit():
+        if not code.source.of(owner, "right").isdigit():
             return False
     return True
 

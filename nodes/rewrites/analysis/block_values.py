@@ -10,28 +10,21 @@ long as nothing depends on it. Whatever else there is in the statements raises U
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, declared_name, statements
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Part
+from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
-_NUMBERS: dict[str, Callable[[float, float], float]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "<": operator.lt, ">": operator.gt, "<=": operator.le,
-    ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-_INTEGERS: dict[str, Callable[[int, int], int]] = {
-    "&": operator.and_, "|": operator.or_, "^": operator.xor, "%": operator.mod, "<<": operator.lshift,
-    ">>": operator.rshift, **_NUMBERS,
-}  # fmt: skip
 KNOWN = {
     "INFINITY": math.inf,
     "HUGE_VALF": math.inf,
@@ -41,20 +34,6 @@ KNOWN = {
 }
 _IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
 _SHUFFLES = {"xor", "down", "up", ""}
-
-
-class Unknown:
-    """A value that nothing may depend on."""
-
-
-UNKNOWN = Unknown()
-
-
-class Part(NamedTuple):
-    """The threads whose values are in it, a bit each; `bound`: a number that took part in the extreme too."""
-
-    threads: int
-    bound: float | None = None
 
 
 @dataclass(eq=False)
@@ -69,31 +48,11 @@ class Memory:
     """By place: the value, the thread that wrote it, and how many barriers there had been."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Of cooperative groups: the block, or the thread's warp."""
-
-    warp: bool
-
-
-@dataclass
-class Frame:
-    """A function that runs: its variables by scope, what its template parameters stand for, and who runs it."""
-
-    active: list[int]
-    types: dict[str, str]
-    scopes: list[dict[str, object]]
-    held: dict[str, str] = field(default_factory=dict)
-    """The types of the variables."""
-    result: object = None
-    done: bool = False
-
-
 Seen = Callable[[Node], object]
 """What a name that the statements did not make themselves stands for, None where that is not known."""
 
 
-class Block:
+class Block(Arithmetic):
     """A block of `width` threads, whole warps. `element` is the type of the value that is reduced."""
 
     def __init__(self, code: Code, width: int, element: str, outer: Seen) -> None:
@@ -133,7 +92,7 @@ class Block:
             frame.scopes.pop()
         elif node.type == "expression_statement":
             for child in node.named_children:
-                if child.type != "comment" and not self._declares_tile(child, frame, active):
+                if child.type != "comment":
                     self.value(child, frame, active)
         elif node.type == "declaration":
             self._declare(node, frame, active)
@@ -149,7 +108,7 @@ class Block:
             raise Unsupported(f"a {node.type} in a reduction")
 
     def _declare(self, node: Node, frame: Frame, active: list[int]) -> None:
-        kind = self._type(self.source.of(node.child_by_field_name("type")), frame)
+        kind = self._type(self.source.of(node, "type"), frame)
         shared = any(self.source.of(c) == "__shared__" for c in node.children)
         if any(self.source.of(c) in {"extern", "volatile"} for c in node.children) or (
             not shared and any(self.source.of(c) == "static" for c in node.children)
@@ -164,8 +123,8 @@ class Block:
                 memory = self.shared.setdefault(declarator.start_byte, Memory(text, kind))
                 memory.scalar = declarator.type == "identifier"
                 if not memory.scalar:
-                    size = declarator.child_by_field_name("size") if declarator.type == "array_declarator" else None
-                    plain = size is not None and declarator.child_by_field_name("declarator").type == "identifier"
+                    size = field_of(declarator, "size") if declarator.type == "array_declarator" else None
+                    plain = size is not None and field_of(declarator, "declarator").type == "identifier"
                     extent = self.value(size, frame, active) if plain else None
                     if type(extent) is not int:
                         raise Unsupported("shared memory of another shape")
@@ -174,8 +133,8 @@ class Block:
                 continue
             value: object = UNKNOWN
             if declarator.type == "init_declarator":
-                value = self.value(declarator.child_by_field_name("value"), frame, active)
-                if declarator.child_by_field_name("declarator").type != "identifier":
+                value = self.value(field_of(declarator, "value"), frame, active)
+                if field_of(declarator, "declarator").type != "identifier":
                     raise Unsupported("a pointer or a reference")
             elif declarator.type != "identifier":
                 raise Unsupported("an array of the thread's own")
@@ -183,44 +142,21 @@ class Block:
             frame.scopes[-1][text] = UNKNOWN
             self._set(text, value, frame, active)
 
-    def _declares_tile(self, node: Node, frame: Frame, active: list[int]) -> bool:
-        """`cg::thread_block_tile<32> warp = ...`, which the grammar takes for comparisons."""
-        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-        if node.type != "binary_expression" or left is None or right is None or right.type != "assignment_expression":
-            return False
-        name, value = right.child_by_field_name("left"), right.child_by_field_name("right")
-        words = self.source.of(left).replace(" ", "").rpartition("::")[2]
-        if (
-            words not in {"thread_block_tile<32", "thread_block_tile<warpSize"}
-            or name is None
-            or name.type != "identifier"
-        ):
-            return False
-        group = self.value(value, frame, active)
-        if group != Group(True):
-            raise Unsupported("a group of another kind")
-        frame.scopes[-1][self.source.of(name)] = group
-        return True
-
     def _branch(self, node: Node, frame: Frame, active: list[int]) -> None:
-        holder = node.child_by_field_name("condition")
-        condition = holder.child_by_field_name("value") if holder is not None else None
+        condition = field_of(node, "condition", "value")
         if condition is None:
             raise Unsupported("a branch of another form")
         holds = self.value(condition, frame, active)
         yes = [t for t in active if self._truth(self.of_thread(holds, t))]
         no = sorted(set(active) - set(yes))
-        for branch, threads in (
-            (node.child_by_field_name("consequence"), yes),
-            (node.child_by_field_name("alternative"), no),
-        ):
+        for branch, threads in ((field_of(node, "consequence"), yes), (field_of(node, "alternative"), no)):
             if branch is not None and threads:
                 inner = branch.named_children[-1] if branch.type == "else_clause" else branch
                 self.run(inner, frame, threads)
 
     def _loop(self, node: Node, frame: Frame, active: list[int]) -> None:
-        start, condition, update = (node.child_by_field_name(f) for f in ("initializer", "condition", "update"))
-        body = node.child_by_field_name("body")
+        start, condition, update = (field_of(node, f) for f in ("initializer", "condition", "update"))
+        body = field_of(node, "body")
         if start is None or condition is None or update is None or body is None:
             raise Unsupported("a loop of another form")
         frame.scopes.append({})
@@ -257,7 +193,7 @@ class Block:
 
     def _set(self, name: str, value: object, frame: Frame, active: list[int]) -> None:
         scope = next((s for s in reversed(frame.scopes) if name in s), None)
-        if scope is None or isinstance(scope[name], (Memory, Group)):
+        if scope is None or isinstance(scope[name], Memory):
             raise Unsupported(f"{name} is assigned to")
         if frame.held.get(name) != self.element and self._has_part(value, active):
             raise Unsupported("a value that changes its type")
@@ -285,8 +221,7 @@ class Block:
     # Expressions.
 
     def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
-        """A number, a memory or a group that all threads share, or a list of what each has."""
-        assert node is not None
+        """A number or a memory that all threads share, or a list of what each has."""
         text, kind = self.source.of, node.type
         if kind == "parenthesized_expression" and node.named_child_count == 1:
             return self.value(node.named_children[0], frame, active)
@@ -319,167 +254,24 @@ class Block:
         if kind == "assignment_expression":
             return self._assign(node, frame, active)
         if kind == "update_expression":
-            target, old = (
-                node.child_by_field_name("argument"),
-                self.value(node.child_by_field_name("argument"), frame, active),
-            )
+            target, old = (field_of(node, "argument"), self.value(field_of(node, "argument"), frame, active))
             step = self._each("+" if "++" in text(node) else "-", old, 1, active)
             self._set(text(target), step, frame, active)
             return old
         if kind == "cast_expression":
-            inner = self.value(node.child_by_field_name("value"), frame, active)
-            return self._cast(text(node.child_by_field_name("type")), inner, frame, active)
+            inner = self.value(field_of(node, "value"), frame, active)
+            return self._cast(text(node, "type"), inner, frame, active)
         if kind == "comma_expression":
-            self.value(node.child_by_field_name("left"), frame, active)
-            return self.value(node.child_by_field_name("right"), frame, active)
+            self.value(field_of(node, "left"), frame, active)
+            return self.value(field_of(node, "right"), frame, active)
         if kind == "call_expression":
             return self._call(node, frame, active)
         raise Unsupported(f"a {kind} in a reduction")
 
-    def _literal(self, node: Node) -> int | float:
-        text = self.source.of(node).replace("'", "")
-        number: int | float
-        try:
-            number = int(text.rstrip("uUlL"), 0)
-            text = f"{number}.0f"
-        except ValueError:
-            try:
-                number = float(text.rstrip("fFlL"))
-            except ValueError as error:
-                raise Unsupported(f"the number {text}") from error
-        self.bounds.setdefault(number, text)
-        return number
-
-    def _unary(self, node: Node, frame: Frame, active: list[int]) -> object:
-        inner, sign = self.value(node.child_by_field_name("argument"), frame, active), self.source.of(node.children[0])
-        if sign == "!":
-            return self._mapped(lambda v: int(not self._truth(v)), inner, active)
-        if isinstance(inner, (int, float)) and sign == "-":
-            self.bounds.setdefault(-inner, self.source.of(node))
-            return -inner
-        if inner == 0 and sign == "~":
-            return -1
-        raise Unsupported(f"{sign} of a value")
-
-    def _mapped(self, function: Callable[[object], object], value: object, active: list[int]) -> object:
-        if not isinstance(value, list):
-            return function(value)
-        new: list[object] = [UNKNOWN] * self.width
-        for thread in active:
-            new[thread] = function(value[thread])
-        return new
-
-    def _binary(self, node: Node, frame: Frame, active: list[int]) -> object:
-        sign = self.source.of(node.child_by_field_name("operator"))
-        if (cast := self._negative_cast(node, sign, frame, active)) is not None:
-            return cast
-        left = self.value(node.child_by_field_name("left"), frame, active)
-        if sign not in {"&&", "||"}:
-            return self._each(sign, left, self.value(node.child_by_field_name("right"), frame, active), active)
-        holds = [self._truth(self.of_thread(left, t)) for t in active]
-        asked = [t for t, yes in zip(active, holds, strict=True) if yes == (sign == "&&")]
-        new: list[object] = [UNKNOWN] * self.width
-        right = self.value(node.child_by_field_name("right"), frame, asked) if asked else 0
-        for thread, yes in zip(active, holds, strict=True):
-            new[thread] = int(yes)
-        for thread in asked:
-            new[thread] = int(self._truth(self.of_thread(right, thread)))
-        return new
-
-    def _negative_cast(self, node: Node, sign: str, frame: Frame, active: list[int]) -> object:
-        """`(T)-1e20f`, which the grammar takes for a difference."""
-        kind, number = node.child_by_field_name("left"), node.child_by_field_name("right")
-        if sign != "-" or kind is None or number is None or kind.type != "parenthesized_expression":
-            return None
-        value = self.value(number, frame, active) if self.source.of(kind)[1:-1] in frame.types else None
-        if not isinstance(value, (int, float)):
-            return None
-        self.bounds.setdefault(-value, f"-{self.source.of(number)}")
-        return -value
-
-    def _each(self, sign: str, left: object, right: object, active: list[int]) -> object:
-        if not isinstance(left, list) and not isinstance(right, list):
-            return self._two(sign, left, right)
-        new: list[object] = [UNKNOWN] * self.width
-        here, there = isinstance(left, list), isinstance(right, list)
-        for thread in active:
-            new[thread] = self._two(sign, left[thread] if here else left, right[thread] if there else right)
-        return new
-
-    def _two(self, sign: str, a: object, b: object) -> object:
-        """One operation of one thread; `max` and `min` beside the language's own."""
-        if isinstance(a, Part) and isinstance(b, Part) and self.kind == "sum" and sign == "+":
-            return UNKNOWN if a.threads & b.threads else Part(a.threads | b.threads)
-        if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-            return self._of_numbers(sign, a, b)
-        if not isinstance(a, (int, float, Part, Unknown)) or not isinstance(b, (int, float, Part, Unknown)):
-            raise Unsupported("arithmetic with memory")
-        if sign not in {"+", "max", "min"}:
-            raise Unsupported(f"{sign} of the values")
-        kind = "sum" if sign == "+" else sign
-        if self.kind not in {"", kind}:
-            raise Unsupported("a reduction of two kinds")
-        self.kind = kind
-        if isinstance(a, Unknown) or isinstance(b, Unknown):
-            return UNKNOWN
-        if isinstance(a, Part) and isinstance(b, Part):
-            if kind == "sum" and a.threads & b.threads:
-                return UNKNOWN
-            if a.bound is not None and b.bound is not None and a.bound != b.bound:
-                raise Unsupported("an extreme with two bounds")
-            return Part(a.threads | b.threads, a.bound if a.bound is not None else b.bound)
-        part, number = (a, b) if isinstance(a, Part) else (b, a)
-        assert isinstance(part, Part) and isinstance(number, (int, float))
-        if number == {"sum": 0, "max": -math.inf, "min": math.inf}[kind]:
-            return part
-        if kind == "sum" or part.bound not in {None, number}:
-            return UNKNOWN
-        return Part(part.threads, number)
-
-    def _of_numbers(self, sign: str, a: int | float, b: int | float) -> int | float:
-        if sign in {"max", "min"}:
-            return (max if sign == "max" else min)(a, b)
-        whole = isinstance(a, int) and isinstance(b, int)
-        try:
-            if sign == "/":
-                value: int | float = a // b if whole else a / b
-            elif sign in (_INTEGERS if whole else _NUMBERS):
-                value = (_INTEGERS if whole else _NUMBERS)[sign](a, b)
-            else:
-                raise Unsupported(f"{sign} of numbers")
-        except (ZeroDivisionError, ValueError) as error:
-            raise Unsupported("arithmetic that has no result") from error
-        if whole and value < 0:
-            raise Unsupported("a number below zero, which may be unsigned")
-        return int(value) if isinstance(value, bool) else value
-
-    def _choice(self, node: Node, frame: Frame, active: list[int]) -> object:
-        condition, yes, no = (node.child_by_field_name(f) for f in ("condition", "consequence", "alternative"))
-        assert condition is not None and yes is not None and no is not None
-        compared = condition
-        while compared.type == "parenthesized_expression" and compared.named_child_count == 1:
-            compared = compared.named_children[0]
-        if compared.type == "binary_expression":
-            sides = [self.source.of(compared.child_by_field_name(f)) for f in ("left", "right")]
-            sign = self.source.of(compared.child_by_field_name("operator"))[0]
-            if sign in "<>" and sorted(sides) == sorted([self.source.of(yes), self.source.of(no)]):
-                larger = sides[0] if sign == ">" else sides[1]
-                kind = "max" if larger == self.source.of(yes) else "min"
-                return self._each(kind, self.value(yes, frame, active), self.value(no, frame, active), active)
-        holds = self.value(condition, frame, active)
-        taken = [t for t in active if self._truth(self.of_thread(holds, t))]
-        rest = sorted(set(active) - set(taken))
-        new: list[object] = [UNKNOWN] * self.width
-        for branch, threads in ((yes, taken), (no, rest)):
-            value = self.value(branch, frame, threads) if threads else UNKNOWN
-            for thread in threads:
-                new[thread] = self.of_thread(value, thread)
-        return new
-
     # Memory.
 
     def _place(self, node: Node, frame: Frame, active: list[int]) -> tuple[Memory, object]:
-        base, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+        base, indices = field_of(node, "argument"), field_of(node, "indices")
         if base is None or base.type != "identifier" or indices is None or indices.named_child_count != 1:
             raise Unsupported("an element of another form")
         memory = self.name(base, frame, active)
@@ -504,9 +296,8 @@ class Block:
         return at
 
     def _assign(self, node: Node, frame: Frame, active: list[int]) -> object:
-        target, sign = node.child_by_field_name("left"), self.source.of(node.child_by_field_name("operator"))
-        assert target is not None
-        value = self.value(node.child_by_field_name("right"), frame, active)
+        target, sign = field_of(node, "left"), self.source.of(node, "operator")
+        value = self.value(field_of(node, "right"), frame, active)
         if sign != "=":
             value = self._each(sign[:-1], self.value(target, frame, active), value, active)
         if target.type == "identifier":
@@ -536,22 +327,18 @@ class Block:
             if to != self.element:
                 raise Unsupported("a value that changes its type")
             return value
-        integer = re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|\s)+", to) is not None
+        integer = is_integer(to)
         return self._mapped(
             lambda v: int(v) if integer and isinstance(v, float) and math.isfinite(v) else v, value, active
         )
 
     def _call(self, node: Node, frame: Frame, active: list[int]) -> object:
-        function, listed = node.child_by_field_name("function"), node.child_by_field_name("arguments")
-        assert function is not None
-        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
-        if function.type == "field_expression":
-            return self._method(function, arguments, frame, active)
+        function, listed = field_of(node, "function"), field_of(node, "arguments")
+        arguments = children_of(listed)
         if function.type == "parenthesized_expression" and len(arguments) == 1:
             return self._cast(self.source.of(function)[1:-1], self.value(arguments[0], frame, active), frame, active)
         while function.type == "qualified_identifier" and "numeric_limits" not in self.source.of(function):
-            function = function.child_by_field_name("name")
-            assert function is not None
+            function = field_of(function, "name")
         text = self.source.of(function)
         name, _, given = text.partition("<")
         if "numeric_limits" in text:
@@ -566,17 +353,9 @@ class Block:
             return self._wait(active)
         if name == "__syncwarp":
             return 0
-        if name == "sync" and len(arguments) == 1:
-            return self._sync(self.value(arguments[0], frame, active), active)
-        if name == "this_thread_block" and not arguments:
-            return Group(False)
-        if name == "tiled_partition" and given in {"32>", "warpSize>"} and len(arguments) == 1:
-            return Group(True)
         if name.startswith("__shfl_") and name.endswith("sync"):
             return self._shuffle(name, arguments, frame, active)
-        values = [self.value(a, frame, active) for a in arguments if not self.source.of(a).endswith((">()", ">{}"))]
-        if name == "reduce" and len(arguments) == 3 and len(values) == 2 and values[0] == Group(True):
-            return self._over_warp(self.source.of(arguments[2]), values[1], active)
+        values = [self.value(a, frame, active) for a in arguments]
         if name in EXTREMES and len(values) == 2 and name not in self.code.functions:
             return self._each(EXTREMES[name], values[0], values[1], active)
         if name == "__int_as_float" and values == [0xFF800000]:
@@ -598,31 +377,6 @@ class Block:
             raise Unsupported("a barrier that some threads skip")
         self.barriers += 1
         return 0
-
-    def _sync(self, group: object, active: list[int]) -> int:
-        if not isinstance(group, Group):
-            raise Unsupported("a group of another kind")
-        return 0 if group.warp else self._wait(active)
-
-    def _method(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        holder, name = function.child_by_field_name("argument"), self.source.of(function.child_by_field_name("field"))
-        group = self.value(holder, frame, active)
-        if not isinstance(group, Group):
-            raise Unsupported(f"a call of {name}")
-        threads = self.everyone
-        if name == "sync":
-            return self._sync(group, active)
-        if name == "thread_rank":
-            return [t % WARP for t in threads] if group.warp else threads
-        if name in {"size", "num_threads"}:
-            return WARP if group.warp else self.width
-        if name == "meta_group_rank" and group.warp:
-            return [t // WARP for t in threads]
-        if name == "meta_group_size" and group.warp:
-            return self.width // WARP
-        if name.startswith("shfl") and group.warp:
-            return self._shuffled(name.removeprefix("shfl").removeprefix("_"), arguments, frame, active)
-        raise Unsupported(f"a call of {name}")
 
     def _shuffle(self, name: str, arguments: list[Node], frame: Frame, active: list[int]) -> object:
         if len(arguments) not in {3, 4} or self.value(arguments[0], frame, active) not in FULL_MASKS:
@@ -658,48 +412,30 @@ class Block:
             new[thread] = value[thread - lane + other] if isinstance(value, list) else value
         return new
 
-    def _over_warp(self, by: str, value: object, active: list[int]) -> object:
-        """`cg::reduce(warp, value, cg::plus<float>())`"""
-        sign = {"plus": "+", "greater": "max", "less": "min"}.get(by.rpartition("::")[2].partition("<")[0])
-        if sign is None or not by.startswith(("cg::", "cooperative_groups::")):
-            raise Unsupported(f"a reduction by {by}")
-        self._whole(active)
-        new: list[object] = [UNKNOWN] * self.width
-        for first in range(0, self.width, WARP):
-            if active[0] <= first <= active[-1]:
-                total = self.of_thread(value, first)
-                for thread in range(first + 1, first + WARP):
-                    total = self._two(sign, total, self.of_thread(value, thread))
-                new[first : first + WARP] = [total] * WARP
-        return new
-
     def call(self, name: str, function: Node, values: list[object], frame: Frame, active: list[int]) -> object:
         """What a function of the file returns."""
         known = self.code.overloads.get(name, [])
         if len(known) != 1 or self.depth > 8:
             raise Unsupported(f"a call of {name}")
         (node,) = known
-        declarator, body = node.child_by_field_name("declarator"), node.child_by_field_name("body")
-        listed = declarator.child_by_field_name("parameters") if declarator is not None else None
+        declarator, body = field_of(node, "declarator"), field_of(node, "body")
+        listed = field_of(declarator, "parameters")
         if body is None or listed is None or node.has_error or any(c.type == "__global__" for c in node.children):
             raise Unsupported(f"a call of {name}")
         inner = Frame(active, {}, [{}])
         self._templates(node, function, inner, frame, active)
-        parameters = [p for p in listed.named_children if p.type != "comment"]
+        parameters = children_of(listed)
         if len(parameters) < len(values):
             raise Unsupported("more arguments than parameters")
         for at, parameter in enumerate(parameters):
-            mine = parameter.child_by_field_name("declarator")
-            named, kind = (
-                declared_name(mine) if mine is not None else None,
-                self.source.of(parameter.child_by_field_name("type")),
-            )
+            mine = field_of(parameter, "declarator")
+            named, kind = (declared_name(mine) if mine is not None else None, self.source.of(parameter, "type"))
             if named is None or mine is None:
                 raise Unsupported("a parameter without a name")
             if at < len(values):
                 value = values[at]
             else:
-                value = self.value(parameter.child_by_field_name("default_value"), inner, active)
+                value = self.value(field_of(parameter, "default_value"), inner, active)
             if self._has_part(value, active):
                 if kind in inner.types and inner.types[kind] in {kind, self.element}:
                     inner.types[kind] = self.element
@@ -707,7 +443,7 @@ class Block:
                     raise Unsupported("a value that changes its type")
             if isinstance(value, Memory) != (mine.type in {"pointer_declarator", "array_declarator"}):
                 raise Unsupported("a parameter of another form")
-            if not isinstance(value, (Memory, Group)) and mine.type != "identifier":
+            if not isinstance(value, Memory) and mine.type != "identifier":
                 raise Unsupported("a parameter of another form")
             inner.scopes[0][self.source.of(named)] = value
             inner.held[self.source.of(named)] = self._type(kind, inner)
@@ -719,14 +455,11 @@ class Block:
         for statement in statements(body):
             self.run(statement, inner, active)
         self.depth -= 1
-        if not inner.done and self.source.of(node.child_by_field_name("type")) == "void":
+        if not inner.done and self.source.of(node, "type") == "void":
             return UNKNOWN
         if not inner.done:
             raise Unsupported(f"{name} has no result")
-        if (
-            self._has_part(inner.result, active)
-            and self._type(self.source.of(node.child_by_field_name("type")), inner) != self.element
-        ):
+        if self._has_part(inner.result, active) and self._type(self.source.of(node, "type"), inner) != self.element:
             raise Unsupported("a value that changes its type")
         return inner.result
 
@@ -735,17 +468,15 @@ class Block:
         outer = node.parent
         if outer is None or outer.type != "template_declaration":
             return
-        listed = function.child_by_field_name("arguments") if function.type == "template_function" else None
-        given = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
-        for at, parameter in enumerate(
-            c for c in outer.child_by_field_name("parameters").named_children if c.type != "comment"
-        ):
+        listed = field_of(function, "arguments") if function.type == "template_function" else None
+        given = children_of(listed)
+        for at, parameter in enumerate(c for c in field_of(outer, "parameters").named_children if c.type != "comment"):
             if parameter.type == "type_parameter_declaration":
                 name = self.source.of(parameter.named_children[-1])
                 inner.types[name] = self._type(self.source.of(given[at]), frame) if at < len(given) else name
                 continue
-            declarator = parameter.child_by_field_name("declarator")
-            value = given[at] if at < len(given) else parameter.child_by_field_name("default_value")
+            declarator = field_of(parameter, "declarator")
+            value = given[at] if at < len(given) else field_of(parameter, "default_value")
             if declarator is None or value is None:
                 raise Unsupported("a template of another form")
             if value.type == "type_descriptor":  # a name could be either

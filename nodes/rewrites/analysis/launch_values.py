@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch
+from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.syntax.tree import field_of
 
 OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
@@ -33,9 +36,9 @@ def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, dept
         return _of_name(code, kernel, launch, node, depth)
     if node.type != "binary_expression":
         return None
-    sides = [node.child_by_field_name(f) for f in ("left", "right")]
+    sides = [field_of(node, f) for f in ("left", "right")]
     left, right = (value_in(code, kernel, launch, s, depth + 1) if s is not None else None for s in sides)
-    joint = code.source.of(node.child_by_field_name("operator"))
+    joint = code.source.of(node, "operator")
     if joint == "&&":
         return 0 if 0 in (left, right) else None if None in (left, right) else 1
     if joint == "||":
@@ -48,7 +51,7 @@ def _of_name(code: Code, kernel: Kernel, launch: Launch | None, name: Node, dept
     if found is None:
         return None
     if found.kind == "macro":
-        return _number(code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()"))
+        return _number(code.source.of(found.declaration, "value").split("//")[0].strip(" ()"))
     if found.kind == "global" and found.value is not None and "const" in code.source.of(found.declaration):
         return value_in(code, kernel, None, found.value, depth + 1)
     if found.kind == "template" and launch is not None:
@@ -72,5 +75,5 @@ def _argument(code: Code, kernel: Kernel, launch: Launch, name: str) -> int | No
             return _of_name(code, kernel, None, given, 0)
         return value_in(code, kernel, None, given) if given is not None else None
     parameters = kernel.template_parameters
-    default = parameters[at].child_by_field_name("default_value") if 0 <= at < len(parameters) else None
+    default = field_of(parameters[at], "default_value") if 0 <= at < len(parameters) else None
     return value_in(code, kernel, None, default) if default is not None else None

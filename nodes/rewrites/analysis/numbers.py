@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_values import UNKNOWN, Block, Frame, Memory, Unknown
-from nodes.rewrites.analysis.device_code import Code, declared_name, statements
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Unknown
+from nodes.rewrites.analysis.block_values import Block, Memory
+from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 NEAR = 1e-9
 LN2 = math.log(2.0)
 FLT_MAX = 3.4028234663852886e38
-BASES = {
-    **dict.fromkeys(("expf", "__expf", "exp"), 1.0),
-    **dict.fromkeys(("exp2f", "exp2"), LN2),
-}
+BASES = {**dict.fromkeys(("expf", "__expf", "exp"), 1.0), **dict.fromkeys(("exp2f", "exp2"), LN2)}
 """Exponential functions, each with what its argument is multiplied by."""
 _FUNCTIONS: dict[str, Callable[..., float]] = {
     "isinf": lambda v: int(math.isinf(v)), "isnan": lambda v: int(math.isnan(v)), "isfinite": lambda v: int(math.isfinite(v)),
@@ -89,11 +89,10 @@ class Numbers(Block):
         return new
 
     def _declare(self, node: Node, frame: Frame, active: list[int]) -> None:
-        kind = self._type(self.source.of(node.child_by_field_name("type")), frame)
+        kind = self._type(self.source.of(node, "type"), frame)
         declarators = node.children_by_field_name("declarator")
         plain = all(
-            (d.child_by_field_name("declarator") if d.type == "init_declarator" else d).type == "identifier"
-            for d in declarators
+            (field_of(d, "declarator") if d.type == "init_declarator" else d).type == "identifier" for d in declarators
         )
         fields = fields_of(self.code, kind)
         if not plain or any(self.source.of(c) in {"__shared__", "static", "extern"} for c in node.children):
@@ -101,7 +100,7 @@ class Numbers(Block):
             return
         for declarator in declarators:
             value: object = {} if fields else UNKNOWN
-            given = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
+            given = field_of(declarator, "value") if declarator.type == "init_declarator" else None
             if given is not None:
                 value = self._initial(given, fields, frame, active)
             text = self.source.of(declared_name(declarator))
@@ -111,7 +110,7 @@ class Numbers(Block):
     def _initial(self, given: Node, fields: list[str], frame: Frame, active: list[int]) -> object:
         if given.type not in {"initializer_list", "argument_list"}:
             return self.value(given, frame, active)
-        listed = [c for c in given.named_children if c.type != "comment"]
+        listed = children_of(given)
         if not fields and len(listed) == 1:
             return self.value(listed[0], frame, active)
         if len(listed) > len(fields) or any(c.type == "initializer_pair" for c in listed):
@@ -127,31 +126,30 @@ class Numbers(Block):
     # Expressions.
 
     def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
-        assert node is not None
         if node.type == "field_expression" and self.source.of(node).split(".")[0] not in {"threadIdx", "blockDim"}:
-            holder, field = node.child_by_field_name("argument"), self.source.of(node.child_by_field_name("field"))
+            holder, field = field_of(node, "argument"), self.source.of(node, "field")
             if node.children[1].type == "->":
                 raise Unsupported("a struct behind a pointer")
             held = self.value(holder, frame, active)
             return self._mapped(lambda v: v.get(field, UNKNOWN) if isinstance(v, dict) else UNKNOWN, held, active)
         if node.type == "compound_literal_expression":
-            kind = self._type(self.source.of(node.child_by_field_name("type")), frame)
-            return self._initial(node.child_by_field_name("value"), fields_of(self.code, kind), frame, active)
+            kind = self._type(self.source.of(node, "type"), frame)
+            return self._initial(field_of(node, "value"), fields_of(self.code, kind), frame, active)
         return super().value(node, frame, active)
 
     def _unary(self, node: Node, frame: Frame, active: list[int]) -> object:
         sign = self.source.of(node.children[0])
         if sign not in "+-":
             return super()._unary(node, frame, active)
-        inner = self.value(node.child_by_field_name("argument"), frame, active)
+        inner = self.value(field_of(node, "argument"), frame, active)
         return self._mapped(
             lambda v: (-v if sign == "-" else v) if isinstance(v, (int, float)) else UNKNOWN, inner, active
         )
 
     def _binary(self, node: Node, frame: Frame, active: list[int]) -> object:
         found = super()._binary(node, frame, active)
-        if self.source.of(node.child_by_field_name("operator")) in _COMPARISONS:
-            for side in (node.child_by_field_name("left"), node.child_by_field_name("right")):
+        if self.source.of(node, "operator") in _COMPARISONS:
+            for side in (field_of(node, "left"), field_of(node, "right")):
                 named = side.type in {"number_literal", "unary_expression", "identifier"}
                 value = self.value(side, frame, active) if named else None
                 if isinstance(value, (int, float)):
@@ -181,7 +179,7 @@ class Numbers(Block):
         return super()._of_numbers(sign, a, b)
 
     def _choice(self, node: Node, frame: Frame, active: list[int]) -> object:
-        condition, yes, no = (node.child_by_field_name(f) for f in ("condition", "consequence", "alternative"))
+        condition, yes, no = (field_of(node, f) for f in ("condition", "consequence", "alternative"))
         holds = self.value(condition, frame, active)
         if isinstance(holds, Unknown):
             return UNKNOWN
@@ -196,8 +194,8 @@ class Numbers(Block):
     # Variables and memory.
 
     def _assign(self, node: Node, frame: Frame, active: list[int]) -> object:
-        target, sign = node.child_by_field_name("left"), self.source.of(node.child_by_field_name("operator"))
-        given = node.child_by_field_name("right")
+        target, sign = field_of(node, "left"), self.source.of(node, "operator")
+        given = field_of(node, "right")
         if given is not None and given.type == "initializer_list" and target is not None:
             name = frame.held.get(self.source.of(target), "")
             value = self._initial(given, fields_of(self.code, name), frame, active)
@@ -210,14 +208,10 @@ class Numbers(Block):
 
     def _store(self, target: Node | None, value: object, frame: Frame, active: list[int]) -> None:
         """Raises Unsupported for what is neither a variable nor shared memory."""
-        assert target is not None
         if target.type == "parenthesized_expression":
             self._store(target.named_children[0], value, frame, active)
         elif target.type == "field_expression" and target.children[1].type != "->":
-            field, holder = (
-                self.source.of(target.child_by_field_name("field")),
-                target.child_by_field_name("argument"),
-            )
+            field, holder = (self.source.of(target, "field"), field_of(target, "argument"))
             held = self.value(holder, frame, active)
             changed: Values = [UNKNOWN] * self.width
             for thread in active:
@@ -244,10 +238,12 @@ class Numbers(Block):
     # Calls.
 
     def _call(self, node: Node, frame: Frame, active: list[int]) -> object:
-        function, listed = node.child_by_field_name("function"), node.child_by_field_name("arguments")
-        assert function is not None
+        function, listed = field_of(node, "function"), field_of(node, "arguments")
         name = self.source.of(function).split("<")[0].removeprefix("std::")
-        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        arguments = children_of(listed)
+        made = field_of(function, "argument") if function.type == "field_expression" else None
+        if made is not None and made.type == "call_expression" and self.source.of(function, "field") == "Reduce":
+            return self._cub(self.value(arguments[0], frame, active), arguments[-1], frame, active)
         known = self.code.overloads.get(name.split("::")[-1], [])
         base = base_of(self.code, name)
         if base and len(arguments) == 1:
@@ -271,22 +267,6 @@ class Numbers(Block):
         if name in EXTREMES and len(arguments) == 2:
             return self._each(EXTREMES[name], *(self.value(a, frame, active) for a in arguments), active)
         return super()._call(node, frame, active)
-
-    def tile(self, name: str, within: Node) -> object:
-        """The warp that `cg::thread_block_tile<32> name = ...` declares somewhere, which the grammar takes for comparisons."""
-        for node in self.source.walk(within, "binary_expression"):
-            frame = self.frame()
-            right = node.child_by_field_name("right")
-            named = right is not None and self.source.of(right.child_by_field_name("left")) == name
-            if named and self._declares_tile(node, frame, self.everyone):
-                return frame.scopes[0][name]
-        return UNKNOWN
-
-    def _method(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        made, name = function.child_by_field_name("argument"), self.source.of(function.child_by_field_name("field"))
-        if made is not None and made.type == "call_expression" and name == "Reduce" and len(arguments) == 2:
-            return self._cub(self.value(arguments[0], frame, active), arguments[1], frame, active)
-        return super()._method(function, arguments, frame, active)
 
     def _cub(self, value: object, operation: Node, frame: Frame, active: list[int]) -> object:
         """`BlockReduce(temporary).Reduce(value, operation)`: the first thread gets what all come to."""
@@ -314,18 +294,18 @@ class Numbers(Block):
         self, node: Node, function: Node, values: list[object], frame: Frame, active: list[int]
     ) -> tuple[object, dict[int, object]]:
         """What a function returns, and what it leaves in its references."""
-        declarator, body = node.child_by_field_name("declarator"), node.child_by_field_name("body")
-        listed = declarator.child_by_field_name("parameters") if declarator is not None else None
+        declarator, body = field_of(node, "declarator"), field_of(node, "body")
+        listed = field_of(declarator, "parameters")
         if body is None or listed is None or node.has_error or self.depth > 8:
             raise Unsupported("a function of another form")
         inner = Frame(active, {}, [{}])
         self._templates(node, function, inner, frame, active)
-        parameters = [p for p in listed.named_children if p.type != "comment"]
+        parameters = children_of(listed)
         if len(parameters) != len(values):
             raise Unsupported("arguments that are left out")
         lent: dict[int, str] = {}
         for at, (parameter, value) in enumerate(zip(parameters, values, strict=True)):
-            mine = parameter.child_by_field_name("declarator")
+            mine = field_of(parameter, "declarator")
             name = declared_name(mine) if mine is not None else None
             if (
                 name is None
@@ -339,8 +319,8 @@ class Numbers(Block):
             if self.code.binds(parameter, mine):
                 lent[at] = text
             inner.scopes[0][text] = value
-            inner.held[text] = self._type(self.source.of(parameter.child_by_field_name("type")), inner)
-        inner.held[_RETURNED] = self._type(self.source.of(node.child_by_field_name("type")), inner)
+            inner.held[text] = self._type(self.source.of(parameter, "type"), inner)
+        inner.held[_RETURNED] = self._type(self.source.of(node, "type"), inner)
         self.depth += 1
         self.used.add(node.start_byte)
         for statement in statements(body):
@@ -358,18 +338,18 @@ def base_of(code: Code, name: str) -> float:
         return BASES.get(name, 0.0)
     if len(known) != 1:
         return 0.0
-    declarator, body = known[0].child_by_field_name("declarator"), known[0].child_by_field_name("body")
-    listed = declarator.child_by_field_name("parameters")
-    taken = [declared_name(p.child_by_field_name("declarator") or p) for p in listed.named_children]
+    declarator, body = field_of(known[0], "declarator"), field_of(known[0], "body")
+    listed = field_of(declarator, "parameters")
+    taken = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children]
     lines = statements(body) if body is not None else []
     if [s.type for s in lines] != ["declaration", "expression_statement", "return_statement"] or len(taken) != 1:
         return 0.0
     asm, declared = lines[1].named_children[0], lines[0].children_by_field_name("declarator")
     if asm.type != "gnu_asm_expression" or [d.type for d in declared] != ["identifier"]:
         return 0.0
-    words = code.source.of(asm.child_by_field_name("assembly_code")).strip('"').split()
+    words = code.source.of(asm, "assembly_code").strip('"').split()
     operands = [
-        [code.source.of(n.child_by_field_name("value")) for n in code.source.walk(asm, f"gnu_asm_{kind}_operand")]
+        [code.source.of(n, "value") for n in code.source.walk(asm, f"gnu_asm_{kind}_operand")]
         for kind in ("output", "input")
     ]
     told = [[code.source.of(declared[0])], [code.source.of(taken[0])]]
@@ -400,12 +380,12 @@ def fields_of(code: Code, kind: str) -> list[str]:
 def _structs(code: Code) -> Iterator[tuple[str, Node]]:
     """Names and bodies. The grammar takes `struct __align__(8) Pair { ... }` for a function."""
     for node in code.source.walk(None, "struct_specifier"):
-        body, outer = node.child_by_field_name("body"), node.parent
+        body, outer = field_of(node, "body"), node.parent
         if body is not None:
-            yield code.source.of(node.child_by_field_name("name")), body
+            yield code.source.of(node, "name"), body
         if body is not None and outer is not None and outer.type == "type_definition":
-            yield code.source.of(outer.child_by_field_name("declarator")), body
+            yield code.source.of(outer, "declarator"), body
         if body is None and outer is not None and outer.type == "function_definition":
-            names = list(code.source.walk(outer.child_by_field_name("declarator"), "identifier"))
-            if code.source.of(node.child_by_field_name("name")) == "__align__" and len(names) == 1:
-                yield code.source.of(names[0]), outer.child_by_field_name("body")
+            names = list(code.source.walk(field_of(outer, "declarator"), "identifier"))
+            if code.source.of(node, "name") == "__align__" and len(names) == 1:
+                yield code.source.of(names[0]), field_of(outer, "body")

@@ -8,23 +8,15 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import (
-    COORDINATES,
-    GRID_CALLS,
-    LOOPS,
-    Access,
-    Code,
-    Definition,
-    Kernel,
-    Loop,
-    declared_name,
-    inside,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, Definition, inside
+from nodes.rewrites.analysis.indices import COORDINATES
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of, upward
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
@@ -159,7 +151,7 @@ def _guarded(kernel: Kernel) -> Region | None:
         declarators = statement.children_by_field_name("declarator")
         if len(declarators) != 1 or declarators[0].type != "init_declarator":
             continue
-        value, name_node = declarators[0].child_by_field_name("value"), declarators[0].child_by_field_name("declarator")
+        value, name_node = field_of(declarators[0], "value"), field_of(declarators[0], "declarator")
         if value is None or name_node is None or name_node.type != "identifier":
             continue
         index = code.polynomial(value)
@@ -174,17 +166,16 @@ def _guarded(kernel: Kernel) -> Region | None:
                 continue
             if guard.type != "if_statement":
                 return None
-            otherwise = guard.child_by_field_name("alternative")
-            consequence, holder = guard.child_by_field_name("consequence"), guard.child_by_field_name("condition")
-            condition = holder.child_by_field_name("value") if holder is not None else None
+            otherwise = field_of(guard, "alternative")
+            consequence, holder = field_of(guard, "consequence"), field_of(guard, "condition")
+            condition = field_of(holder, "value")
             if consequence is None or condition is None:
                 return None
             leaves = only_returns(source, consequence)
             comparison = _comparison(code, condition, name, ">=" if leaves else "<", "||" if leaves else "&&")
             if comparison is None or (not leaves and later != len(body) - 1):
                 return None
-            bound = comparison.child_by_field_name("right")
-            assert bound is not None
+            bound = field_of(comparison, "right")
             if otherwise is not None and (
                 leaves or not same(comparison, condition) or not _is_rest(kernel, otherwise, symbol, bound)
             ):
@@ -194,7 +185,7 @@ def _guarded(kernel: Kernel) -> Region | None:
                 return None
             rest = tuple(s for s in (body[later + 1 :] if leaves else statements(consequence)) if not waits(source, s))
             return Region(
-                "guard", name, symbol, source.of(statement.child_by_field_name("type")), bound, code.polynomial(bound),
+                "guard", name, symbol, source.of(statement, "type"), bound, code.polynomial(bound),
                 between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
                 otherwise=otherwise,
             )  # fmt: skip
@@ -224,18 +215,18 @@ def _is_rest(kernel: Kernel, otherwise: Node, symbol: Symbol, bound: Node) -> bo
     if only.type == "for_statement":
         loop = next((loop for loop in kernel.loops if same(loop.node, only)), None)
         return loop is not None and loop.step.value == 1 and reaches(code.polynomial(loop.start_node), loop.bound)
-    if only.type != "if_statement" or only.child_by_field_name("alternative") is not None:
+    if only.type != "if_statement" or field_of(only, "alternative") is not None:
         return False
-    holder = only.child_by_field_name("condition")
-    stack = [holder.child_by_field_name("value")] if holder is not None else []
+    holder = field_of(only, "condition")
+    stack = [field_of(holder, "value")] if holder is not None else []
     while stack:
         part = stack.pop()
         if part is not None and part.type == "parenthesized_expression":
             stack.append(part.named_children[0])
         if part is None or part.type != "binary_expression":
             continue
-        left, right = part.child_by_field_name("left"), part.child_by_field_name("right")
-        operator = kernel.source.of(part.child_by_field_name("operator"))
+        left, right = field_of(part, "left"), field_of(part, "right")
+        operator = kernel.source.of(part, "operator")
         if operator == "&&":
             stack += [left, right]
         elif left is not None and right is not None and operator in {"==", "<"}:
@@ -272,9 +263,8 @@ def _comparison(code: Code, condition: Node, name: str, operator: str, joint: st
         return _comparison(code, condition.named_children[0], name, operator, joint)
     if condition.type != "binary_expression":
         return None
-    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-    assert left is not None and right is not None
-    found = source.of(condition.child_by_field_name("operator"))
+    left, right = field_of(condition, "left"), field_of(condition, "right")
+    found = source.of(condition, "operator")
     if found == joint:
         return _comparison(code, left, name, operator, joint) or _comparison(code, right, name, operator, joint)
     return condition if found == operator and source.of(left) == name else None
@@ -302,15 +292,15 @@ def guards_of(node: Node, region: Region, kernel: Kernel) -> tuple[Guard, ...] |
         if parent is None or parent.type in {*LOOPS, "switch_statement", "lambda_expression"}:
             return None
         if parent.type in {"if_statement", "conditional_expression"}:
-            condition = parent.child_by_field_name("condition")
+            condition = field_of(parent, "condition")
             if condition is not None and not same(here, condition):
                 if condition.type == "condition_clause":
-                    condition = condition.child_by_field_name("value")
+                    condition = field_of(condition, "value")
                 if condition is None or condition.type == "declaration":
                     return None
-                found.append(Guard(condition, not same(here, parent.child_by_field_name("alternative"))))
-        joint = kernel.source.of(parent.child_by_field_name("operator")) if parent.type == "binary_expression" else ""
-        left = parent.child_by_field_name("left")
+                found.append(Guard(condition, not same(here, field_of(parent, "alternative"))))
+        joint = kernel.source.of(parent, "operator") if parent.type == "binary_expression" else ""
+        left = field_of(parent, "left")
         if joint in {"&&", "||"} and left is not None and not same(here, left):
             found.append(Guard(left, joint == "&&"))
         here = parent
@@ -401,7 +391,12 @@ EXTREMES = {
     **dict.fromkeys(("fmaxf", "max", "fmax", "std::max", "__hmax"), "max"),
     **dict.fromkeys(("fminf", "min", "fmin", "std::min", "__hmin"), "min"),
 }
-_COMPOUND = {"+=": "sum", "-=": "sum", "*=": "product", "|=": "bits", "&=": "bits", "^=": "bits"}
+_FOLDS = {
+    **{f"$v {sign}= $e": kind for kind, signs in {"sum": "+-", "product": "*", "bits": "|&^"}.items() for sign in signs},
+    **{f"$v = {sides}": kind for kind, sign in (("sum", "+"), ("product", "*"), ("bits", "|"), ("bits", "&"))
+       for sides in (f"$v {sign} $e", f"$e {sign} $v")},
+}  # fmt: skip
+_CHANGES = {"assignment_expression", "update_expression"}
 
 
 def carries_state(kernel: Kernel, body: list[Node]) -> bool:
@@ -419,12 +414,8 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
             if found is not None and not any(inside(found.declaration, s) for s in whole):
                 outer[found.where] = found.name
         for node in source.walk(statement, "assignment_expression"):
-            left = node.child_by_field_name("left")
-            base = (
-                left.child_by_field_name("argument")
-                if left is not None and left.type == "subscript_expression"
-                else None
-            )
+            left = field_of(node, "left")
+            base = field_of(left, "argument") if left is not None and left.type == "subscript_expression" else None
             found = code.definition(base) if base is not None and base.type == "identifier" else None
             array = found is not None and found.declarator is not None and "array_declarator" in {
                 found.declarator.type, *(c.type for c in found.declarator.children)
@@ -458,8 +449,8 @@ def _changed(kernel: Kernel, statement: Node) -> Iterator[Node]:
     """Variables that a statement assigns to, or that a function of the file may, by reference."""
     yield from kernel.code.assigned(statement)
     for call in kernel.source.walk(statement, "call_expression"):
-        listed = call.child_by_field_name("arguments")
-        if listed is None or kernel.source.of(call.child_by_field_name("function")) in kernel.code.macros:
+        listed = field_of(call, "arguments")
+        if listed is None or kernel.source.of(call, "function") in kernel.code.macros:
             continue
         for argument in listed.named_children:
             if argument.type == "identifier" and kernel.code.lends(call, argument)[0]:
@@ -503,9 +494,7 @@ def _only_place(kernel: Kernel, use: Node) -> bool:
     """Whether an index says which element is meant, itself or by another name, or is kept as it is."""
     source, parent = kernel.source, use.parent
     if parent is not None and parent.type == "assignment_expression":
-        return (
-            same(parent.child_by_field_name("right"), use) and source.of(parent.child_by_field_name("operator")) == "="
-        )
+        return same(field_of(parent, "right"), use) and source.of(parent, "operator") == "="
     while parent is not None and not parent.type.endswith("statement"):
         if parent.type == "subscript_argument_list":
             return True
@@ -523,39 +512,24 @@ def fold_of(kernel: Kernel, identifier: Node) -> str:
     """sum, product, bits, max or min: what the name, or field, takes part in as `v += e`, `v *= e`, `v |= e`, `v = v + e`,
     `v = fmaxf(v, e)` or `++v`, and nowhere else in it; "" for anything else."""
     source, name = kernel.source, kernel.source.of(identifier)
-    here: Node | None = identifier
-    while here is not None and here.type not in {"assignment_expression", "update_expression"}:
-        if here.type.endswith("statement"):
-            return ""
-        here = here.parent
+    here = next((n for n in upward(identifier) if n.type in _CHANGES or n.type.endswith("statement")), None)
     if here is None or here.parent is None or here.parent.type not in {"expression_statement", "comma_expression"}:
         return ""
     if here.type == "update_expression":
         return "sum"
-    left, right = here.child_by_field_name("left"), here.child_by_field_name("right")
-    if left is None or right is None or source.of(left) != name:
+    found = match(source, here, *_FOLDS) or match(source, here, "$v = $f($v, $e)", "$v = $f($e, $v)")
+    if found is None or source.of(found["v"]) != name:
         return ""
-    uses = sum(source.of(n) == name for n in source.walk(right, identifier.type))
-    operator = source.of(here.child_by_field_name("operator"))
-    if operator != "=":
-        return _COMPOUND.get(operator, "") if uses == 0 else ""
-    if right.type == "binary_expression":
-        operands = [source.of(right.child_by_field_name(f)) for f in ("left", "right")]
-        operator = source.of(right.child_by_field_name("operator"))
-        return _COMPOUND[f"{operator}="] if operator in {"+", "*", "|", "&"} and uses == 1 and name in operands else ""
-    if right.type == "call_expression":
-        listed = right.child_by_field_name("arguments")
-        operands = [source.of(c) for c in listed.named_children] if listed is not None else []
-        kind = EXTREMES.get(source.of(right.child_by_field_name("function")), "")
-        return kind if uses == 1 and name in operands else ""
-    return ""
+    if any(source.of(n) == name for n in source.walk(found["e"], identifier.type)):
+        return ""
+    return EXTREMES.get(source.of(found["f"]), "") if "f" in found else _FOLDS[found.pattern]
 
 
 def is_return(source: Source, statement: Node) -> bool:
     """`if (condition) return;`, also of a thread that waits for the grid before it first."""
-    if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+    if statement.type != "if_statement" or field_of(statement, "alternative") is not None:
         return False
-    consequence = statement.child_by_field_name("consequence")
+    consequence = field_of(statement, "consequence")
     return consequence is not None and only_returns(source, consequence)
 
 

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, inside, same
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.algebra import Symbol
+from nodes.rewrites.syntax.nodes import same
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 _ELEMENT = "[]"
 """Stands for all that differs from element to element."""
@@ -65,10 +68,10 @@ def begins_alike(kernel: Kernel, found: Definition, body: list[Node]) -> bool:
             target = target.parent
         owner = target.parent
         assigned = owner is not None and owner.type == "assignment_expression" and owner.parent is not None
-        if not assigned or not same(owner.child_by_field_name("left"), target) or source.of(owner.children[1]) != "=":
+        if not assigned or not same(field_of(owner, "left"), target) or source.of(owner.children[1]) != "=":
             return False
         alike = owner.parent.type == "expression_statement" and same(owner.parent.parent, found.declaration.parent)
-        if not alike or code.polynomial(owner.child_by_field_name("right")).depends_on(thread):
+        if not alike or code.polynomial(field_of(owner, "right")).depends_on(thread):
             return False
         set_before = True
     return set_before or not used_behind
@@ -94,7 +97,7 @@ class _Rounds:
             and all(self._gathers(change) for change in self.changes if change.target not in clocks)
             and all(self._divides(use) for use in self._uses(clocks))
             and not any(
-                self.source.of(node.child_by_field_name("operator")) in _BITS and self._mentions(node) & self.state
+                self.source.of(node, "operator") in _BITS and self._mentions(node) & self.state
                 for node in self._walk("binary_expression")
             )
         )
@@ -108,10 +111,10 @@ class _Rounds:
         return found is None or not any(inside(found.declaration, s) for s in self.body)
 
     def _target(self, node: Node) -> str | None:
-        place = node.child_by_field_name("left" if node.type == "assignment_expression" else "argument")
+        place = field_of(node, "left" if node.type == "assignment_expression" else "argument")
         base = place
         while base is not None and base.type != "identifier":
-            base = base.child_by_field_name("argument")
+            base = field_of(base, "argument")
         return self.source.of(place) if base is not None and self._is_outer(base) else None
 
     def _change(self, node: Node, target: str) -> _Change:
@@ -119,11 +122,11 @@ class _Rounds:
         while here.parent is not None and not any(same(here, s) for s in self.body):
             inner, here = here, here.parent
             for field in ("condition", "value") if here.type in _ASKS else ():
-                condition = here.child_by_field_name(field)
+                condition = field_of(here, field)
                 if condition is not None and not same(condition, inner):
                     asked |= self._mentions(condition)
-        operator = node.child_by_field_name("operator")
-        right = node.child_by_field_name("right")
+        operator = field_of(node, "operator")
+        right = field_of(node, "right")
         return _Change(node, target, self.source.of(operator), right, frozenset(asked))
 
     def _mentions(self, node: Node | None, depth: int = 0) -> frozenset[str]:
@@ -153,9 +156,8 @@ class _Rounds:
     def _lent(self) -> Iterator[Node]:
         """State that a function may change."""
         for call in self._walk("call_expression"):
-            listed = call.child_by_field_name("arguments")
-            for argument in listed.named_children if listed is not None else ():
-                held = argument.child_by_field_name("argument") if argument.type == "pointer_expression" else argument
+            for argument in children_of(call, "arguments"):
+                held = field_of(argument, "argument") if argument.type == "pointer_expression" else argument
                 if held is None or held.type != "identifier" or not self._is_outer(held):
                     continue
                 address = argument.type == "pointer_expression" and self.source.of(argument.children[0]) == "&"
@@ -178,9 +180,9 @@ class _Rounds:
         right = change.right
         if change.sign != "=" or right.type != "binary_expression":
             return False
-        sides = [right.child_by_field_name(field) for field in ("left", "right")]
+        sides = [field_of(right, field) for field in ("left", "right")]
         rest = [side for side in sides if self.source.of(side) != change.target]
-        plus = self.source.of(right.child_by_field_name("operator")) == "+"
+        plus = self.source.of(right, "operator") == "+"
         return plus and len(rest) == 1 and not self._mentions(rest[0])
 
     def _uses(self, clocks: set[str]) -> Iterator[Node]:
@@ -196,13 +198,13 @@ class _Rounds:
             here = here.parent
         owner = here.parent
         if owner is not None and owner.type == "argument_list" and owner.parent is not None:
-            called = self.source.of(owner.parent.child_by_field_name("function"))
+            called = self.source.of(owner.parent, "function")
             if called in {"float", "static_cast<float>", "__int2float_rn"}:
                 return self._divides(owner.parent)
             return called in _DIVISIONS and same(owner.named_children[-1], here)
         if owner is None or owner.type != "binary_expression" or self.source.of(owner.children[1]) != "/":
             return False
-        return same(owner.child_by_field_name("right"), here)
+        return same(field_of(owner, "right"), here)
 
     def _gathers(self, change: _Change) -> bool:
         """Whether the element comes to what there was, which does not fade and is not simply replaced."""
@@ -219,12 +221,12 @@ class _Rounds:
     def _fades(self, node: Node, target: str) -> bool:
         """`0.9f * target`: how much is left of an element tells how long ago it was."""
         if node.type == "call_expression":
-            listed = node.child_by_field_name("arguments")
+            listed = field_of(node, "arguments")
             factors = listed.named_children[:2] if listed is not None else []
-            product = self.source.of(node.child_by_field_name("function")) in _PRODUCTS
+            product = self.source.of(node, "function") in _PRODUCTS
         else:
-            factors = [node.child_by_field_name(field) for field in ("left", "right")]
-            product = self.source.of(node.child_by_field_name("operator")) in {"*", "/"}
+            factors = [field_of(node, field) for field in ("left", "right")]
+            product = self.source.of(node, "operator") in {"*", "/"}
         mine = [factor for factor in factors if self.source.of(factor) == target]
         rest = [factor for factor in factors if self.source.of(factor) != target]
         return product and bool(mine) and not any(self._mentions(factor) for factor in rest)

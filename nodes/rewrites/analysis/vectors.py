@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import COORDINATES, Code, Kernel, one_after_another, statements
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.indices import COORDINATES
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import bare, match
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 MOST_INDICES = 8
 
@@ -28,8 +33,8 @@ def written_out(source: Source) -> str:
 
 def seen_through(cast: Node) -> Node:
     """The pointer that a cast makes another of."""
-    value = cast.child_by_field_name("value")
-    listed = cast.child_by_field_name("arguments")
+    value = field_of(cast, "value")
+    listed = field_of(cast, "arguments")
     if value is None and listed is not None and listed.named_child_count == 1:
         value = listed.named_children[0]
     if value is None:
@@ -41,9 +46,9 @@ def spelt_out(kernel: Kernel, name: str) -> str:
     """A type as the kernel's head could write it: the kernel's own aliases mean nothing there."""
     code = kernel.code
     for node in code.source.walk(kernel.body, "alias_declaration", "type_definition"):
-        called = node.child_by_field_name("name") or node.child_by_field_name("declarator")
+        called = field_of(node, "name") or field_of(node, "declarator")
         if code.source.of(called) == name:
-            return code.source.of(node.child_by_field_name("type"))
+            return code.source.of(node, "type")
     return name
 
 
@@ -52,17 +57,17 @@ def trait_types(kernel: Kernel, name: str) -> list[str]:
     where there may be others."""
     source = kernel.source
     for node in source.walk(kernel.body, "alias_declaration"):
-        held = node.child_by_field_name("type")
+        held = field_of(node, "type")
         member = next(source.walk(held, "qualified_identifier"), None) if held is not None else None
-        scope = member.child_by_field_name("scope") if member is not None else None
-        if source.of(node.child_by_field_name("name")) != name or member is None or scope is None:
+        scope = field_of(member, "scope")
+        if source.of(node, "name") != name or member is None or scope is None:
             continue
-        listed = scope.child_by_field_name("arguments")
+        listed = field_of(scope, "arguments")
         if source.of(held) != f"typename {source.of(member)}" or scope.type != "template_type" or listed is None:
             return []
         if [source.of(c) in kernel.template_names for c in listed.named_children] != [True]:
             return []
-        trait, called = source.of(scope.child_by_field_name("name")), source.of(member.child_by_field_name("name"))
+        trait, called = source.of(scope, "name"), source.of(member, "name")
         return _members(source, trait, called)
     return []
 
@@ -70,17 +75,17 @@ def trait_types(kernel: Kernel, name: str) -> list[str]:
 def _members(source: Source, trait: str, called: str) -> list[str]:
     found = []
     for node in source.walk(None, "struct_specifier", "class_specifier"):
-        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-        if name is None or trait != source.of(name.child_by_field_name("name") or name):
+        name, body = field_of(node, "name"), field_of(node, "body")
+        if name is None or trait != source.of(field_of(name, "name") or name):
             continue
         if name.type != "template_type":
             if body is not None:
                 return []  # what the trait is of any other type
             continue
         types = [
-            source.of(member.child_by_field_name("type"))
-            for member in (body.named_children if body is not None else [])
-            if called == source.of(member.child_by_field_name("name") or member.child_by_field_name("declarator"))
+            source.of(member, "type")
+            for member in (children_of(body))
+            if called == source.of(field_of(member, "name") or field_of(member, "declarator"))
             and member.type in {"alias_declaration", "type_definition"}
         ]
         if len(types) != 1:
@@ -96,7 +101,7 @@ def _without_macros(source: Source) -> str:
     if not types:
         return source.text
     for call in source.walk(None, "call_expression"):
-        function, listed = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+        function, listed = field_of(call, "function"), field_of(call, "arguments")
         kind = types.get(source.of(function))
         if kind is None or listed is None or listed.named_child_count != 1:
             continue
@@ -111,54 +116,26 @@ def _access_macros(source: Source) -> dict[str, str]:
     found: dict[str, str] = {}
     twice: set[str] = set()
     for node in source.walk(None, "preproc_def", "preproc_function_def"):
-        name = source.of(node.child_by_field_name("name"))
+        name = source.of(node, "name")
         if name in found:
             twice.add(name)
         found[name] = ""
-        listed, value = node.child_by_field_name("parameters"), node.child_by_field_name("value")
+        listed, value = field_of(node, "parameters"), field_of(node, "value")
         if listed is None or value is None or listed.named_child_count != 1 or "\\" in source.of(value):
             continue
         parsed = source.reparsed(f"auto value = {source.of(value).strip()};")
         if parsed.root.has_error or parsed.root.named_child_count != 1:
             continue
-        declarator = parsed.root.named_children[0].child_by_field_name("declarator")
-        held = declarator.child_by_field_name("value") if declarator is not None else None
+        held = field_of(parsed.root.named_children[0], "declarator", "value")
         found[name] = _pointer(parsed, held, source.of(listed.named_children[0])) if held is not None else ""
     return {name: kind for name, kind in found.items() if kind and name not in twice}
 
 
 def _pointer(source: Source, value: Node, parameter: str) -> str:
     """`half2*` of `reinterpret_cast<half2*>(&(value))[0]` or `*(half2*)&value`, "" of anything else."""
-    value = _bare(value)
-    if (value.type == "subscript_expression" and source.of(value.child_by_field_name("indices")) == "[0]") or (
-        value.type == "pointer_expression" and source.of(value.children[0]) == "*"
-    ):
-        cast = value.child_by_field_name("argument")
-    else:
-        return ""
-    cast = _bare(cast) if cast is not None else None
-    function = cast.child_by_field_name("function") if cast is not None else None
-    if cast is None or cast.type not in {"cast_expression", "call_expression"}:
-        return ""
-    if function is not None and (
-        function.type != "template_function" or source.of(function.child_by_field_name("name")) != "reinterpret_cast"
-    ):
-        return ""
-    address = _bare(seen_through(cast))
-    if address.type != "pointer_expression" or source.of(address.children[0]) != "&":
-        return ""
-    target = address.child_by_field_name("argument")
-    if target is None or source.of(_bare(target)) != parameter:
-        return ""
-    listed = function.child_by_field_name("arguments") if function is not None else None
-    kind = cast.child_by_field_name("type") if listed is None else listed.named_children[0]
-    return source.of(kind) if source.of(kind).endswith("*") else ""
-
-
-def _bare(node: Node) -> Node:
-    while node.type == "parenthesized_expression" and node.named_child_count == 1:
-        node = node.named_children[0]
-    return node
+    casts = [cast % kind for kind in ("$T*", "const $T*") for cast in ("reinterpret_cast<%s>(&$v)", "((%s)&$v)")]
+    found = match(source, value, *(form % cast for cast in casts for form in ("%s[0]", "*%s")))
+    return source.of(found["T"].parent) if found is not None and source.of(found["v"]) == parameter else ""
 
 
 def _counted(code: Code) -> str | None:
@@ -180,7 +157,7 @@ def _counted_guard(edits: Edits, code: Code, kernel: Kernel) -> bool:
         declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
         if len(declarators) != 1 or declarators[0].type != "init_declarator":
             continue
-        name, value = (declarators[0].child_by_field_name(f) for f in ("declarator", "value"))
+        name, value = (field_of(declarators[0], f) for f in ("declarator", "value"))
         if name is None or value is None or name.type != "identifier":
             continue
         step, index = _divided(code.polynomial(value))
@@ -188,8 +165,7 @@ def _counted_guard(edits: Edits, code: Code, kernel: Kernel) -> bool:
         if step < 2 or not index.depends_on(Symbol("blockIdx.x")) or kernel.changes_within(declared, [kernel.body]):
             continue
         guard = next((s for s in body[at + 1 :] if s.type == "if_statement"), None)
-        holder = guard.child_by_field_name("condition") if guard is not None else None
-        condition = holder.child_by_field_name("value") if holder is not None else None
+        condition = field_of(guard, "condition", "value")
         if condition is None:
             continue
         compared = _compared(code, condition, source.of(name), step)
@@ -197,8 +173,8 @@ def _counted_guard(edits: Edits, code: Code, kernel: Kernel) -> bool:
             continue
         comparison, bound = compared
         unit = code.fresh("unit", "place")
-        operator = source.of(comparison.child_by_field_name("operator"))
-        kind = source.of(statement.child_by_field_name("type"))
+        operator = source.of(comparison, "operator")
+        kind = source.of(statement, "type")
         edits.replace(value, _text(code, index))
         edits.replace(name, unit)
         edits.insert(
@@ -214,7 +190,7 @@ def _counted_loop(edits: Edits, code: Code, kernel: Kernel) -> bool:
     for loop in kernel.loops:
         step, index = _divided(loop.start)
         by, width = _divided(loop.step)
-        condition = loop.node.child_by_field_name("condition")
+        condition = field_of(loop.node, "condition")
         if step < 2 or by % step or condition is None or not index.depends_on(Symbol("threadIdx.x")):
             continue
         width = Polynomial.constant(by // step) * width
@@ -245,24 +221,14 @@ def _divided(polynomial: Polynomial) -> tuple[int, Polynomial]:
 
 def _compared(code: Code, condition: Node, name: str, step: int) -> tuple[Node, str] | None:
     """The comparison of the index with its end, and the end in steps: `i < n` as (n + 1) / 2, `i + 1 < n` as n / 2."""
-    condition, text = _bare(condition), code.source.of
-    if condition.type != "binary_expression":
+    more = [f"{left} {sign} $end" for sign in ("<", ">=") for left in (f"$i + {step - 1}", f"{step - 1} + $i")]
+    found = match(code.source, condition, *more, "$i < $end", "$i >= $end")
+    if found is None or code.source.of(found["i"]) != name:
         return None
-    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-    if left is None or right is None or text(condition.child_by_field_name("operator")) not in {"<", ">="}:
-        return None
-    left = _bare(left)
-    end = (
-        text(right)
-        if right.type in {"identifier", "number_literal", "parenthesized_expression"}
-        else f"({text(right)})"
-    )
-    if text(left) == name:
-        return condition, f"({end} + {step - 1}) / {step}"
-    operands = [text(left.child_by_field_name(f)) for f in ("left", "right")]
-    if left.type == "binary_expression" and text(left.child_by_field_name("operator")) == "+":
-        return (condition, f"{end} / {step}") if sorted(operands) == sorted([name, str(step - 1)]) else None
-    return None
+    right = field_of(bare(condition), "right")
+    end = code.source.of(right)
+    end = end if right.type in {"identifier", "number_literal", "parenthesized_expression"} else f"({end})"
+    return bare(condition), f"{end} / {step}" if found.pattern in more else f"({end} + {step - 1}) / {step}"
 
 
 def _text(code: Code, polynomial: Polynomial) -> str:

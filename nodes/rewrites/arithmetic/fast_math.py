@@ -13,7 +13,9 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
 
 _FAST = {"expf": "__expf", "exp": "__expf", "std::exp": "__expf"}
 """Not the logarithm: `__logf` loses its relative accuracy near 1, and a kernel takes few of them."""
@@ -38,7 +40,6 @@ _SAME_TYPE_CALLS = {
     "std::log",
 }
 _VECTORS = {"float2", "float3", "float4"}
-_INTEGERS = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|char|bool|\s)+")
 
 
 @rule(
@@ -70,7 +71,7 @@ def _next(code: Code) -> tuple[int, int, str] | None:
         if not any(c.type in {"__global__", "__device__"} for c in function.children) or function.has_error:
             continue
         for node in source.walk(
-            function.child_by_field_name("body") or function, "binary_expression", "call_expression", "number_literal"
+            field_of(function, "body") or function, "binary_expression", "call_expression", "number_literal"
         ):
             try:
                 new = _faster(code, node)
@@ -89,31 +90,23 @@ def _faster(code: Code, node: Node) -> str | None:
             return source.of(node) + "f"
         return None
     if node.type == "call_expression":
-        name = source.of(node.child_by_field_name("function"))
-        arguments = node.child_by_field_name("arguments")
-        inner = arguments.named_children if arguments is not None else []
+        name = source.of(node, "function")
+        inner = children_of(node, "arguments")
         single = name == "expf" or (name in _FAST and len(inner) == 1 and kind(code, inner[0]) == "float")
         if single and name not in code.functions:
             return f"{_FAST[name]}({source.of(inner[0])})"
         return None
-    if source.of(node.child_by_field_name("operator")) != "/" or kind(code, node) != "float":
+    if source.of(node, "operator") != "/" or kind(code, node) != "float":
         return None
-    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-    assert left is not None and right is not None
+    left, right = field_of(node, "left"), field_of(node, "right")
     if right.type == "number_literal" and _power_of_two(source.of(right)):
         return None  # the compiler multiplies
-    right_text, left_text = source.of(_bare(right)), source.of(_bare(left))
-    if re.fullmatch(r"1(\.0*)?f?", left_text) and _bare(right).type == "call_expression":
-        call = _bare(right)
-        if source.of(call.child_by_field_name("function")) in {"sqrtf", "sqrt", "std::sqrt"}:
-            return "rsqrtf" + source.of(call.child_by_field_name("arguments"))
+    right_text, left_text = source.of(bare(right)), source.of(bare(left))
+    if re.fullmatch(r"1(\.0*)?f?", left_text) and bare(right).type == "call_expression":
+        call = bare(right)
+        if source.of(call, "function") in {"sqrtf", "sqrt", "std::sqrt"}:
+            return "rsqrtf" + source.of(call, "arguments")
     return f"__fdividef({left_text}, {right_text})"
-
-
-def _bare(node: Node) -> Node:
-    while node.type == "parenthesized_expression" and node.named_child_count == 1:
-        node = node.named_children[0]
-    return node
 
 
 def _power_of_two(text: str) -> bool:
@@ -136,14 +129,14 @@ def _in_float_company(code: Code, literal: Node) -> bool:
     while here.parent is not None:
         parent = here.parent
         if parent.type == "binary_expression":
-            other = parent.child_by_field_name("left" if parent.child_by_field_name("right") == here else "right")
+            other = field_of(parent, "left" if field_of(parent, "right") == here else "right")
             found = kind(code, other) if other is not None else None
             if found == "float":
                 return True
             if found not in {"double", "int"} or (other is not None and not _constant(code, other)):
                 return False
         elif parent.type == "init_declarator":
-            return code.source.of(parent.parent.child_by_field_name("type")) == "float" if parent.parent else False
+            return code.source.of(parent.parent, "type") == "float" if parent.parent else False
         elif parent.type not in {"parenthesized_expression", "unary_expression"}:
             return False
         here = parent
@@ -151,7 +144,7 @@ def _in_float_company(code: Code, literal: Node) -> bool:
 
 
 def _constant(code: Code, node: Node) -> bool:
-    return not any(True for _ in code.source.walk(node, "identifier", "field_expression"))
+    return not code.source.has(node, "identifier", "field_expression")
 
 
 def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
@@ -164,21 +157,7 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
     if node.type in {"parenthesized_expression", "unary_expression"}:
         return kind(code, node.named_children[-1], depth + 1)
     if node.type == "identifier":
-        found = code.definition(node)
-        if found is None or found.kind in {"template", "macro"} or found.declarator is None:
-            return (
-                "int"
-                if found is not None and found.kind == "template" and "int" in source.of(found.declaration)
-                else None
-            )
-        inner = found.declarator
-        if inner.type == "init_declarator":
-            inner = inner.child_by_field_name("declarator") or inner
-        if inner.type in {"pointer_declarator", "array_declarator"}:
-            return None
-        return _named(code, source.of(found.declaration.child_by_field_name("type"))) or kind(
-            code, found.value, depth + 1
-        )
+        return _kind_of_name(code, node, depth)
     if node.type == "subscript_expression":
         element = _element(code, node, depth)
         return _named(code, element) if element else None
@@ -186,44 +165,60 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
         head = source.of(node).split(".")[0]
         if head in {"threadIdx", "blockIdx", "blockDim", "gridDim"}:
             return "int"
-        argument = node.child_by_field_name("argument")
+        argument = field_of(node, "argument")
         if argument is not None and argument.type == "identifier":
             found = code.definition(argument)
-            if found is not None and source.of(found.declaration.child_by_field_name("type")) in _VECTORS:
+            if found is not None and source.of(found.declaration, "type") in _VECTORS:
                 return "float"
         return None
     if node.type == "cast_expression":
-        return _named(code, source.of(node.child_by_field_name("type")))
+        return _named(code, source.of(node, "type"))
     if node.type == "conditional_expression":
-        a, b = (kind(code, node.child_by_field_name(f), depth + 1) for f in ("consequence", "alternative"))
+        a, b = (kind(code, field_of(node, f), depth + 1) for f in ("consequence", "alternative"))
         return _joined(a, b)
     if node.type == "binary_expression":
-        if source.of(node.child_by_field_name("operator")) not in {"+", "-", "*", "/"}:
+        if source.of(node, "operator") not in {"+", "-", "*", "/"}:
             return None
-        return _joined(*(kind(code, node.child_by_field_name(f), depth + 1) for f in ("left", "right")))
-    if node.type == "call_expression":
-        name = source.of(node.child_by_field_name("function"))
-        if name in _FLOAT_CALLS or name in {"static_cast<float>", "float"}:
-            return "float"
-        if name.startswith("static_cast<"):
-            return _named(code, name[12:-1].strip())
-        arguments = node.child_by_field_name("arguments")
-        inner = arguments.named_children if arguments is not None else []
-        if name in _SAME_TYPE_CALLS and inner:
-            found = kind(code, inner[0], depth + 1)
-            for argument in inner[1:]:
-                found = _joined(found, kind(code, argument, depth + 1))
-            return found
-        if name == "__ldg" and inner:
-            base = code.pointer_base(code.polynomial(inner[0]))
-            return _named(code, code.element_of(base)) if base is not None else None
-        function = code.functions.get(name.split("<")[0])
-        return _named(code, source.of(function.child_by_field_name("type"))) if function is not None else None
-    return None
+        return _joined(*(kind(code, field_of(node, f), depth + 1) for f in ("left", "right")))
+    return _kind_of_call(code, node, depth) if node.type == "call_expression" else None
+
+
+def _kind_of_name(code: Code, node: Node, depth: int) -> str | None:
+    source = code.source
+    found = code.definition(node)
+    if found is None or found.kind in {"template", "macro"} or found.declarator is None:
+        number = found is not None and found.kind == "template" and "int" in source.of(found.declaration)
+        return "int" if number else None
+    inner = found.declarator
+    if inner.type == "init_declarator":
+        inner = field_of(inner, "declarator") or inner
+    if inner.type in {"pointer_declarator", "array_declarator"}:
+        return None
+    return _named(code, source.of(found.declaration, "type")) or kind(code, found.value, depth + 1)
+
+
+def _kind_of_call(code: Code, node: Node, depth: int) -> str | None:
+    source = code.source
+    name = source.of(node, "function")
+    if name in _FLOAT_CALLS or name in {"static_cast<float>", "float"}:
+        return "float"
+    if name.startswith("static_cast<"):
+        return _named(code, name[12:-1].strip())
+    inner = children_of(node, "arguments")
+    if name in _SAME_TYPE_CALLS and inner:
+        found = kind(code, inner[0], depth + 1)
+        for argument in inner[1:]:
+            found = _joined(found, kind(code, argument, depth + 1))
+        return found
+    if name == "__ldg" and inner:
+        base = code.pointer_base(code.polynomial(inner[0]))
+        return _named(code, code.element_of(base)) if base is not None else None
+    function = code.functions.get(name.split("<")[0])
+    return _named(code, source.of(function, "type")) if function is not None else None
 
 
 def _element(code: Code, node: Node, depth: int) -> str:
-    argument = node.child_by_field_name("argument")
+    argument = field_of(node, "argument")
     if argument is None:
         return ""
     if argument.type == "identifier":
@@ -234,14 +229,14 @@ def _element(code: Code, node: Node, depth: int) -> str:
 
 
 def source_type(code: Code, declaration: Node) -> str:
-    return code.source.of(declaration.child_by_field_name("type"))
+    return code.source.of(declaration, "type")
 
 
 def _named(code: Code, name: str) -> str | None:
     name = code.plain_type(name.removeprefix("const ").strip())
     if name in {"float", "double"}:
         return name
-    return "int" if _INTEGERS.fullmatch(name) else None
+    return "int" if is_integer(name) or name.split()[-1:] in (["char"], ["bool"]) else None
 
 
 def _joined(a: str | None, b: str | None) -> str | None:

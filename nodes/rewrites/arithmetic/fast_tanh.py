@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import code_of, require
+from nodes.rewrites.analysis.device_code import code_of
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of
 
 TANH = """\
 // Absolute error about 1e-7; the ends are exact: e^(2x) overflows to infinity and vanishes to 0.
@@ -39,7 +41,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     edits = Edits(source)
     absolute = True
     for call in source.walk(None, "call_expression"):
-        function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+        function, arguments = field_of(call, "function"), field_of(call, "arguments")
         if function is None or arguments is None or arguments.named_child_count != 1:
             continue
         name = source.of(function)
@@ -48,17 +50,14 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             absolute = absolute and _is_added_to_one(source, call)
     if not edits.changes:
         return None
-    try:
-        require(edits, code, TANH if absolute else RELATIVE, "fast_tanh")
-        return edits.apply()
-    except Unsupported:
-        return None
+    require(edits, code, TANH if absolute else RELATIVE, "fast_tanh")
+    return edits.apply()
 
 
 def _is_added_to_one(source: Source, call: Node) -> bool:
     """Whether the call stands in `1 + tanh(x)`, which leaves nothing of what is small."""
     parent = call.parent
-    if parent is None or parent.type != "binary_expression" or source.of(parent.child_by_field_name("operator")) != "+":
+    if parent is None or parent.type != "binary_expression" or source.of(parent, "operator") != "+":
         return False
-    sides = [source.of(parent.child_by_field_name(f)).rstrip("fF") for f in ("left", "right")]
+    sides = [source.of(field_of(parent, f)).rstrip("fF") for f in ("left", "right")]
     return any(side in {"1", "1.", "1.0"} for side in sides)

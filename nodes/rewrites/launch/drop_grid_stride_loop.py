@@ -11,24 +11,17 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    declared_name,
-    host_text,
-    insertion_point,
-    inside,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.launch.grid_stride import BESIDE_OTHERS, LAYOUTS, Layout, row_shape_of, steps_text
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
@@ -49,32 +42,22 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     if code.names() & {"kOneStep", "one_step"} or not {"row_shape", "RowShape"} <= code.names():
         return None
-    try:
-        edits = Edits(source)
-        layout = _tell_from_shape(edits, code)
-        for kernel in code.kernels:
-            _take_one_row(edits, code, kernel, layout)
-        source = source.reparsed(edits.apply())
-    except Unsupported:
-        return None
+    edits = Edits(source)
+    layout = _tell_from_shape(edits, code)
+    for kernel in code.kernels:
+        _take_one_row(edits, code, kernel, layout)
+    source = source.reparsed(edits.apply())
     code, edits = code_of(source), Edits(source)
     changed = False
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            _rewrite_kernel(attempt, code, kernel, layout)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-        changed = True
+        with edits.attempt():
+            _rewrite_kernel(edits, code, kernel, layout)
+            changed = True
     if not changed:
         return None
     if "#include <type_traits>" not in source.text:
         edits.insert(insertion_point(source), "#include <type_traits>\n")
-    try:
-        return edits.apply()
-    except Unsupported:
-        return None
+    return edits.apply()
 
 
 def _tell_from_shape(edits: Edits, code: Code) -> Layout:
@@ -83,7 +66,7 @@ def _tell_from_shape(edits: Edits, code: Code) -> Layout:
     fields = [
         field
         for struct in source.walk(None, "struct_specifier")
-        if source.of(struct.child_by_field_name("name")) == "RowShape"
+        if source.of(struct, "name") == "RowShape"
         for field in source.walk(struct, "field_declaration")
     ]
     function = code.functions.get("row_shape")
@@ -129,7 +112,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) ->
     if wide:
         alias = f"using {index} = std::conditional_t<kOneStep, unsigned, {wide[0].type}>;"
         edits.insert(first.start_byte, f"{alias}\n{source.indent(first)}")
-    listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
+    listed = field_of(kernel.template, "parameters")
     if listed is not None:
         edits.insert(listed.start_byte + 1, "bool kOneStep" + (", " if kernel.template_names else ""))
     else:
@@ -199,7 +182,7 @@ def _take_one_row(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> N
 
 def _leaves(loop: Node) -> bool:
     """Whether a `break` or `continue` is the loop's own, or may be."""
-    stack = [loop.child_by_field_name("body")]
+    stack = [field_of(loop, "body")]
     while stack:
         node = stack.pop()
         if node is None or node.type in {"for_statement", "while_statement", "do_statement", "lambda_expression"}:
@@ -212,8 +195,7 @@ def _leaves(loop: Node) -> bool:
 
 def _argument(source: Source, call: Node, at: int) -> str:
     """Without white space."""
-    listed = call.child_by_field_name("arguments")
-    given = listed.named_children if listed is not None else []
+    given = children_of(call, "arguments")
     return "".join(source.of(given[at]).split()) if at < len(given) else ""
 
 
@@ -236,9 +218,7 @@ def _fits(loop: Loop) -> bool:
 def _narrow(edits: Edits, code: Code, kernel: Kernel, loop: Loop, index: str) -> None:
     """Count in `index`. Elements are found by it as they were; what else is computed from it is computed as before."""
     source = code.source
-    initializer = loop.node.child_by_field_name("initializer")
-    kind = initializer.child_by_field_name("type") if initializer is not None else None
-    assert kind is not None
+    kind = field_of(loop.node, "initializer", "type")
     edits.replace(kind, index)
     for use in source.walk(loop.body, "identifier"):
         found = code.definition(use) if source.of(use) == loop.name else None
@@ -254,10 +234,10 @@ def _is_plain(code: Code, use: Node) -> bool:
     parent, source = use.parent, code.source
     if parent is None or parent.type != "binary_expression":
         return parent is not None and parent.type == "subscript_argument_list"
-    operator, right = source.of(parent.child_by_field_name("operator")), parent.child_by_field_name("right")
+    operator, right = source.of(parent, "operator"), field_of(parent, "right")
     if operator in _COMPARISONS:
         return right is not None and right.type == "number_literal"
-    left = parent.child_by_field_name("left")
+    left = field_of(parent, "left")
     return operator == "+" and left is not None and code.pointer_base(code.polynomial(left)) is not None
 
 
@@ -267,7 +247,7 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
     for loop in loops:
         bound = loop.bound_node
         found = code.definition(bound) if bound.type == "identifier" else None
-        kind = found.declaration.child_by_field_name("type") if found is not None and found.kind == "local" else None
+        kind = field_of(found.declaration, "type") if found is not None and found.kind == "local" else None
         if found is None or kind is None or source.of(kind) not in _WIDE or code.mutated(found):
             edits.replace(bound, f"{index}({source.of(bound)})")
             continue
@@ -280,8 +260,7 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
 
 
 def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
-    body = loop.child_by_field_name("body")
-    assert body is not None
+    body = field_of(loop, "body")
     indent, unit = source.indent(loop), source.unit(loop)
     line = f"{indent}{unit}{ONLY_STEP}\n{indent}"
     if body.type == "compound_statement":

@@ -13,23 +13,16 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    GRID_CALLS,
-    LOADS,
-    Access,
-    Code,
-    Kernel,
-    Launch,
-    Parameter,
-    code_of,
-    inside,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, code_of, inside
+from nodes.rewrites.analysis.indices import LOADS
+from nodes.rewrites.analysis.kernels import Access, Kernel, Parameter
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 @dataclass
@@ -92,8 +85,7 @@ def _next_launch(code: Code, launch: Launch) -> Launch | None:
         return None
     after = statement.next_named_sibling
     while after is not None and (
-        after.type == "comment"
-        or (after.type == "declaration" and not any(True for _ in code.source.walk(after, "call_expression")))
+        after.type == "comment" or (after.type == "declaration" and not code.source.has(after, "call_expression"))
     ):
         after = after.next_named_sibling
     return next((other for other in code.launches if after is not None and same(other.node.parent, after)), None)
@@ -131,8 +123,7 @@ class _Fusion:
     def _check_templates(self) -> None:
         lists = []
         for kernel in (self.first, self.second):
-            listed = kernel.template.child_by_field_name("parameters") if kernel.template is not None else None
-            lists.append(" ".join(self.source.of(listed).split()))
+            lists.append(" ".join(self.source.of(kernel.template, "parameters").split()))
         if lists[0] and lists[1] and lists[0] != lists[1]:
             raise Unsupported("different templates")
         for a, b in self.launches:
@@ -207,7 +198,7 @@ class _Fusion:
     def _is_guard_of_first(self, statement: Node) -> bool:
         """`if (i >= n) return;` as it stands in the first kernel too, of the same things."""
         source = self.source
-        consequence = statement.child_by_field_name("consequence") if statement.type == "if_statement" else None
+        consequence = field_of(statement, "consequence") if statement.type == "if_statement" else None
         if consequence is None or source.of(consequence) != "return;":
             return False
         twins = [s for s in statements(self.first.body) if _words(source, s) == _words(source, statement)]
@@ -230,7 +221,7 @@ class _Fusion:
 
     def _loads_read_only(self, kernel: Kernel, access: Access) -> bool:
         node = access.node
-        return node.type == "call_expression" and self.source.of(node.child_by_field_name("function")) in LOADS
+        return node.type == "call_expression" and self.source.of(node, "function") in LOADS
 
     def _place(self, kernel: Kernel, access: Access) -> tuple[str, object]:
         """("row", its stride in the host's words), or ("thread", "") for the thread's own element of the whole grid."""
@@ -320,8 +311,7 @@ class _Fusion:
                 of_host = source.of(argument)
                 new = of_host if of_host.isidentifier() and of_host not in used else fresh(parameter.name)
                 used.add(new)
-            declarator = parameter.node.child_by_field_name("declarator")
-            assert declarator is not None
+            declarator = field_of(parameter.node, "declarator")
             names[declarator.start_byte] = new
         self.dropped: list[Node] = []
         firsts = {_words(source, s) for s in statements(self.first.body)}
@@ -380,7 +370,7 @@ class _Fusion:
         indent = source.indent(self.first.node) + source.unit(self.first.node)
         head = source.data[self.first.outer.start_byte : self.first.parameter_list.start_byte].decode()
         if self.first.template is None and self.second.template is not None:
-            listed = self.second.template.child_by_field_name("parameters")
+            listed = field_of(self.second.template, "parameters")
             head = f"template {source.of(listed)}\n{head}"
         head = re.sub(rf"\b{re.escape(self.first.name)}\s*$", name, head)
         lines = [_reindented(source, s, source.of(s), indent) for s in self._body(self.first)]
@@ -433,8 +423,7 @@ class _Fusion:
         for parameter in self.second.parameters:
             if parameter.name in self.same:
                 continue
-            declarator = parameter.node.child_by_field_name("declarator")
-            assert declarator is not None
+            declarator = field_of(parameter.node, "declarator")
             new = renamed.get(declarator.start_byte, parameter.name)
             texts.append(re.sub(rf"\b{re.escape(parameter.name)}$", new, source.of(parameter.node)))
         return texts
@@ -452,7 +441,7 @@ def _declares(node: Node) -> bool:
 
 
 def _value_start(declarator: Node) -> int:
-    value = declarator.child_by_field_name("value") or declarator.child_by_field_name("size")
+    value = field_of(declarator, "value") or field_of(declarator, "size")
     return value.start_byte if value is not None else declarator.end_byte
 
 
@@ -463,8 +452,8 @@ def _locals(source: Source, kernel: Kernel) -> dict[str, Node]:
         if statement.type == "declaration":
             for declarator in statement.children_by_field_name("declarator"):
                 inner = declarator
-                while inner.type not in {"identifier"} and inner.child_by_field_name("declarator") is not None:
-                    inner = inner.child_by_field_name("declarator")  # type: ignore[assignment]
+                while inner.type not in {"identifier"} and field_of(inner, "declarator") is not None:
+                    inner = field_of(inner, "declarator")  # type: ignore[assignment]
                 found[source.of(inner)] = statement
     return found
 

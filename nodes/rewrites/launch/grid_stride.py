@@ -14,25 +14,17 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    host_text,
-    insertion_point,
-    inside,
-    require,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.nodes import same, statements
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -92,11 +84,7 @@ LAYOUTS = (SIDE_BY_SIDE, BESIDE_OTHERS)
     speedup=1.4,
     helps={"memory", "latency", "launch"},
     after=("cache_row_in_registers",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-        Outcome.OUT_OF_RESOURCES,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
@@ -104,31 +92,24 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     edits, layouts = Edits(source), set()
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            layouts.add(_rewrite_kernel(attempt, code, kernel))
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
+        with edits.attempt():
+            layouts.add(_rewrite_kernel(edits, code, kernel))
     if not edits.changes or len(layouts) != 1:
         return None
-    try:
-        layout = layouts.pop()
-        divides = code.functions.get("ceil_div")
-        if divides is None:
-            require(edits, code, CEIL_DIV, "ceil_div")
-        units = facts.device.units
-        blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
-        edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-        shape = SHAPE.format(cuts=layout.cuts, grid=layout.grid, deep=layout.deep)
-        below = divides is not None and divides.start_byte > insertion_point(source)
-        text = "" if below else shape
-        require(edits, code, text, "RowShape", "row_shape", includes=("algorithm", "cstdint"))
-        if divides is not None and below:  # cache_row_in_registers has brought it, and what uses it must stand below it
-            edits.insert(divides.end_byte, "\n\n" + shape.rstrip("\n"))
-        return without_unused(code, edits.apply())
-    except Unsupported:
-        return None
+    layout = layouts.pop()
+    divides = code.functions.get("ceil_div")
+    if divides is None:
+        require(edits, code, CEIL_DIV, "ceil_div")
+    units = facts.device.units
+    blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
+    edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
+    shape = SHAPE.format(cuts=layout.cuts, grid=layout.grid, deep=layout.deep)
+    below = divides is not None and divides.start_byte > insertion_point(source)
+    text = "" if below else shape
+    require(edits, code, text, "RowShape", "row_shape", includes=("algorithm", "cstdint"))
+    if divides is not None and below:  # cache_row_in_registers has brought it, and what uses it must stand below it
+        edits.insert(divides.end_byte, "\n\n" + shape.rstrip("\n"))
+    return without_unused(code, edits.apply())
 
 
 def _uses(kernel: Kernel, name: str) -> list[Node]:
@@ -165,7 +146,6 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
         for use in [*_uses(kernel, "blockIdx.x"), *_uses(kernel, "gridDim.x")]:
             if not any(a is not None and inside(use, a) for a in allowed):
                 raise Unsupported("blockIdx.x beside the loop over rows")
-        assert rows.step_node is not None
         edits.replace(rows.start_node, f"{layout.block} * blockDim.y + threadIdx.y")
         edits.replace(rows.step_node, f"{layout.blocks} * blockDim.y")
         total = None
@@ -182,7 +162,6 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
         start, step = source.of(loop.start_node), source.of(loop.step_node)
         step = step if re.fullmatch(r"[\w.]+", step) else f"({step})"
         edits.replace(loop.start_node, f"blockIdx.{layout.cuts} * {step} + {start}")
-        assert loop.step_node is not None
         edits.replace(loop.step_node, f"gridDim.{layout.cuts} * {step}")
         _keep_rolled(edits, source, loop.node)
     for condition in _leaders(code, kernel, outer):
@@ -197,7 +176,7 @@ def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
     before = loop.prev_sibling
     while before is not None and before.type == "comment":
         before = before.prev_sibling
-    line = source.data.rfind(b"\n", 0, loop.start_byte) + 1
+    line = source.line_start(loop)
     if source.data[line : loop.start_byte].strip() or (before is not None and before.type == "preproc_call"):
         return
     edits.insert(line, "#pragma unroll 1\n")
@@ -207,14 +186,13 @@ def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
     """Conditions `threadIdx.x == 0` of ifs without an else, outside the loops: what is done once a row."""
     found = []
     for node in kernel.source.walk(kernel.body, "if_statement"):
-        holder = node.child_by_field_name("condition")
-        condition = holder.child_by_field_name("value") if holder is not None else None
+        condition = field_of(node, "condition", "value")
         if condition is None or condition.type != "binary_expression" or any(inside(node, loop.node) for loop in outer):
             continue
-        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-        if kernel.source.of(condition.child_by_field_name("operator")) != "==" or left is None or right is None:
+        left, right = field_of(condition, "left"), field_of(condition, "right")
+        if kernel.source.of(condition, "operator") != "==" or left is None or right is None:
             continue
-        alone = node.child_by_field_name("alternative") is None
+        alone = field_of(node, "alternative") is None
         if alone and code.polynomial(left) == Polynomial.symbol(THREAD) and code.polynomial(right).value == 0:
             found.append(condition)
     return found
@@ -247,11 +225,11 @@ def _declaration_of(node: Node) -> Node | None:
 
 
 def _is_settled_integer(code: Code, declarator: Node) -> bool:
-    name = declarator.child_by_field_name("declarator")
+    name = field_of(declarator, "declarator")
     if name is None or name.type != "identifier" or declarator.parent is None:
         return False
-    kind = code.source.of(declarator.parent.child_by_field_name("type"))
-    if not re.fullmatch(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+", kind):
+    kind = code.source.of(declarator.parent, "type")
+    if kind != "auto" and not is_integer(kind):
         return False
     assigned = {code.source.of(n) for n in code.assigned(code.source.root)}
     return code.source.of(name) not in assigned
@@ -304,8 +282,7 @@ def _rewrite_launch(
         arguments.append(count if plain else f"static_cast<unsigned>({count})")
     grid = f"{shape}.grid" if layout is SIDE_BY_SIDE else f"dim3({shape}.grid.x, {y}, {shape}.grid.z)"
     statement = launch.statement
-    indent = source.indent(statement)
-    lines = [
+    lines: Lines = [
         f"const RowShape {shape} = row_shape({count}, {steps}{others});",
         launch.rendered(grid=grid, block=f"{shape}.block", arguments=arguments) + ";",
     ]
@@ -314,18 +291,16 @@ def _rewrite_launch(
         and statement.parent.type == "compound_statement"
         and _single_launch(kernel, statement.parent)
     )
-    if not alone:
-        lines = ["{", *(source.unit(statement) + line for line in lines), "}"]
-    edits.replace(statement, f"\n{indent}".join(lines))
+    edits.write(statement, lines if alone else ["{", lines, "}"])
 
 
 def row_shape_of(code: Code, launch: Launch) -> tuple[str, Node]:
     """The name of the RowShape that a launch takes its block from, and the call that made it."""
     source, block = code.source, launch.block
-    holder = block.child_by_field_name("argument") if block.type == "field_expression" else None
+    holder = field_of(block, "argument") if block.type == "field_expression" else None
     found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
     call = found.value if found is not None else None
-    if call is None or call.type != "call_expression" or source.of(call.child_by_field_name("function")) != "row_shape":
+    if call is None or call.type != "call_expression" or source.of(call, "function") != "row_shape":
         raise Unsupported("a shape of unknown origin")
     return source.of(holder), call
 

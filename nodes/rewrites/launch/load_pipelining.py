@@ -13,24 +13,17 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Access,
-    Code,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    insertion_point,
-    inside,
-    require,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point, require
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.regions import Stride, thread_loops
 from nodes.rewrites.launch.drop_grid_stride_loop import ONLY_STEP
 from nodes.rewrites.launch.grid_stride import row_shape_of
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import enclosing, field_of
 
 STEPS = """\
 #define IN_FLIGHT 2  // tune: 1 2 4
@@ -50,10 +43,7 @@ _BARRIERS = ("sync", "shfl", "vote", "ballot", "atomic", "asm")
     speedup=0.995,
     helps={"memory", "latency"},
     after=("tune_block_size",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.OUT_OF_RESOURCES,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if code_of(source).names() & {"IN_FLIGHT", "DEEP_BLOCKS"}:
@@ -73,20 +63,17 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             changed.append(kernel)
     if not changed:
         return None
-    try:
-        units = facts.device.units
-        text = STEPS
-        if any(_spread(code, kernel) for kernel in changed):
-            _deepen(edits, code)
-            text += DEEP.format(fewer=units * 8, few=units * 32, many=units * 128)
-        elif all("blockIdx.x" in source.of(loop.start_node) for kernel in changed for loop in thread_loops(kernel)):
-            _require_full_grids(code, changed)
-        edits.insert(insertion_point(source), "\n" + text)
-        if "ceil_div(" in "".join(change[2] for change in edits.changes):
-            require(edits, code, CEIL_DIV, "ceil_div")
-        return edits.apply()
-    except Unsupported:
-        return None
+    units = facts.device.units
+    text = STEPS
+    if any(_spread(code, kernel) for kernel in changed):
+        _deepen(edits, code)
+        text += DEEP.format(fewer=units * 8, few=units * 32, many=units * 128)
+    elif all("blockIdx.x" in source.of(loop.start_node) for kernel in changed for loop in thread_loops(kernel)):
+        _require_full_grids(code, changed)
+    edits.insert(insertion_point(source), "\n" + text)
+    if "ceil_div(" in "".join(change[2] for change in edits.changes):
+        require(edits, code, CEIL_DIV, "ceil_div")
+    return edits.apply()
 
 
 def _with_named_loads(source: Source) -> Source:
@@ -122,14 +109,14 @@ def _with_named_loads(source: Source) -> Source:
 
 
 def _cuts_short(source: Source, node: Node) -> bool:
-    return source.of(node.child_by_field_name("operator")) in {"&&", "||"}
+    return source.of(node, "operator") in {"&&", "||"}
 
 
 def _assigned_value(statement: Node) -> Node | None:
     """The right side of `left = right;`."""
     assignment = statement.named_children[0] if statement.type == "expression_statement" else None
     plain = assignment is not None and assignment.type == "assignment_expression"
-    return assignment.child_by_field_name("right") if assignment is not None and plain else None
+    return field_of(assignment, "right") if assignment is not None and plain else None
 
 
 def _steps(source: Source, loop: Loop) -> tuple[list[Node], Node | None]:
@@ -162,30 +149,20 @@ def _deepen(edits: Edits, code: Code) -> None:
     if function is None:
         raise Unsupported("another way to shape a launch")
     for node in code.source.walk(function, "call_expression"):
-        arguments = node.child_by_field_name("arguments")
-        declaration = node.parent
-        while declaration is not None and declaration.type != "init_declarator":
-            declaration = declaration.parent
-        if declaration is None or code.source.of(declaration.child_by_field_name("declarator")) != "slices":
+        arguments = field_of(node, "arguments")
+        declaration = enclosing(node.parent, "init_declarator")
+        if declaration is None or code.source.of(declaration, "declarator") != "slices":
             continue
-        if code.source.of(node.child_by_field_name("function")) == "ceil_div" and arguments is not None:
+        if code.source.of(node, "function") == "ceil_div" and arguments is not None:
             last = arguments.named_children[-1]
             edits.replace(last, f"{code.source.of(last)} * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT)")
             return
     raise Unsupported("another row_shape")
 
 
-def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
+def _loads(code: Code, kernel: Kernel, loop: Loop, body: list[Node]) -> tuple[list[Node], list[Node], list[Node]]:
+    """Declarations at the front of a loop's body, those that load, and those that these need. Raises Unsupported where a step's loads may not come before the work of the steps in front of it."""
     source = code.source
-    body, last = _steps(source, loop)
-    if loop.step_node is None or loop.body.type != "compound_statement":
-        raise Unsupported("a loop without a stride")
-    if any(last is None or not inside(jump, last) for jump in source.walk(loop.body, *_JUMPS)) or any(
-        word in source.of(call.child_by_field_name("function"))
-        for call in source.walk(loop.body, "call_expression")
-        for word in _BARRIERS
-    ):
-        raise Unsupported("steps that end early, or that threads take together")
     leading = []
     for statement in body:
         if statement.type != "declaration":
@@ -202,11 +179,24 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
         # What a load sets may change later, `float4 v = x[i]; v.x *= scale;`: each step has a place of its own for it.
         own = named if statement in loads else set()
         words = {source.of(word) for word in source.walk(statement, "identifier") if word not in own}
-        if words & later or any(True for _ in source.walk(statement, "assignment_expression", "update_expression")):
+        if words & later or source.has(statement, "assignment_expression", "update_expression"):
             raise Unsupported("a load that depends on what the step before did")
-    arrays = {statement.id: _array(source, statement) for statement in loads}
     if len(loads) > 8 or not loads:
         raise Unsupported("nothing to load early, or more than registers hold")
+    return leading, loads, needed
+
+
+def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
+    source = code.source
+    body, last = _steps(source, loop)
+    if loop.step_node is None or loop.body.type != "compound_statement":
+        raise Unsupported("a loop without a stride")
+    if any(last is None or not inside(jump, last) for jump in source.walk(loop.body, *_JUMPS)) or any(
+        word in source.of(call, "function") for call in source.walk(loop.body, "call_expression") for word in _BARRIERS
+    ):
+        raise Unsupported("steps that end early, or that threads take together")
+    leading, loads, needed = _loads(code, kernel, loop, body)
+    arrays = {statement.id: _array(source, statement) for statement in loads}
     taken = kernel.identifiers() | code.names()
     ahead, step = (name if name not in taken else code.fresh(name) for name in ("ahead", "step"))
     count = "IN_FLIGHT"
@@ -303,10 +293,10 @@ def _needed(source: Source, leading: list[Node], loads: list[Node]) -> list[Node
 def _array(source: Source, statement: Node) -> tuple[str, str, str, str]:
     """(element type, array, variable, value) of a declaration of one plain variable."""
     declarators = statement.children_by_field_name("declarator")
-    kind = source.of(statement.child_by_field_name("type"))
+    kind = source.of(statement, "type")
     if len(declarators) != 1 or declarators[0].type != "init_declarator" or kind == "auto":
         raise Unsupported("not one plain variable")
-    name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
     if name is None or name.type != "identifier" or value is None or value.type == "initializer_list":
         raise Unsupported("a pointer, a reference or an array")
     return kind, f"{source.of(name)}_ahead", source.of(name), source.of(value)

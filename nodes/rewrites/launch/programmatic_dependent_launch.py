@@ -17,10 +17,15 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of, require, statements
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import is_return, waiting_return
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 ENABLE = """\
 // Whether kernels are set up while their predecessors drain: the caller's choice, and worth it where all its kernels are.
@@ -88,32 +93,29 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not kernels or launched != {kernel.name for kernel in kernels} or len({k.name for k in kernels}) != len(kernels):
         return None  # a kernel that does not wait must not be launched so, and one of them may be out of sight
     edits = Edits(source)
-    try:
-        packs = {kernel.name for kernel in kernels if _lanes(kernel) or _moves_packs(kernel)}
-        for kernel in kernels:
-            lanes = _lanes(kernel)
-            if lanes:
-                busy = f"{lanes} > 1"
-            else:  # beside kernels of packs, the one for rows that do not divide into them
-                busy = "false" if packs and kernel.name not in packs else ""
-            _wait(edits, kernel, busy)
-            for launch in kernel.launches:
-                edits.replace(launch.node, launch.rendered(function=named(kernel, launch), dependent=True))
-        require(edits, code, ENABLE, "enable_pdl")
-        require(edits, code, LAUNCH, "launch_dependent", includes=("cuda_runtime.h",))
-        require(edits, code, WAIT, "TRIGGER_WHEN", "is_among_last_blocks", "wait_for_predecessor")
-        return edits.apply()
-    except Unsupported:
-        return None
+    packs = {kernel.name for kernel in kernels if _lanes(kernel) or _moves_packs(kernel)}
+    for kernel in kernels:
+        lanes = _lanes(kernel)
+        if lanes:
+            busy = f"{lanes} > 1"
+        else:  # beside kernels of packs, the one for rows that do not divide into them
+            busy = "false" if packs and kernel.name not in packs else ""
+        _wait(edits, kernel, busy)
+        for launch in kernel.launches:
+            edits.replace(launch.node, launch.rendered(function=named(kernel, launch), dependent=True))
+    require(edits, code, ENABLE, "enable_pdl")
+    require(edits, code, LAUNCH, "launch_dependent", includes=("cuda_runtime.h",))
+    require(edits, code, WAIT, "TRIGGER_WHEN", "is_among_last_blocks", "wait_for_predecessor")
+    return edits.apply()
 
 
 def _lanes(kernel: Kernel) -> str:
     """The template parameter that says how many elements move at once, or ""."""
     source = kernel.source
     parameters = zip(kernel.template_names, kernel.template_parameters, strict=True)
-    numbers = {n for n, p in parameters if p.type in _NUMBERS and source.of(p.child_by_field_name("type")) != "bool"}
+    numbers = {n for n, p in parameters if p.type in _NUMBERS and source.of(p, "type") != "bool"}
     for node in source.walk(kernel.node, "template_type"):
-        arguments = node.child_by_field_name("arguments")
+        arguments = field_of(node, "arguments")
         named = {source.of(n) for n in source.walk(arguments, "identifier", "type_identifier")} & numbers
         if named:
             return min(named)
@@ -124,7 +126,7 @@ def _moves_packs(kernel: Kernel) -> bool:
     """Whether it reads elements as something else, or names one of CUDA's types of several."""
     source = kernel.source
     casts = source.walk(kernel.body, "template_function")
-    if any(source.of(cast.child_by_field_name("name")) == "reinterpret_cast" for cast in casts):
+    if any(source.of(cast, "name") == "reinterpret_cast" for cast in casts):
         return True
     return any(_PACK_TYPE.fullmatch(source.of(n)) for n in source.walk(kernel.node, "type_identifier"))
 
@@ -141,7 +143,7 @@ def _wait(edits: Edits, kernel: Kernel, busy: str) -> None:
     at = kernel.body.start_byte + 1
     for statement in statements(kernel.body):
         if is_return(source, statement):
-            condition = source.of(statement.child_by_field_name("condition"))
+            condition = source.of(statement, "condition")
             edits.replace(statement, waiting_return(condition, indent, unit))
         elif statement.type not in _DECLARATIONS or not _is_idle(kernel.code, statement):
             break
@@ -164,21 +166,21 @@ def _is_idle(code: Code, node: Node) -> bool:
     """Whether a declaration computes from indices, parameters and constants alone, nothing that lies in memory."""
     if node.type != "declaration":
         return True
-    values = [d.child_by_field_name("value") for d in node.children_by_field_name("declarator")]
+    values = [field_of(d, "value") for d in node.children_by_field_name("declarator")]
     return all(value is None or _is_arithmetic(code, value) for value in values)
 
 
 def _is_arithmetic(code: Code, node: Node) -> bool:
     text = code.source.of
     if node.type == "field_expression":
-        return text(node.child_by_field_name("argument")) in _COORDINATES
+        return text(node, "argument") in _COORDINATES
     if node.type == "call_expression":
-        function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+        function, arguments = field_of(node, "function"), field_of(node, "arguments")
         if function is None or arguments is None or text(function).split("<")[0] not in _CASTS:
             return False
         return all(_is_arithmetic(code, child) for child in arguments.named_children)
     if node.type == "pointer_expression":  # &x[i] is an address, *x a load
-        inner = node.child_by_field_name("argument")
+        inner = field_of(node, "argument")
         if node.children[0].type != "&" or inner is None or inner.type != "subscript_expression":
             return False
         return all(_is_arithmetic(code, part) for child in inner.named_children for part in _index_parts(child))

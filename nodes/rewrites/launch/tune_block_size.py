@@ -10,13 +10,18 @@ from functools import partial
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of, insertion_point, statements
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
 from nodes.rewrites.launch.grid_stride import check_threads
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 CHOICES = (64, 128, 256, 512)
 LANES_AT_MOST = 16
@@ -61,10 +66,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
     choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
     edits.insert(insertion_point(source), "\n" + DEFINE.format(name=name, value=value, choices=choices))
-    try:
-        return edits.apply()
-    except Unsupported:
-        return None
+    return edits.apply()
 
 
 def _is_few(units: int, rows: int, row_bytes: int) -> bool:
@@ -142,7 +144,7 @@ def _is_cap(node: Node) -> bool:
     if parent is None:
         return False
     if parent.type == "binary_expression":
-        operator = parent.child_by_field_name("operator")
+        operator = field_of(parent, "operator")
         return operator is not None and operator.text in {b"<", b">", b"<=", b">="}
     return parent.type in {"argument_list", "conditional_expression", "assignment_expression"}
 
@@ -160,7 +162,7 @@ def _reach(code: Code, node: Node, found: list[Node], seen: set[int]) -> None:
         elif definition.declarator is not None and definition.declarator.type == "function_declarator":
             _reach(code, definition.declarator, found, seen)
         for assignment in code.source.walk(definition.declaration.parent, "assignment_expression"):
-            target, value = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+            target, value = field_of(assignment, "left"), field_of(assignment, "right")
             if target is not None and value is not None and code.source.of(target) == definition.name:
                 _reach(code, value, found, seen)
 
@@ -178,13 +180,13 @@ def _constant(code: Code, node: Node, depth: int = 0) -> Node | None:
         "initializer_list",
         "parenthesized_expression",
     }:
-        listed = node.child_by_field_name("arguments") or node.child_by_field_name("value") or node
+        listed = field_of(node, "arguments") or field_of(node, "value") or node
         inner = [
             c
             for c in listed.named_children
             if c.type not in {"comment", "identifier"} or listed is node or listed.type == "argument_list"
         ]
-        if node.type == "call_expression" and code.source.of(node.child_by_field_name("function")) != "dim3":
+        if node.type == "call_expression" and code.source.of(node, "function") != "dim3":
             return None
         return _constant(code, inner[0], depth + 1) if len(inner) == 1 else None
     if node.type != "identifier":

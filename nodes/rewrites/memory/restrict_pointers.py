@@ -6,9 +6,11 @@ passes different buffers, and no pointer goes to where we cannot follow it.
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 @rule(
@@ -26,7 +28,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             _rewrite_kernel(edits, code, kernel)
         except Unsupported:
             continue
-    return edits.apply() if edits.changes else None
+    return edits.apply()
 
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
@@ -45,15 +47,11 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     for parameter in pointers:
         if parameter.restrict or any(name in {parameter.name, "?"} for _, name in kernel.escapes):
             continue
-        declarator = parameter.node.child_by_field_name("declarator")
+        declarator = field_of(parameter.node, "declarator")
         star = declarator.children[0] if declarator is not None and declarator.type == "pointer_declarator" else None
-        if (
-            star is None
-            or kernel.source.of(star) != "*"
-            or declarator.child_by_field_name("declarator").type != "identifier"
-        ):
+        if star is None or kernel.source.of(star) != "*" or field_of(declarator, "declarator").type != "identifier":
             continue
-        name = declarator.child_by_field_name("declarator")
+        name = field_of(declarator, "declarator")
         gap = "" if name.start_byte > star.end_byte else " "
         edits.changes.append((star.start_byte, star.end_byte, f"* __restrict__{gap}"))
 

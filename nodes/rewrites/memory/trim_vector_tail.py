@@ -12,22 +12,16 @@ import itertools
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import (
-    Access,
-    Code,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    drop_unused,
-    host_text,
-    inside,
-    same,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
+from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 
@@ -71,7 +65,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> set[str]:
             continue
         if whole.offset != Polynomial.symbol(packs.symbol) or whole.base.node is None:
             continue
-        arguments = whole.base.node.child_by_field_name("arguments")
+        arguments = field_of(whole.base.node, "arguments")
         if whole.base.node.type != "call_expression" or arguments is None:
             continue
         row = code.polynomial(arguments.named_children[0])
@@ -93,19 +87,17 @@ def _drop(edits: Edits, source: Source, loop: Node) -> None:
     before = loop.prev_sibling
     while before is not None and (before.type in {"comment", "preproc_call"} or _only_for(source, before, first, loop)):
         first, before = before, before.prev_sibling
-    if first.has_error or loop.has_error:
-        raise Unsupported("a tail that the parser did not understand")
-    start = source.data.rfind(b"\n", 0, first.start_byte) + 1
-    edits.changes.append((start, source.data.find(b"\n", loop.end_byte) + 1, ""))
+    edits.span(first, loop, "")
+    edits.changes[-1] = (source.line_start(first), source.line_end(loop), "")
 
 
 def _only_for(source: Source, node: Node, first: Node, last: Node) -> bool:
     """Whether a declaration without effects names something that only the statements from first to last use."""
     declarators = node.children_by_field_name("declarator") if node.type == "declaration" else []
-    called = [source.of(call.child_by_field_name("function")) for call in source.walk(node, "call_expression")]
+    called = [source.of(call, "function") for call in source.walk(node, "call_expression")]
     if len(declarators) != 1 or not all(name.partition("<")[0] in _CASTS for name in called):
         return False
-    if any(True for _ in source.walk(node, "assignment_expression", "update_expression")):
+    if source.has(node, "assignment_expression", "update_expression"):
         return False
     name = declared_name(declarators[0])
     if name is None or node.parent is None:
@@ -117,9 +109,9 @@ def _only_for(source: Source, node: Node, first: Node, last: Node) -> bool:
 def _whole_packs_only(code: Code, kernel: Kernel, packs: Loop, tail: Loop, whole: Access) -> bool:
     """Whether `packs` loops over n / lanes packs of so many lanes, `tail` ends at n, and every launch has checked n."""
     count = _settled(code, packs.bound_node)
-    if count.type != "binary_expression" or code.source.of(count.child_by_field_name("operator")) != "/":
+    if count.type != "binary_expression" or code.source.of(count, "operator") != "/":
         return False
-    length, lanes = count.child_by_field_name("left"), count.child_by_field_name("right")
+    length, lanes = field_of(count, "left"), field_of(count, "right")
     if length is None or lanes is None or code.polynomial(length) != tail.bound or not kernel.launches:
         return False
     extent = _extent(code, whole.element)
@@ -139,17 +131,17 @@ def _extent(code: Code, element: str) -> Node | None:
     """The length of the one array that `Name<T>` consists of, written for T."""
     name, _, argument = element.partition("<")
     for struct in code.source.walk(None, "struct_specifier"):
-        body, template = struct.child_by_field_name("body"), struct.parent
-        if code.source.of(struct.child_by_field_name("name")) != name or body is None or template is None:
+        body, template = field_of(struct, "body"), struct.parent
+        if code.source.of(struct, "name") != name or body is None or template is None:
             continue
-        fields = [child for child in body.named_children if child.type != "comment"]
+        fields = children_of(body)
         parameters = [code.source.of(n) for n in code.source.walk(template, "type_parameter_declaration")]
-        declarator = fields[0].child_by_field_name("declarator") if len(fields) == 1 else None
+        declarator = field_of(fields[0], "declarator") if len(fields) == 1 else None
         if parameters != [f"typename {argument.removesuffix('>')}"] or declarator is None:
             return None
-        of = code.source.of(fields[0].child_by_field_name("type"))
+        of = code.source.of(fields[0], "type")
         whole = declarator.type == "array_declarator" and of == argument.removesuffix(">")
-        return declarator.child_by_field_name("size") if whole else None
+        return field_of(declarator, "size") if whole else None
     return None
 
 
@@ -158,7 +150,7 @@ def _divided(code: Code, node: Node) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     while node.parent is not None and node.type != "function_definition":
         parent = node.parent
-        consequence, condition = parent.child_by_field_name("consequence"), parent.child_by_field_name("condition")
+        consequence, condition = field_of(parent, "consequence"), field_of(parent, "condition")
         if condition is not None and consequence is not None and inside(node, consequence):
             found |= _conjuncts(code, condition)
         node = parent
@@ -171,15 +163,14 @@ def _conjuncts(code: Code, node: Node) -> set[tuple[str, str]]:
         return _conjuncts(code, node.named_children[-1])
     if node.type != "binary_expression":
         return set()
-    operator = code.source.of(node.child_by_field_name("operator"))
-    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-    assert left is not None and right is not None
+    operator = code.source.of(node, "operator")
+    left, right = field_of(node, "left"), field_of(node, "right")
     if operator == "&&":
         return _conjuncts(code, left) | _conjuncts(code, right)
     if operator != "==" or code.source.of(right) != "0" or left.type != "binary_expression":
         return set()
-    n, lanes = left.child_by_field_name("left"), left.child_by_field_name("right")
-    if code.source.of(left.child_by_field_name("operator")) != "%" or n is None or lanes is None:
+    n, lanes = field_of(left, "left"), field_of(left, "right")
+    if code.source.of(left, "operator") != "%" or n is None or lanes is None:
         return set()
     return {(code.source.of(n), _bare(code, _settled(code, lanes)))}
 

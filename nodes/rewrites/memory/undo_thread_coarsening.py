@@ -17,27 +17,19 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    host_text,
-    inside,
-    require,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, is_extent
 from nodes.rewrites.memory.vectorize import rewrite as vectorize
-from nodes.rewrites.normalize.declare_at_first_value import INDEX
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 _NARROW = {"int", "unsigned", "unsigned int", "int32_t", "uint32_t"}
 
@@ -88,8 +80,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel) -> None:
     bound = source.of(items.bound)
     replaced = _places(code, items)
     _check_rest(code, kernel, items, [node for node, _ in replaced])
-    consequence = items.guard.child_by_field_name("consequence")
-    assert consequence is not None
+    consequence = field_of(items.guard, "consequence")
     whole = same(items.inner[-1], items.guard)
     condition = f"{items.name} < {bound}" if whole else f"{items.name} >= {bound}"
     if whole:
@@ -102,7 +93,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel) -> None:
     start = items.loop.node
     directive = start.prev_named_sibling
     if directive is not None and directive.type == "preproc_call":
-        line = source.data.rfind(b"\n", 0, directive.start_byte) + 1
+        line = source.line_start(directive)
         edits.changes.append((line, start.start_byte, indent))
     edits.replace(start, f"\n{indent}".join(lines))
     for declaration in items.gone:
@@ -160,12 +151,10 @@ def _items(code: Code, kernel: Kernel) -> _Items:
         raise Unsupported("an index of several names")
     gone = [s for s in body[:-1] if s.type == "declaration" and _of_thread(code, s)]
     (held, *_) = [*own, *gone, None]
-    kind = source.of(held.child_by_field_name("type")) if held is not None else ""
-    if not INDEX.fullmatch(kind):
+    kind = source.of(held, "type") if held is not None else ""
+    if not is_integer(kind):
         raise Unsupported("an index of unknown type")
-    name = (
-        source.of(declared_name(own[0].child_by_field_name("declarator"))) if own else free("i", kernel.identifiers())
-    )
+    name = source.of(declared_name(field_of(own[0], "declarator"))) if own else free("i", kernel.identifiers())
     rest = [s for s in inner if not any(same(s, o) for o in own)]
     if any(s.type == "declaration" for s in rest if s.end_byte <= guard.start_byte) and own == []:
         raise Unsupported("declarations in front of the guard")
@@ -176,28 +165,23 @@ def _is_constant(code: Code, bound: Node) -> bool:
     kinds = {
         found.kind if (found := code.definition(n)) is not None else "" for n in code.source.walk(bound, "identifier")
     }
-    calls = any(True for _ in code.source.walk(bound, "call_expression", "field_expression"))
+    calls = code.source.has(bound, "call_expression", "field_expression")
     return not calls and not kinds & {"parameter", "local", "loop", ""}
 
 
 def _compared(code: Code, guard: Node, *, last: bool) -> tuple[Node, Node]:
     """The index and the bound of `if (i < n) {...}` at the end, or of `if (i >= n) continue;` in front of the rest."""
-    source, holder = code.source, guard.child_by_field_name("condition")
-    condition = holder.child_by_field_name("value") if holder is not None else None
-    leaves = [source.of(s) for s in statements(guard.child_by_field_name("consequence"))]
-    if (
-        condition is None
-        or condition.type != "binary_expression"
-        or guard.child_by_field_name("alternative") is not None
-    ):
+    source, holder = code.source, field_of(guard, "condition")
+    condition = field_of(holder, "value")
+    leaves = [source.of(s) for s in statements(field_of(guard, "consequence"))]
+    if condition is None or condition.type != "binary_expression" or field_of(guard, "alternative") is not None:
         raise Unsupported("another guard")
-    operator = source.of(condition.child_by_field_name("operator"))
+    operator = source.of(condition, "operator")
     if (operator, last) not in {("<", True), (">=", False)}:
         raise Unsupported("another comparison")
     if not last and leaves not in (["continue;"], ["break;"], ["return;"]):
         raise Unsupported("a guard that does something")
-    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-    assert left is not None and right is not None
+    left, right = field_of(condition, "left"), field_of(condition, "right")
     return left, right
 
 
@@ -222,13 +206,13 @@ def _width(code: Code, kernel: Kernel, index: Polynomial, loop: Loop) -> str:
 
 def _is_place(code: Code, declaration: Node, index: Polynomial) -> bool:
     declarators = declaration.children_by_field_name("declarator")
-    value = declarators[0].child_by_field_name("value") if len(declarators) == 1 else None
+    value = field_of(declarators[0], "value") if len(declarators) == 1 else None
     return value is not None and code.polynomial(value) == index
 
 
 def _of_thread(code: Code, declaration: Node) -> bool:
     """Whether a declaration names the thread or its block, itself or through variables."""
-    values = [d.child_by_field_name("value") for d in declaration.children_by_field_name("declarator")]
+    values = [field_of(d, "value") for d in declaration.children_by_field_name("declarator")]
     polynomials = [code.polynomial(value) for value in values if value is not None]
     return any(p.depends_on(s) for p in polynomials for s in (THREAD, BLOCK))
 
@@ -255,7 +239,7 @@ def _check_rest(code: Code, kernel: Kernel, items: _Items, places: list[Node]) -
         if (name := declared_name(declarator)) is not None
     }
     known = [*places, *items.gone]
-    header = items.guard.child_by_field_name("condition")
+    header = field_of(items.guard, "condition")
     for node in source.walk(kernel.body, "identifier"):
         text = source.of(node)
         if any(inside(node, place) for place in known) or (header is not None and inside(node, header)):

@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Access, Code, Kernel, Loop, code_of, inside, require, same
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.prelude.lanes import LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 _ORDERS = re.compile(r"atomic|sync|fence|\basm\b|volatile")
 
@@ -81,20 +85,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         for loop in kernel.loops:
-            attempt = Edits(source)
-            try:
-                _join(attempt, code, kernel, loop)
-            except Unsupported:
-                continue
-            edits.changes += attempt.changes
+            with edits.attempt():
+                _join(edits, code, kernel, loop)
     if not edits.changes:
         return None
-    try:
-        require(edits, code, LANES, "Lanes", "load_lanes", "store_lanes", includes=("cstdint",))
-        require(edits, code, ANY, "load_joined", "store_joined")
-        return edits.apply()
-    except Unsupported:
-        return None
+    require(edits, code, LANES, "Lanes", "load_lanes", "store_lanes", includes=("cstdint",))
+    require(edits, code, ANY, "load_joined", "store_joined")
+    return edits.apply()
 
 
 def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
@@ -102,12 +99,12 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
     if loop.start.value != 0 or loop.step.value != 1 or not _is_short(code, kernel, loop.bound_node):
         raise Unsupported("no short loop")
     jumps = ("break_statement", "continue_statement", "return_statement", "goto_statement")
-    if any(True for _ in source.walk(loop.body, *jumps, "for_statement", "while_statement", "do_statement")):
+    if source.has(loop.body, *jumps, "for_statement", "while_statement", "do_statement"):
         raise Unsupported("a loop that is left, or has loops of its own")
     if any(inside(call, loop.body) for call, _ in kernel.escapes):
         raise Unsupported("a call that may do anything")
     for call in source.walk(loop.body, "call_expression"):
-        name = source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1].split(".")[-1]
+        name = source.called(call).split(".")[-1]
         if any(_ORDERS.search(said) for said in [name, *(source.of(f) for f in code.overloads.get(name, []))]):
             raise Unsupported("a loop in which the order of loads and stores may matter to others")
     found = _groups(code, kernel, loop)
@@ -169,7 +166,7 @@ def _check(code: Code, kernel: Kernel, loop: Loop, access: Access) -> None:
     here = access.node
     while here.parent is not None and not same(here, loop.body):
         parent = here.parent
-        joint = source.of(parent.child_by_field_name("operator")) if parent.type == "binary_expression" else ""
+        joint = source.of(parent, "operator") if parent.type == "binary_expression" else ""
         if parent.type in {"if_statement", "switch_statement", "conditional_expression", "lambda_expression"} or joint in {
             "&&", "||",
         }:  # fmt: skip
@@ -179,21 +176,7 @@ def _check(code: Code, kernel: Kernel, loop: Loop, access: Access) -> None:
 
 def own_vector(code: Code, access: Access) -> bool:
     """Whether the access is to a variable of the thread's own, seen as another type: `reinterpret_cast<T*>(&pack)[j]`."""
-    node = access.base.node
-    listed = node.child_by_field_name("arguments") if node is not None else None
-    inner = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
-    if node is not None and node.type == "cast_expression":
-        inner = node.child_by_field_name("value")
-    if inner is None or inner.type != "pointer_expression" or code.source.of(inner.children[0]) != "&":
-        return False
-    argument = inner.child_by_field_name("argument")
-    found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
-    if found is None or found.kind != "local" or found.declarator is None:
-        return False
-    declarator = found.declarator
-    if declarator.type == "init_declarator":
-        declarator = declarator.child_by_field_name("declarator") or declarator
-    return declarator.type == "identifier" and "__shared__" not in code.source.of(found.declaration)
+    return access.base.node is not None and code.own_variable(access.base.node) is not None
 
 
 def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:
@@ -253,7 +236,7 @@ def _write(edits: Edits, code: Code, loop: Loop, found: list[_Joined]) -> None:
         for access in group.accesses:
             edits.replace(access.node, f"{group.name}.at[{loop.name}]")
     if unrolled and before is not None:
-        line = source.data.rfind(b"\n", 0, before.start_byte) + 1
+        line = source.line_start(before)
         edits.insert(line, "".join(f"{indent}{text}\n" for text in front))
     else:
         edits.insert(loop.node.start_byte, f"\n{indent}".join(front) + f"\n#pragma unroll\n{indent}")
@@ -264,11 +247,11 @@ def _place(code: Code, loop: Loop, access: Access) -> str:
     """Where the first element is."""
     node = access.node
     if node.type == "call_expression":
-        node = node.child_by_field_name("arguments").named_children[0]  # __ldg(p + j)
+        node = field_of(node, "arguments").named_children[0]  # __ldg(p + j)
         return _at_first(code, loop, node)
     if node.type == "pointer_expression":
-        return _at_first(code, loop, node.child_by_field_name("argument"))
-    argument, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+        return _at_first(code, loop, field_of(node, "argument"))
+    argument, indices = field_of(node, "argument"), field_of(node, "indices")
     index = _at_first(code, loop, next(c for c in indices.named_children if c.type != "comment"))
     base = _at_first(code, loop, argument)
     return base if index == "0" else f"&{base}[{index}]"
@@ -280,8 +263,8 @@ def _at_first(code: Code, loop: Loop, node: Node) -> str:
         n for n in source.walk(node, "identifier")
         if source.of(n) == loop.name and (found := code.definition(n)) is not None and found.where == loop.symbol.where
     ]  # fmt: skip
-    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-    plus = node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "+"
+    left, right = field_of(node, "left"), field_of(node, "right")
+    plus = node.type == "binary_expression" and source.of(node, "operator") == "+"
     if plus and len(uses) == 1 and right is not None and same(uses[0], right):
         return source.of(left)
     if plus and len(uses) == 1 and left is not None and same(uses[0], left):

@@ -25,7 +25,8 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from kernels.spec import DTYPE_BYTES, Spec
-from nodes.rewrites.analysis.device_code import Code, Launch, code_of, declared_name, host_text, inside, same
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.memory.vectorized_loops import (
     Change,
     PackLoops,
@@ -37,7 +38,9 @@ from nodes.rewrites.memory.vectorized_loops import (
 )
 from nodes.rewrites.prelude.lanes import LANES
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 SPEEDUP = 1.3
 
@@ -212,10 +215,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     alike = any("aligned_alike(" in text for _, _, text in changes)
     edits = Edits(source, changes)
     edits.insert(source.data.index(LANES.encode()) + len(LANES.encode()), RAGGED_PACKS + (ALIKE if alike else ""))
-    try:
-        return edits.apply()
-    except Unsupported:
-        return None
+    return edits.apply()
 
 
 def has_ragged_rows(spec: Spec) -> bool:
@@ -258,8 +258,8 @@ def _place(name: str, code: Code, choices: list[_Choice]) -> int:
     """The place of the pack's width among a kernel's template arguments, the same wherever it is named."""
     source = code.source
     found = [place for choice in choices for kernel, place, _ in choice.mentions if kernel == name]
-    named = [n for n in source.walk(None, "template_function") if source.of(n.child_by_field_name("name")) == name]
-    macros = [source.of(macro.child_by_field_name("value")) for macro in code.macros.values()]
+    named = [n for n in source.walk(None, "template_function") if source.of(n, "name") == name]
+    macros = [source.of(macro, "value") for macro in code.macros.values()]
     elsewhere = len(found) != len(named) or any(re.search(rf"\b{name}\b", text) for text in macros)
     if elsewhere or len(set(found)) != 1 or len(code.overloads.get(name, [])) != 1:
         raise Unsupported("a kernel that is launched elsewhere too")
@@ -269,8 +269,8 @@ def _place(name: str, code: Code, choices: list[_Choice]) -> int:
 def _choices(code: Code) -> Iterator[_Choice]:
     source = code.source
     for branch in source.walk(None, "if_statement"):
-        packs, singles = (_only_call(branch.child_by_field_name(field)) for field in ("consequence", "alternative"))
-        function = packs.child_by_field_name("function") if packs is not None else None
+        packs, singles = (_only_call(field_of(branch, field)) for field in ("consequence", "alternative"))
+        function = field_of(packs, "function")
         if packs is None or singles is None or function is None or function.type != "identifier":
             continue
         found = code.definition(function)
@@ -278,12 +278,12 @@ def _choices(code: Code) -> Iterator[_Choice]:
             continue
         listed, body = (next(source.walk(found.value, kind), None) for kind in ("parameter_list", "compound_statement"))
         declaration = body.named_children[0] if body is not None and body.named_children else None
-        declarator = declaration.child_by_field_name("declarator") if declaration is not None else None
+        declarator = field_of(declaration, "declarator")
         name = declared_name(declarator) if declarator is not None else None
         if declaration is None or declarator is None or name is None or listed is None or listed.named_child_count != 1:
             continue
-        lanes = source.of(declared_name(listed.named_children[0].child_by_field_name("declarator")))
-        is_width = source.of(declarator.child_by_field_name("value")) == f"decltype({lanes})::value"
+        lanes = source.of(declared_name(field_of(listed.named_children[0], "declarator")))
+        is_width = source.of(declarator, "value") == f"decltype({lanes})::value"
         if is_width and source.of(singles) == f"{source.of(function)}(std::integral_constant<int, 1>{{}})":
             yield _Choice(code, branch, packs, singles, found.value, listed, source.of(name), declaration)
 
@@ -323,7 +323,7 @@ class _Choice:
                 continue
             if owner.type == "template_function":
                 place = [c.id for c in argument.parent.named_children].index(argument.id)
-                found.append((self.code.source.of(owner.child_by_field_name("name")), place, argument))
+                found.append((self.code.source.of(owner, "name"), place, argument))
         return found
 
     @property
@@ -346,7 +346,7 @@ class _Choice:
                 elif not in_lanes(source, argument):
                     raise Unsupported("a type that depends on the width")
             elif parent is not None and is_division(source, parent, use):
-                if _bare(source.of(parent.child_by_field_name("left"))) not in lengths:
+                if _bare(source.of(parent, "left")) not in lengths:
                     raise Unsupported("another number that the width divides")
                 edits.replace(parent, packs_in(source, parent, self.width, ragged))
                 counted = True
@@ -362,8 +362,7 @@ class _Choice:
         return edits.changes
 
     def _choose(self, edits: Edits, kernels: dict[str, PackLoops]) -> None:
-        source, otherwise = self.code.source, self.branch.child_by_field_name("alternative")
-        assert otherwise is not None
+        source, otherwise = self.code.source, field_of(self.branch, "alternative")
         indent, unit = source.indent(self.branch), source.unit(self.branch)
         for call in (self.packs, self.singles):
             edits.insert(call.end_byte - 1, ", std::false_type{}")

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import LOOPS, Code, Definition, Kernel, Launch, declared_name, inside, same
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import enclosing, field_of
 
 Change = tuple[int, int, str]
 _CASTS = {"int", "int64_t", "unsigned", "size_t", "static_cast", "reinterpret_cast", "const_cast"}
@@ -38,23 +43,22 @@ def in_lanes(source: Source, argument: Node) -> bool:
     return (
         owner is not None
         and listed is not None
-        and source.of(owner.child_by_field_name("name")) == "Lanes"
+        and source.of(owner, "name") == "Lanes"
         and [same(c, argument) for c in listed.named_children] == [False, True]
     )
 
 
 def is_division(source: Source, node: Node, by: Node) -> bool:
-    return is_binary(source, node, "/") and same(node.child_by_field_name("right"), by)
+    return is_binary(source, node, "/") and same(field_of(node, "right"), by)
 
 
 def is_binary(source: Source, node: Node, *operators: str) -> bool:
-    return node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) in operators
+    return node.type == "binary_expression" and source.of(node, "operator") in operators
 
 
 def packs_in(source: Source, division: Node, width: str, ragged: str) -> str:
     """`n / VEC` as the number of packs."""
-    length = division.child_by_field_name("left")
-    assert length is not None
+    length = field_of(division, "left")
     while length.type == "parenthesized_expression":
         length = length.named_children[0]
     return f"packs_in<{width}, {ragged}>({source.of(length)})"
@@ -107,7 +111,8 @@ class PackLoops:
         for pack in self.packs:
             self._check(pack)
         self._check_lanes()
-        self.skew, self.part = (self._free(name) for name in ("skew", "part"))
+        taken = kernel.identifiers() | set(self.code.macros)
+        self.skew, self.part = (free(name, taken) for name in ("skew", "part"))
         self.row, self._alike, self._skew_at = self._row()
 
     def changes(self) -> list[Change]:
@@ -147,7 +152,7 @@ class PackLoops:
         owner = parent.parent
         if is_division(source, parent, use):
             self.packs.append(self._pack(parent))
-        elif is_binary(source, parent, "*") and owner is not None and same(owner.child_by_field_name("value"), parent):
+        elif is_binary(source, parent, "*") and owner is not None and same(field_of(owner, "value"), parent):
             self.begins.append(owner.parent)
         elif is_binary(source, parent, "<") and owner is not None and self._is_lane_loop(owner, parent):
             self._items.append(owner)
@@ -157,16 +162,16 @@ class PackLoops:
     def _asks_for_several(self, comparison: Node) -> bool:
         """`VEC > 1`, which a part of a pack answers as the whole one does."""
         several = is_binary(self.source, comparison, ">")
-        return several and self.source.of(comparison.child_by_field_name("right")) == "1"
+        return several and self.source.of(comparison, "right") == "1"
 
     def _is_lane_loop(self, loop: Node, condition: Node) -> bool:
-        source, lane = self.source, self.source.of(condition.child_by_field_name("left"))
-        body = loop.child_by_field_name("body")
+        source, lane = self.source, self.source.of(condition, "left")
+        body = field_of(loop, "body")
         return (
             loop.type == "for_statement"
-            and same(loop.child_by_field_name("condition"), condition)
-            and source.of(loop.child_by_field_name("initializer")) == f"int {lane} = 0;"
-            and source.of(loop.child_by_field_name("update")) == f"++{lane}"
+            and same(field_of(loop, "condition"), condition)
+            and source.of(loop, "initializer") == f"int {lane} = 0;"
+            and source.of(loop, "update") == f"++{lane}"
             and body is not None
             and body.type == "compound_statement"
             and body.named_child_count > 0
@@ -183,10 +188,10 @@ class PackLoops:
         if (
             comparison is None
             or not is_binary(source, comparison, "<", ">=")
-            or not same(comparison.child_by_field_name("right"), condition)
+            or not same(field_of(comparison, "right"), condition)
         ):
             raise Unsupported("a number of packs that is no bound")
-        operator, left = source.of(comparison.child_by_field_name("operator")), comparison.child_by_field_name("left")
+        operator, left = source.of(comparison, "operator"), field_of(comparison, "left")
         owner = comparison.parent
         while owner is not None and (
             owner.type in {"parenthesized_expression", "condition_clause"}
@@ -195,14 +200,14 @@ class PackLoops:
             owner = owner.parent
         if owner is None or left is None or left.type != "identifier":
             raise Unsupported("a bound of something else")
-        body = owner.child_by_field_name("body" if owner.type == "for_statement" else "consequence")
+        body = field_of(owner, "body" if owner.type == "for_statement" else "consequence")
         if (
             operator == "<"
             and owner.type in {"for_statement", "if_statement"}
             and body is not None
             and body.type == "compound_statement"
         ):
-            if owner.child_by_field_name("alternative") is not None:
+            if field_of(owner, "alternative") is not None:
                 raise Unsupported("something for the thread behind the last pack")
             return _Pack(source.of(left), comparison, division, body, body.start_byte)
         if (
@@ -215,7 +220,7 @@ class PackLoops:
         raise Unsupported("a bound that does not guard")
 
     def _row_length(self) -> Node:
-        lengths = [pack.division.child_by_field_name("left") for pack in self.packs]
+        lengths = [field_of(pack.division, "left") for pack in self.packs]
         if not lengths or not self._items:
             raise Unsupported("no packs of a row")
         first, *others = [self.code.polynomial(length) for length in lengths]
@@ -233,7 +238,7 @@ class PackLoops:
             if not pack.holds(use) or any(inside(use, begin) for begin in self.begins):
                 continue
             declared = next((d for d in source.walk(pack.block, "init_declarator") if inside(use, d)), None)
-            if declared is not None and source.of(declared.child_by_field_name("declarator")) in names:
+            if declared is not None and source.of(declared, "declarator") in names:
                 continue
             if not any(inside(use, other.condition) for other in self.packs):
                 raise Unsupported("a pack's number in use")
@@ -244,13 +249,11 @@ class PackLoops:
         """Each lane is met in a loop over all of them, whose body can become a function."""
         loops = [item for item in self._items if item.type == "for_statement"]
         for field_ in self.source.walk(self.kernel.body, "field_expression"):
-            lane = self.source.of(field_.child_by_field_name("field")) == "at"
+            lane = self.source.of(field_, "field") == "at"
             if lane and not any(inside(field_, loop) for loop in loops):
                 raise Unsupported("a lane by itself")
         for jump in self.source.walk(self.kernel.body, "return_statement", "continue_statement", "break_statement"):
-            around = jump.parent
-            while around is not None and around.type not in LOOPS | {"switch_statement", "lambda_expression"}:
-                around = around.parent
+            around = enclosing(jump.parent, *LOOPS, "switch_statement", "lambda_expression")
             outer = [loop for loop in loops if inside(jump, loop)]
             if outer and (jump.type == "return_statement" or any(same(around, loop) for loop in outer)):
                 raise Unsupported("lanes that end early")
@@ -262,10 +265,9 @@ class PackLoops:
 
     def _check_places(self, pack: _Pack, begin: Node) -> None:
         source, lanes = self.source, [item for item in pack.items if item.type == "for_statement"]
-        value = self._declarator(begin).child_by_field_name("value")
-        factor = value.child_by_field_name("left") if value is not None else None
+        factor = field_of(self._declarator(begin), "value", "left")
         while factor is not None and factor.type == "call_expression" and self._called(factor) in _CASTS:
-            factor = factor.child_by_field_name("arguments").named_children[0]
+            factor = field_of(factor, "arguments").named_children[0]
         if source.of(factor) != pack.pack:
             raise Unsupported("a first element of another pack")
         names, calls = self._moving(pack, begin), [item for item in pack.items if item.type == "call_expression"]
@@ -282,7 +284,7 @@ class PackLoops:
             ):
                 continue
             call = next((call for call in calls if inside(use, call)), None)
-            if call is None or not self._moves_along(use, call.child_by_field_name("arguments").named_children[0]):
+            if call is None or not self._moves_along(use, field_of(call, "arguments").named_children[0]):
                 raise Unsupported("something else that is computed from a pack's first element")
 
     def _moving(self, pack: _Pack, begin: Node) -> dict[str, Node]:
@@ -293,7 +295,7 @@ class PackLoops:
             if statement.type != "declaration" or not pack.holds(statement) or same(statement, begin):
                 continue
             for declarator in statement.children_by_field_name("declarator"):
-                value = declarator.child_by_field_name("value")
+                value = field_of(declarator, "value")
                 uses = [u for name in found for u in uses_of(source, declarator, name)]
                 loads = value is not None and any(inside(value, i) or inside(i, value) for i in pack.items)
                 if not uses or loads or value is None:
@@ -310,7 +312,7 @@ class PackLoops:
             parent = here.parent
             if parent is None or not inside(parent, place):
                 return False
-            right, left = parent.child_by_field_name("right"), parent.child_by_field_name("left")
+            right, left = field_of(parent, "right"), field_of(parent, "left")
             added = is_binary(self.source, parent, "+") or (is_binary(self.source, parent, "-") and same(left, here))
             times = is_binary(self.source, parent, "*") and any(
                 factor is not None and factor.type == "number_literal" for factor in (left, right)
@@ -334,7 +336,7 @@ class PackLoops:
         rows: dict[Polynomial, list[tuple[Node, str, int, bool]]] = {}
         for pack in self.packs:
             for call in (item for item in pack.items if item.type == "call_expression"):
-                address = call.child_by_field_name("arguments").named_children[0]
+                address = field_of(call, "arguments").named_children[0]
                 place = self.code.polynomial(address)
                 base = self.code.pointer_base(place)
                 root = self.code.root_of(base) if base is not None else "?"
@@ -396,27 +398,27 @@ class PackLoops:
             mentioned.append(node)
             return source.of(node)
         if not self._depends(node):
-            if any(True for _ in source.walk(node, "subscript_expression", "pointer_expression")):
+            if source.has(node, "subscript_expression", "pointer_expression"):
                 raise Unsupported("a row that is looked up there and then")
             names = [(name, self._without_begin(name, mentioned)) for name in source.walk(node, "identifier")]
             return source.render(node, names)
         if node.type == "pointer_expression" and source.of(node.children[0]) == "&":
-            element = node.child_by_field_name("argument")
+            element = field_of(node, "argument")
             if element is not None and element.type == "subscript_expression":
-                base, indices = element.child_by_field_name("argument"), element.child_by_field_name("indices")
+                base, indices = field_of(element, "argument"), field_of(element, "indices")
                 index = self._without_begin(indices.named_children[0], mentioned)
                 array = self._without_begin(base, mentioned)
                 return f"&{array}[{index}]" if index else array
         if is_binary(source, node, "+"):
-            parts = [self._without_begin(node.child_by_field_name(side), mentioned) for side in ("left", "right")]
+            parts = [self._without_begin(field_of(node, side), mentioned) for side in ("left", "right")]
             return " + ".join(part for part in parts if part)
         if is_binary(source, node, "*"):
             return ""
-        inner = node.child_by_field_name("value") if node.type == "cast_expression" else None
+        inner = field_of(node, "value") if node.type == "cast_expression" else None
         if node.type == "parenthesized_expression":
             inner = node.named_children[0]
         if node.type == "call_expression":
-            inner = node.child_by_field_name("arguments").named_children[0]
+            inner = field_of(node, "arguments").named_children[0]
         if inner is None:
             raise Unsupported("an address of another form")
         text = self._without_begin(inner, mentioned)
@@ -447,15 +449,15 @@ class PackLoops:
         part = f"const PackPart {self.part} = {of_pack};"
         begin = next((item for item in pack.items if item.type == "declaration"), None)
         if begin is not None:
-            value = self._declarator(begin).child_by_field_name("value")
-            edits.replace(value, f"pack_begin<{width}>({source.of(value.child_by_field_name('left'))}, {self.skew})")
+            value = field_of(self._declarator(begin), "value")
+            edits.replace(value, f"pack_begin<{width}>({source.of(value, 'left')}, {self.skew})")
             edits.insert(begin.end_byte, f"\n{source.indent(begin)}{part}")
         else:
             first = next(child for child in pack.block.named_children if child.start_byte >= pack.start)
             self._insert_before(edits, first, part)
         for item in pack.items:
             if item.type == "call_expression":
-                function, listed = item.child_by_field_name("function"), item.child_by_field_name("arguments")
+                function, listed = field_of(item, "function"), field_of(item, "arguments")
                 load = self._called(item) == "load_lanes"
                 edits.replace(function, f"load_part<{width}, {ragged}>" if load else f"store_part<{ragged}>")
                 edits.insert(listed.end_byte - 1, f", {self.part}")
@@ -464,8 +466,8 @@ class PackLoops:
 
     def _change_lanes(self, edits: Edits, loop: Node) -> None:
         """`for (int k = 0; k < VEC; ++k) {...}`, unrolled, becomes `for_lanes<VEC>(part, [&](int k) {...});`."""
-        source, body, directive = self.source, loop.child_by_field_name("body"), loop.prev_named_sibling
-        start, lane = loop.start_byte, source.of(loop.child_by_field_name("condition").child_by_field_name("left"))
+        source, body, directive = self.source, field_of(loop, "body"), loop.prev_named_sibling
+        start, lane = loop.start_byte, source.of(loop, "condition", "left")
         head = f"for_lanes<{self.width}>({self.part}, [&](int {lane}) "
         if directive is not None and directive.type == "preproc_call":
             start, head = directive.start_byte, source.indent(loop) + head
@@ -480,19 +482,15 @@ class PackLoops:
             if before.start_point[0] == (before.prev_named_sibling or before.parent).end_point[0]:
                 break  # a comment on what stands in front of it
             first = before
-        line = source.data.rfind(b"\n", 0, first.start_byte) + 1
+        line = source.line_start(first)
         edits.insert(line, f"{source.indent(statement)}{text}\n")
 
     def _declarator(self, declaration: Node) -> Node:
-        declarator = declaration.child_by_field_name("declarator") if declaration.type == "declaration" else None
+        declarator = field_of(declaration, "declarator") if declaration.type == "declaration" else None
         if declarator is None or declared_name(declarator) is None:
             raise Unsupported("a first element that is no variable")
         return declarator
 
     def _called(self, call: Node) -> str:
         """The function's name, without template arguments."""
-        return self.source.of(call.child_by_field_name("function")).partition("<")[0]
-
-    def _free(self, name: str) -> str:
-        taken = self.kernel.identifiers() | set(self.code.macros)
-        return name if name not in taken else next(f"{name}_{n}" for n in range(2, 1000) if f"{name}_{n}" not in taken)
+        return self.source.of(call, "function").partition("<")[0]

@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, inside, one_after_another, same, statements
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of, upward
 
 
 @rule(
@@ -47,11 +51,11 @@ def _next(code: Code) -> str | None:
 def _comparison(code: Code, condition: Node | None) -> tuple[Node, Node] | None:
     """The smaller and the larger side of `a < b` or `b > a`."""
     if condition is not None and condition.type == "condition_clause":
-        condition = condition.child_by_field_name("value")
+        condition = field_of(condition, "value")
     if condition is None or condition.type != "binary_expression":
         return None
-    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-    operator = code.source.of(condition.child_by_field_name("operator"))
+    left, right = field_of(condition, "left"), field_of(condition, "right")
+    operator = code.source.of(condition, "operator")
     if left is None or right is None or operator not in {"<", ">"}:
         return None
     return (left, right) if operator == "<" else (right, left)
@@ -59,22 +63,8 @@ def _comparison(code: Code, condition: Node | None) -> tuple[Node, Node] | None:
 
 def _step(code: Code, update: Node | None, name: str) -> Node | str | None:
     """What `i += step`, `i = i + step` or `++i` adds to the variable."""
-    text = code.source.of
-    if update is None:
-        return None
-    if update.type == "update_expression":
-        return "1" if text(update).replace(name, "", 1) == "++" else None
-    target, amount = update.child_by_field_name("left"), update.child_by_field_name("right")
-    if update.type != "assignment_expression" or target is None or amount is None or text(target) != name:
-        return None
-    operator = text(update.child_by_field_name("operator"))
-    if operator == "+=":
-        return amount
-    if operator == "=" and amount.type == "binary_expression" and text(amount.child_by_field_name("operator")) == "+":
-        parts = [amount.child_by_field_name("left"), amount.child_by_field_name("right")]
-        others = [p for p in parts if p is not None and text(p) != name]
-        return others[0] if len(others) == 1 else None
-    return None
+    found = match(code.source, update, "++$i", "$i++", "$i += $step", "$i = $i + $step", "$i = $step + $i")
+    return found.get("step", "1") if found is not None and code.source.of(found["i"]) == name else None
 
 
 def _text(code: Code, node: Node | str) -> str:
@@ -84,7 +74,7 @@ def _text(code: Code, node: Node | str) -> str:
 def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     """A variable that is declared above the loop, and no longer used below it."""
     source = code.source
-    body, sides = node.child_by_field_name("body"), _comparison(code, node.child_by_field_name("condition"))
+    body, sides = field_of(node, "body"), _comparison(code, field_of(node, "condition"))
     if body is None or sides is None or sides[0].type != "identifier":
         return False
     found = code.definition(sides[0])
@@ -99,11 +89,11 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         if last is None or jumps:
             return False
     else:
-        last, update, first = None, node.child_by_field_name("update"), node.child_by_field_name("initializer")
+        last, update, first = None, field_of(node, "update"), field_of(node, "initializer")
         if first is not None and first.type == "assignment_expression":
-            if source.of(first.child_by_field_name("left")) != found.name:
+            if source.of(first, "left") != found.name:
                 return False
-            start = first.child_by_field_name("right")
+            start = field_of(first, "right")
         elif first is not None:
             return False
     step = _step(code, update, found.name)
@@ -121,7 +111,7 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     between = [s for s in statements(node.parent) if own.end_byte <= s.start_byte and s.end_byte <= node.start_byte]
     if kernel.changes_within(code.polynomial(start), between):
         return False
-    kind = source.of(own.child_by_field_name("type"))
+    kind = source.of(own, "type")
     header = f"for ({kind} {found.name} = {source.of(start)}; {source.of(sides[0])} < {source.of(sides[1])}; "
     _drop_line(edits, source, own)
     edits.changes.append((node.start_byte, body.start_byte, f"{header}{found.name} += {_text(code, step)}) "))
@@ -131,12 +121,9 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
 
 
 def _continues(jump: Node, loop: Node) -> bool:
-    here = jump.parent
-    while here is not None and not same(here, loop):
-        if here.type in {"for_statement", "while_statement", "do_statement"}:
-            return False
-        here = here.parent
-    return True
+    return not any(
+        here.type in {"for_statement", "while_statement", "do_statement"} for here in upward(jump.parent, loop)
+    )
 
 
 def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
@@ -150,7 +137,7 @@ def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     declarators = own.children_by_field_name("declarator") if own.type == "declaration" else []
     if len(declarators) != 1 or declarators[0].type != "init_declarator" or guard.type != "if_statement":
         return False
-    name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
     if name is None or value is None or name.type != "identifier":
         return False
     first = Symbol(loop.name, loop.symbol.where)
@@ -158,19 +145,19 @@ def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         return False
     if any(source.of(n) == loop.name for s in inner for n in source.walk(s, "identifier") if not inside(n, value)):
         return False
-    holder, consequence = guard.child_by_field_name("condition"), guard.child_by_field_name("consequence")
-    condition = holder.child_by_field_name("value") if holder is not None else None
+    holder, consequence = field_of(guard, "condition"), field_of(guard, "consequence")
+    condition = field_of(holder, "value")
     if condition is None or condition.type != "binary_expression" or consequence is None:
         return False
-    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-    if guard.child_by_field_name("alternative") is not None or left is None or right is None:
+    left, right = field_of(condition, "left"), field_of(condition, "right")
+    if field_of(guard, "alternative") is not None or left is None or right is None:
         return False
-    operator, leaves = source.of(condition.child_by_field_name("operator")), statements(consequence)
+    operator, leaves = source.of(condition, "operator"), statements(consequence)
     if source.of(left) != source.of(name) or code.polynomial(right) != loop.bound:
         return False
     if any(source.of(t) == source.of(name) for t in code.assigned(loop.body)):
         return False
-    kind = source.of(own.child_by_field_name("type"))
+    kind = source.of(own, "type")
     header = f"for ({kind} {source.of(name)} = {_thread_of(code, value, loop.name)}; "
     header += f"{source.of(name)} < {source.of(loop.bound_node)}; {source.of(name)} += {source.of(loop.step_node)}) "
     if operator == "<" and len(inner) == 2:
@@ -196,18 +183,16 @@ def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
 
 def _drop_line(edits: Edits, source: Source, node: Node) -> None:
     """Deletes a statement, and its line and an empty one behind it where nothing else stands there."""
-    start = source.data.rfind(b"\n", 0, node.start_byte) + 1
-    end = source.data.find(b"\n", node.end_byte) + 1
-    if source.data[start : node.start_byte].strip() or source.data[node.end_byte : end].strip():
-        edits.replace(node, "")
-        return
+    edits.remove(node)
+    start, end, _ = edits.changes[-1]
     after = source.data.find(b"\n", end) + 1
-    edits.changes.append((start, after if after and not source.data[end:after].strip() else end, ""))
+    if source.alone(node) and after and not source.data[end:after].strip():
+        edits.changes[-1] = (start, after, "")
 
 
 def _thread_of(code: Code, value: Node, base: str) -> str:
     """`base + tid` without the base."""
-    parts = [value.child_by_field_name("left"), value.child_by_field_name("right")]
+    parts = [field_of(value, "left"), field_of(value, "right")]
     rest = [code.source.of(p) for p in parts if p is not None and code.source.of(p) != base]
     return rest[0] if value.type == "binary_expression" and len(rest) == 1 else "threadIdx.x"
 
@@ -215,15 +200,15 @@ def _thread_of(code: Code, value: Node, base: str) -> str:
 def _rounds(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     """A count of rounds from which each place computes the element."""
     source, text = code.source, code.source.of
-    first, body = node.child_by_field_name("initializer"), node.child_by_field_name("body")
-    sides = _comparison(code, node.child_by_field_name("condition"))
+    first, body = field_of(node, "initializer"), field_of(node, "body")
+    sides = _comparison(code, field_of(node, "condition"))
     declarators = first.children_by_field_name("declarator") if first is not None else []
     if sides is None or body is None or len(declarators) != 1 or declarators[0].type != "init_declarator":
         return False
-    name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
     if name is None or value is None or code.polynomial(value).value != 0:
         return False
-    if _step(code, node.child_by_field_name("update"), text(name)) != "1":
+    if _step(code, field_of(node, "update"), text(name)) != "1":
         return False
     count = Symbol(text(name), declarators[0].start_byte)
     index = code.polynomial(sides[0])
@@ -249,7 +234,7 @@ def _rounds(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         only[0]) == 1 and only[1] == 1 else str(width.value)  # fmt: skip
     if step == "None":
         return False
-    kind = own[2] if own else text(first.child_by_field_name("type"))
+    kind = own[2] if own else text(first, "type")
     header = f"for ({kind} {element} = threadIdx.x; {element} < {text(sides[1])}; {element} += {step}) "
     edits.changes.append((node.start_byte, body.start_byte, header))
     for place, new in replaced:
@@ -265,12 +250,12 @@ def _element(code: Code, body: Node, index: Polynomial, count: str) -> tuple[str
         declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
         if len(declarators) != 1 or declarators[0].type != "init_declarator":
             continue
-        name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+        name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
         if name is None or value is None or name.type != "identifier" or code.polynomial(value) != index:
             continue
         uses = [n for n in code.source.walk(body, "identifier") if code.source.of(n) == count]
         if all(inside(n, statement) for n in uses):
-            kind = code.source.of(statement.child_by_field_name("type"))
+            kind = code.source.of(statement, "type")
             assigned = any(code.source.of(t) == code.source.of(name) for t in code.assigned(body))
             return None if assigned else (code.source.of(name), statement, kind)
     return None

@@ -7,17 +7,16 @@ other steps follow only variables that keep their value, and know a thread's ele
 
 from __future__ import annotations
 
-import re
-
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, one_after_another, same, statements
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Symbol
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-
-INDEX = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|short|ptrdiff_t|\s)+")
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 
 @rule(
@@ -45,9 +44,9 @@ def _next(code: Code) -> str | None:
 
 def _settle(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
     source, text = code.source, code.source.of
-    kind, around = text(declaration.child_by_field_name("type")), declaration.parent
+    kind, around = text(field_of(declaration, "type")), declaration.parent
     declarators = declaration.children_by_field_name("declarator")
-    if around is None or around.type != "compound_statement" or not INDEX.fullmatch(kind):
+    if around is None or around.type != "compound_statement" or not is_integer(kind):
         return False
     if any(c.type in {"type_qualifier", "storage_class_specifier"} for c in declaration.children):
         return False
@@ -64,11 +63,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool
         if rest:
             edits.replace(declaration, f"{kind} {', '.join(rest)};")
         else:
-            start = source.data.rfind(b"\n", 0, declaration.start_byte) + 1
-            end = source.data.find(b"\n", declaration.end_byte) + 1
-            alone = not source.data[start : declaration.start_byte].strip() and end
-            alone = alone and not source.data[declaration.end_byte : end].strip()
-            edits.changes.append((start, end, "") if alone else (declaration.start_byte, declaration.end_byte, ""))
+            edits.remove(declaration)
         return True
     return False
 
@@ -76,12 +71,10 @@ def _settle(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool
 def _part(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
     """A declaration for each of several variables, of which one is the place of the thread in the grid."""
     source = code.source
-    declarators, kind = declaration.children_by_field_name("declarator"), declaration.child_by_field_name("type")
-    values = [d.child_by_field_name("value") for d in declarators]
-    plain = all(
-        d.type == "init_declarator" and d.child_by_field_name("declarator").type == "identifier" for d in declarators
-    )
-    if len(declarators) < 2 or not plain or None in values or not INDEX.fullmatch(source.of(kind)):
+    declarators, kind = declaration.children_by_field_name("declarator"), field_of(declaration, "type")
+    values = [field_of(d, "value") for d in declarators]
+    plain = all(d.type == "init_declarator" and field_of(d, "declarator").type == "identifier" for d in declarators)
+    if len(declarators) < 2 or not plain or None in values or not is_integer(source.of(kind)):
         return False
     places = [code.polynomial(value) for value in values if value is not None]
     blocks = [Symbol(f"blockIdx.{axis}") for axis in "xyz"]
@@ -103,11 +96,9 @@ def _first_set(code: Code, around: Node, uses: list[Node]) -> Node | None:
     if assignment is None or assignment.type != "assignment_expression" or assignment.parent is None:
         return None
     statement = assignment.parent
-    if not same(assignment.child_by_field_name("left"), first) or not any(
-        same(s, statement) for s in statements(around)
-    ):
+    if not same(field_of(assignment, "left"), first) or not any(same(s, statement) for s in statements(around)):
         return None
-    operator = code.source.of(assignment.child_by_field_name("operator"))
+    operator = code.source.of(assignment, "operator")
     inner = [n for n in uses if statement.start_byte <= n.start_byte < statement.end_byte]
     return statement if operator == "=" and len(inner) == 1 else None
 
@@ -116,7 +107,5 @@ def _is_index(code: Code, kernel: Kernel, name: str) -> bool:
     """Whether the variable is part of an element's place."""
     source = code.source
     places = list(source.walk(kernel.body, "subscript_argument_list"))
-    places += [
-        a for n in source.walk(kernel.body, "call_expression") if (a := n.child_by_field_name("arguments")) is not None
-    ]
+    places += [a for n in source.walk(kernel.body, "call_expression") if (a := field_of(n, "arguments")) is not None]
     return any(source.of(n) == name for place in places for n in source.walk(place, "identifier"))

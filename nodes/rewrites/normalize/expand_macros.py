@@ -13,6 +13,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of, upward
 
 LONGEST = 200_000
 """Characters: what expands to more is no source that a person would read."""
@@ -107,10 +108,7 @@ def _in_number(text: str, at: int) -> bool:
     after=("standard_alignas",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    try:
-        new = expanded(source)
-    except Unsupported:
-        return None
+    new = expanded(source)
     return new if new != source.text else None
 
 
@@ -147,9 +145,9 @@ def hiding(source: Source) -> dict[str, Macro]:
     """Macros with arguments whose text holds a launch or begins a loop, itself or through another macro."""
     found: dict[str, Macro] = {}
     twice: set[str] = set()
-    plain = frozenset(source.of(node.child_by_field_name("name")) for node in source.walk(None, "preproc_def"))
+    plain = frozenset(source.of(node, "name") for node in source.walk(None, "preproc_def"))
     for node in source.walk(None, "preproc_function_def"):
-        name, listed = source.of(node.child_by_field_name("name")), node.child_by_field_name("parameters")
+        name, listed = source.of(node, "name"), field_of(node, "parameters")
         if name in found or conditional(node) or node.has_error:
             twice.add(name)  # an error: the grammar ends a text at a comment within it
         parameters = (
@@ -159,7 +157,7 @@ def hiding(source: Source) -> dict[str, Macro]:
             parameters
         ):
             twice.add(name)  # `arguments...`
-        found[name] = Macro(name, node, parameters, _body(source, node.child_by_field_name("value")), plain)
+        found[name] = Macro(name, node, parameters, _body(source, field_of(node, "value")), plain)
     words = {name: list(pieces(macro.body)) for name, macro in found.items()}
     chosen = {name for name, macro in found.items() if "<<<" in macro.body or words[name][:1] in (["for"], ["while"])}
     while more := {name for name in found.keys() - chosen if chosen.intersection(words[name])}:
@@ -168,12 +166,7 @@ def hiding(source: Source) -> dict[str, Macro]:
 
 
 def conditional(node: Node) -> bool:
-    here = node.parent
-    while here is not None:
-        if here.type in CONDITIONALS:
-            return True
-        here = here.parent
-    return False
+    return any(here.type in CONDITIONALS for here in upward(node.parent))
 
 
 def _defines(node: Node) -> bool:
@@ -183,7 +176,7 @@ def _defines(node: Node) -> bool:
 def _body(source: Source, value: Node | None) -> str:
     if value is None:
         return ""
-    before = source.data[source.data.rfind(b"\n", 0, value.start_byte) + 1 : value.start_byte].decode()
+    before = source.data[source.line_start(value) : value.start_byte].decode()
     lines = [line.rstrip().removesuffix("\\").rstrip() for line in source.of(value).split("\n")]
     margins = [len(line) - len(line.lstrip()) for line in lines[1:] if line]
     margin = len(before) if not before.strip() else min(margins, default=0)
@@ -214,8 +207,8 @@ def _call(source: Source, name: Node) -> tuple[list[str], int] | None:
 
 def _without(source: Source, names: set[str]) -> str:
     """Without the definitions that nothing uses any more."""
-    defined = {source.of(n.child_by_field_name("name")): n for n in source.walk(None, "preproc_function_def")}
-    bodies = {name: set(pieces(source.of(node.child_by_field_name("value")))) for name, node in defined.items()}
+    defined = {source.of(n, "name"): n for n in source.walk(None, "preproc_function_def")}
+    bodies = {name: set(pieces(source.of(node, "value"))) for name, node in defined.items()}
     undone = [n for n in source.walk(None, "preproc_call") if source.of(n).startswith("#undef")]
     used = {source.of(n) for n in source.walk(None, "identifier", "type_identifier") if not _defines(n)}
     used |= {w for n in source.walk(None, "preproc_arg") if n.parent not in undone and n.parent not in defined.values()
@@ -227,7 +220,7 @@ def _without(source: Source, names: set[str]) -> str:
     for node in (node for name, node in defined.items() if name not in kept):
         edits.changes.append((*_line(source, node), ""))
     for node in undone:
-        if source.of(node.child_by_field_name("argument")).strip() in names - kept:
+        if source.of(node, "argument").strip() in names - kept:
             edits.changes.append((*_line(source, node), ""))
     return edits.apply()
 

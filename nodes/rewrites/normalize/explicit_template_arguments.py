@@ -6,9 +6,12 @@ and pointed at in its place.
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, code_of
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 @rule(
@@ -26,7 +29,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                     edits.replace(launch.function, _named(code, kernel, launch))
                 except Unsupported:
                     continue
-    return edits.apply() if edits.changes else None
+    return edits.apply()
 
 
 def _named(code: Code, kernel: Kernel, launch: Launch) -> str:
@@ -49,13 +52,11 @@ def _deduced(code: Code, kernel: Kernel, launch: Launch, name: str) -> str:
             or found.kind not in {"parameter", "local"}
         ):
             continue
-        declared = (
-            found.declarator if found.kind == "parameter" else found.declaration.child_by_field_name("declarator")
-        )
+        declared = found.declarator if found.kind == "parameter" else field_of(found.declaration, "declarator")
         if found.kind == "local" and declared is not None and declared.type == "init_declarator":
-            declared = declared.child_by_field_name("declarator")
+            declared = field_of(declared, "declarator")
         plain = declared is not None and declared.type == "pointer_declarator"
-        inner = declared.child_by_field_name("declarator") if plain and declared is not None else None
+        inner = field_of(declared, "declarator") if plain and declared is not None else None
         if inner is not None and inner.type == "identifier":
-            return code.source.of(found.declaration.child_by_field_name("type"))
+            return code.source.of(found.declaration, "type")
     raise Unsupported(f"{name} of {kernel.name} is deduced from something else")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 OPTIONAL = {"optional_parameter_declaration", "optional_type_parameter_declaration"}
 
@@ -24,22 +26,15 @@ OPTIONAL = {"optional_parameter_declaration", "optional_type_parameter_declarati
 def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            _write_out(attempt, code, kernel)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-    try:
-        return edits.apply() if edits.changes else None
-    except Unsupported:
-        return None
+        with edits.attempt():
+            _write_out(edits, code, kernel)
+    return edits.apply()
 
 
 def _write_out(edits: Edits, code: Code, kernel: Kernel) -> None:
     text = code.source.of
     parameters = kernel.template_parameters
-    given = [p for p in kernel.parameter_list.named_children if p.type != "comment"]
+    given = children_of(kernel.parameter_list)
     launches = code.launches_of(kernel.name)
     if not launches or not any(p.type in OPTIONAL for p in [*parameters, *given]):
         return
@@ -59,8 +54,8 @@ def _write_out(edits: Edits, code: Code, kernel: Kernel) -> None:
             edits.insert(launch.arguments[-1].end_byte, "".join(f", {value}" for value in passed))
     for parameter in [*(parameters if explicit else []), *given]:
         if parameter.type in OPTIONAL:
-            value = parameter.child_by_field_name("default_value") or parameter.child_by_field_name("default_type")
-            before = parameter.child_by_field_name("declarator") or parameter.child_by_field_name("name")
+            value = field_of(parameter, "default_value") or field_of(parameter, "default_type")
+            before = field_of(parameter, "declarator") or field_of(parameter, "name")
             if value is None or before is None:
                 raise Unsupported("a default that is not understood")
             edits.changes.append((before.end_byte, value.end_byte, ""))
@@ -69,7 +64,7 @@ def _write_out(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 
 def _default(code: Code, kernel: Kernel, parameter: Node) -> str:
-    value = parameter.child_by_field_name("default_value") or parameter.child_by_field_name("default_type")
+    value = field_of(parameter, "default_value") or field_of(parameter, "default_type")
     if value is None or parameter.type not in OPTIONAL:
         raise Unsupported("an argument that is left out without a default")
     named = {code.source.of(n) for n in code.source.walk(value, "identifier", "type_identifier")}

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, one_after_another, statements
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 @rule(
@@ -38,15 +41,15 @@ def _next(code: Code) -> str | None:
 
 
 def _decide(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
-    condition = node.child_by_field_name("condition")
+    condition = field_of(node, "condition")
     if condition is not None and condition.type == "condition_clause":
-        condition = condition.child_by_field_name("value")
+        condition = field_of(condition, "value")
     if condition is None or not kernel.launches or not _names_template(code, condition):
         return False
     values = {_truth(value_in(code, kernel, launch, condition)) for launch in kernel.launches}
     if len(values) != 1 or None in values:
         return False
-    taken = node.child_by_field_name("consequence" if True in values else "alternative")
+    taken = field_of(node, "consequence" if True in values else "alternative")
     if node.type == "conditional_expression":
         if taken is None:
             return False
@@ -66,11 +69,11 @@ def _decide(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
             raise Unsupported("an else without anything behind it")
         edits.replace(node, code.source.of(taken))
     elif taken is None:
-        _drop_line(edits, code.source, node)
+        edits.remove(node, instead=";")
     elif taken.type == "compound_statement" and not any(s.type == "declaration" for s in statements(taken)):
         inner = taken.named_children
         if not inner:
-            _drop_line(edits, code.source, node)
+            edits.remove(node, instead=";")
         else:
             text = code.source.data[inner[0].start_byte : inner[-1].end_byte].decode()
             deeper, here = code.source.indent(inner[0]), code.source.indent(node)
@@ -80,14 +83,6 @@ def _decide(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     else:
         edits.replace(node, code.source.of(taken))
     return True
-
-
-def _drop_line(edits: Edits, source: Source, node: Node) -> None:
-    start, end = source.data.rfind(b"\n", 0, node.start_byte) + 1, source.data.find(b"\n", node.end_byte) + 1
-    if source.data[start : node.start_byte].strip() or source.data[node.end_byte : end].strip():
-        edits.replace(node, ";")
-    else:
-        edits.changes.append((start, end, ""))
 
 
 def _names_template(code: Code, condition: Node) -> bool:

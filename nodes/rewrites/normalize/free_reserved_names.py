@@ -10,7 +10,7 @@ from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 
 OURS = {"ceil_div": CEIL_DIV, **{f"block_{kind}": text for kind, text in HELPERS.items()}}
 """Only what several steps share and others' files are likely to have."""
@@ -34,7 +34,4 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         for node in source.walk(None, "identifier"):
             if source.of(node) == name:
                 edits.replace(node, new)
-    try:
-        return edits.apply() if edits.changes else None
-    except Unsupported:
-        return None
+    return edits.apply()

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, code_of, declared_name, same, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of, upward
 
 MOST = 24
 """Calls of one file."""
@@ -78,7 +80,7 @@ def _without(source: Source, names: set[str]) -> str:
             continue
         outer = function.parent if function.parent is not None else function
         edits = Edits(source)
-        remove_line(edits, source, outer if outer.type == "template_declaration" else function)
+        edits.remove(outer if outer.type == "template_declaration" else function, comment=True)
         start, end, _ = edits.changes[-1]
         if source.data[end : end + 1] == b"\n":
             edits.changes[-1] = (start, end + 1, "")
@@ -98,7 +100,7 @@ class _Parameter:
     @property
     def array(self) -> Node | None:
         """The declarator of a reference to an array, `float (&to)[N]`."""
-        inner = self.declarator.child_by_field_name("declarator")
+        inner = field_of(self.declarator, "declarator")
         held = inner.named_children[0] if inner is not None and inner.type == "parenthesized_declarator" else None
         return self.declarator if held is not None and held.type == "reference_declarator" else None
 
@@ -118,8 +120,8 @@ class _Inlined:
 
     def __post_init__(self) -> None:
         source, code = self.code.source, self.code
-        given = self.call.child_by_field_name("function")
-        plain = given.child_by_field_name("name") if given is not None and given.type == "template_function" else given
+        given = field_of(self.call, "function")
+        plain = field_of(given, "name") if given is not None and given.type == "template_function" else given
         if given is None or plain is None or plain.type != "identifier":
             raise Unsupported("a method, or a name in another scope")
         self.given, self.name = given, source.of(plain)
@@ -127,12 +129,12 @@ class _Inlined:
         if len(known) != 1 or code.definition(plain) is not None or self.name in code.macros:
             raise Unsupported("not one function of the file")
         (self.function,) = known
-        body, declarator = self.function.child_by_field_name("body"), self.function.child_by_field_name("declarator")
+        body, declarator = field_of(self.function, "body"), field_of(self.function, "declarator")
         while declarator is not None and declarator.type != "function_declarator":
-            declarator = declarator.child_by_field_name("declarator")
+            declarator = field_of(declarator, "declarator")
         if body is None or declarator is None or self.function.has_error or self.call.has_error:
             raise Unsupported("a function that the parser did not understand")
-        self.body, self.listed = body, declarator.child_by_field_name("parameters")
+        self.body, self.listed = body, field_of(declarator, "parameters")
         self.statement = self._statement()
         self._check_function()
         self.template = self._template()
@@ -149,10 +151,10 @@ class _Inlined:
         """The statement of which the call is a part that is always computed, once."""
         here, node = self.call, self.call.parent
         while node is not None and not node.type.endswith("statement") and node.type != "declaration":
-            joint = self.code.source.of(node.child_by_field_name("operator"))
+            joint = self.code.source.of(node, "operator")
             if node.type not in _SIMPLE or joint in {"&&", "||"}:
                 raise Unsupported("a call that may be skipped")
-            if node.type == "assignment_expression" and not same(node.child_by_field_name("right"), here):
+            if node.type == "assignment_expression" and not same(field_of(node, "right"), here):
                 raise Unsupported("a call in a place that is assigned to")
             here, node = node, node.parent
         if node is None or node.type not in {"expression_statement", "declaration"} or node.parent is None:
@@ -161,7 +163,7 @@ class _Inlined:
             raise Unsupported("a statement in an unusual place")
         if len(node.children_by_field_name("declarator")) > 1:
             raise Unsupported("a declaration of several variables")
-        if node.parent.type == "for_statement" and not same(node.parent.child_by_field_name("body"), node):
+        if node.parent.type == "for_statement" and not same(field_of(node.parent, "body"), node):
             raise Unsupported("the head of a loop")
         return node
 
@@ -178,7 +180,7 @@ class _Inlined:
             raise Unsupported("a function of another kind")
         if self._scope(self.function) != self._scope(self.kernel.node):
             raise Unsupported("a function of another scope")
-        if body.end_point[0] - body.start_point[0] > LONGEST or any(True for _ in source.walk(body, *_REFUSED)):
+        if body.end_point[0] - body.start_point[0] > LONGEST or source.has(body, *_REFUSED):
             raise Unsupported("a function that is no small helper")
         for node in source.walk(body, "type_qualifier", "storage_class_specifier"):
             if source.of(node) in {"__shared__", "static", "volatile", "extern"}:
@@ -188,7 +190,7 @@ class _Inlined:
         if any(n.type.startswith("preproc_") and n.type != "preproc_call" for n in source.walk(body)):
             raise Unsupported("a directive")
         for call in source.walk(body, "call_expression"):
-            called = source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1].split(".")[-1]
+            called = source.called(call).split(".")[-1]
             if _TALKS.search(called) or self.name in self._reached(called):
                 raise Unsupported("a function that talks to other threads, or calls itself")
         returns = list(source.walk(body, "return_statement"))
@@ -198,23 +200,21 @@ class _Inlined:
         if len(returns) > 1 or (returns and (last is None or not same(returns[0], last))):
             raise Unsupported("a return before the end")
         self.void = (
-            source.of(self.function.child_by_field_name("type")) == "void"
-            and "*" not in source.of(self.function.child_by_field_name("declarator")).split(self.name)[0]
+            source.of(self.function, "type") == "void"
+            and "*" not in source.of(self.function, "declarator").split(self.name)[0]
         )
         if self.void != (self.result is None) or (self.void and not same(self.call.parent, self.statement)):
             raise Unsupported("a result of another form")
-        if not self.void and source.of(self.function.child_by_field_name("declarator")).startswith(("*", "&")):
+        if not self.void and source.of(self.function, "declarator").startswith(("*", "&")):
             raise Unsupported("a pointer or a reference as the result")
 
     def _scope(self, node: Node) -> list[str]:
         names = []
-        here = node.parent
-        while here is not None:
+        for here in upward(node.parent):
             if here.type in {"namespace_definition", "class_specifier", "struct_specifier"}:
-                names.append(f"{here.type} {self.code.source.of(here.child_by_field_name('name'))}")
+                names.append(f"{here.type} {self.code.source.of(here, 'name')}")
             elif here.type.startswith("preproc_if"):
                 names.append(f"{here.type} {here.start_byte}")
-            here = here.parent
         return names
 
     def _reached(self, name: str) -> set[str]:
@@ -222,7 +222,7 @@ class _Inlined:
         while stack:
             for function in self.code.overloads.get(stack.pop(), []):
                 for call in self.code.source.walk(function, "call_expression"):
-                    inner = self.code.source.of(call.child_by_field_name("function")).split("<")[0].split("::")[-1]
+                    inner = self.code.source.called(call)
                     if inner not in found:
                         found.add(inner)
                         stack.append(inner)
@@ -232,8 +232,7 @@ class _Inlined:
         outer = self.function.parent
         if outer is None or outer.type != "template_declaration":
             return []
-        listed = outer.child_by_field_name("parameters")
-        found = [p for p in listed.named_children if p.type != "comment"] if listed is not None else []
+        found = children_of(outer, "parameters")
         kinds = {"type_parameter_declaration", "parameter_declaration", "optional_parameter_declaration",
                  "optional_type_parameter_declaration"}  # fmt: skip
         if any(p.type not in kinds for p in found) or any(c.type == "requires_clause" for c in outer.children):
@@ -241,14 +240,13 @@ class _Inlined:
         return found
 
     def _parameters(self) -> list[_Parameter]:
-        listed = self.call.child_by_field_name("arguments")
-        given = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
-        wanted = [c for c in self.listed.named_children if c.type != "comment"] if self.listed is not None else []
+        given = children_of(self.call, "arguments")
+        wanted = children_of(self.listed)
         if len(given) != len(wanted):
             raise Unsupported("arguments that are left out")
         found = []
         for parameter, argument in zip(wanted, given, strict=True):
-            declarator = parameter.child_by_field_name("declarator")
+            declarator = field_of(parameter, "declarator")
             name = declared_name(declarator) if declarator is not None else None
             if declarator is None or name is None or parameter.type != "parameter_declaration":
                 raise Unsupported("a parameter without a name")
@@ -260,12 +258,12 @@ class _Inlined:
     def _types(self) -> dict[str, str]:
         """Template parameters as the call has them: given, by the arguments' types, or by default."""
         source = self.code.source
-        listed = self.given.child_by_field_name("arguments") if self.given.type == "template_function" else None
+        listed = field_of(self.given, "arguments") if self.given.type == "template_function" else None
         given = [source.of(c) for c in listed.named_children if c.type != "comment"] if listed is not None else []
         types: dict[str, str] = {}
         for at, parameter in enumerate(self.template):
             name = self._template_name(parameter)
-            value = parameter.child_by_field_name("default_value") or parameter.child_by_field_name("default_type")
+            value = field_of(parameter, "default_value") or field_of(parameter, "default_type")
             if at < len(given):
                 types[name] = given[at]
             elif (deduced := self._deduced(name)) or value is not None:
@@ -281,27 +279,26 @@ class _Inlined:
 
     def _template_name(self, parameter: Node) -> str:
         if parameter.type == "optional_type_parameter_declaration":
-            return self.code.source.of(parameter.child_by_field_name("name"))
+            return self.code.source.of(parameter, "name")
         if parameter.type == "type_parameter_declaration":
             return self.code.source.of(parameter.named_children[-1])
-        name = declared_name(parameter.child_by_field_name("declarator") or parameter.named_children[-1])
+        name = declared_name(field_of(parameter, "declarator") or parameter.named_children[-1])
         return self.code.source.of(name)
 
     def _deduced(self, name: str) -> str:
         """What the arguments say that a template parameter is, "" where they do not, or not alike."""
         source, found = self.code.source, set[str]()
         for parameter in self.parameters:
-            kind, declarator = source.of(parameter.node.child_by_field_name("type")), parameter.declarator
+            kind, declarator = source.of(parameter.node, "type"), parameter.declarator
             if kind == name:
                 found.add(self._type_of(parameter.argument, pointer=declarator.type == "pointer_declarator"))
             array = parameter.array
-            size = array.child_by_field_name("size") if array is not None else None
-            if source.of(size) == name:
+            if source.of(array, "size") == name:
                 held = self._found(parameter.argument)
                 theirs = held.declarator if held is not None else None
                 if theirs is None or theirs.type != "array_declarator":
                     return ""
-                found.add(source.of(theirs.child_by_field_name("size")))
+                found.add(source.of(theirs, "size"))
         return found.pop() if len(found) == 1 else ""
 
     def _found(self, argument: Node) -> Definition | None:
@@ -317,8 +314,8 @@ class _Inlined:
             return ""
         inner = found.declarator
         if inner.type == "init_declarator":
-            inner = inner.child_by_field_name("declarator") or inner
-        kind = self.code.source.of(found.declaration.child_by_field_name("type"))
+            inner = field_of(inner, "declarator") or inner
+        kind = self.code.source.of(found.declaration, "type")
         plain = inner.type in {"identifier", "array_declarator"}
         return kind if plain and kind != "auto" else ""
 
@@ -332,7 +329,7 @@ class _Inlined:
         own = list(self._declared_inside())
         if set(own) & {*names, *self.types} or len(set(names)) != len(names):
             raise Unsupported("a name that hides a parameter")
-        called = {source.of(c.child_by_field_name("function")) for c in source.walk(self.body, "call_expression")}
+        called = {source.of(c, "function") for c in source.walk(self.body, "call_expression")}
         if called & {*own, *names}:
             raise Unsupported("a variable that is called")
         block = self.statement
@@ -342,7 +339,7 @@ class _Inlined:
         near |= {p.name for p in self.kernel.parameters}
         local = {source.of(n) for n in self._declared_in_kernel()} | set(self.kernel.template_names)
         free = {source.of(n) for n in source.walk(self.body, "identifier", "type_identifier")}
-        free |= {source.of(n) for n in source.walk(self.function.child_by_field_name("type"), "type_identifier")}
+        free |= {source.of(n) for n in source.walk(field_of(self.function, "type"), "type_identifier")}
         if (free - {*own, *names, *self.types}) & local or self._macro_words() & {*own, *names, *self.types, *local}:
             raise Unsupported("a name that means something else in the kernel")
         words = {w for t in self.types.values() for w in re.findall(r"\w+", t)}
@@ -366,9 +363,9 @@ class _Inlined:
             if name in seen:
                 continue
             seen.add(name)
-            given = macros[name].child_by_field_name("parameters")
+            given = field_of(macros[name], "parameters")
             mine = {source.of(n) for n in given.named_children} if given is not None else set()
-            said = set(re.findall(r"[A-Za-z_]\w*", source.of(macros[name].child_by_field_name("value")))) - mine
+            said = set(re.findall(r"[A-Za-z_]\w*", source.of(macros[name], "value"))) - mine
             words |= said
             stack += [word for word in said if word in macros]
         return words
@@ -393,14 +390,14 @@ class _Inlined:
                 if name is not None:
                     yield name
         for node in self.code.source.walk(self.kernel.body, "alias_declaration"):
-            yield node.child_by_field_name("name") or node
+            yield field_of(node, "name") or node
 
     def _spelt(self, parameter: _Parameter) -> str:
         """What may stand for a parameter wherever the function names it; "" where it must be a variable of its own."""
         if parameter.spelt:
             return parameter.spelt
         source, argument = self.code.source, parameter.argument
-        kind = self._with(source.of(parameter.node.child_by_field_name("type")), self.types)
+        kind = self._with(source.of(parameter.node, "type"), self.types)
         found = self._found(argument)
         qualifiers = {source.of(c) for c in parameter.node.children if c.type == "type_qualifier"}
         if parameter.reference:
@@ -414,8 +411,8 @@ class _Inlined:
                 if "const" in qualifiers and array is None and (value or not self._writes()):
                     return ""
                 raise Unsupported("a reference to something that has no plain name")
-            size = found.declarator.child_by_field_name("size") if found.declarator is not None else None
-            wanted = array.child_by_field_name("size") if array is not None else None
+            size = field_of(found.declarator, "size")
+            wanted = field_of(array, "size")
             if (size is None) != (wanted is None) or self._with(source.of(wanted), self.types) != source.of(size):
                 raise Unsupported("a reference to something else")
             parameter.spelt = source.of(argument)
@@ -427,8 +424,8 @@ class _Inlined:
         elif parameter.declarator.type == "pointer_declarator" and found.declarator is not None:
             inner = found.declarator
             if inner.type == "init_declarator":
-                inner = inner.child_by_field_name("declarator") or inner
-            same_kind = source.of(found.declaration.child_by_field_name("type")) == kind
+                inner = field_of(inner, "declarator") or inner
+            same_kind = source.of(found.declaration, "type") == kind
             if inner.type in {"pointer_declarator", "array_declarator"} and same_kind:
                 parameter.spelt = source.of(argument)
         return parameter.spelt
@@ -439,9 +436,9 @@ class _Inlined:
         if any(p.reference and source.of(p.argument) == name for p in self.parameters):
             return True
         for node in source.walk(self.kernel.body, "pointer_expression", "init_declarator"):
-            value = node.child_by_field_name("argument") or node.child_by_field_name("value")
+            value = field_of(node, "argument") or field_of(node, "value")
             taken = node.type == "pointer_expression" and source.of(node.children[0]) == "&"
-            bound = node.child_by_field_name("declarator")
+            bound = field_of(node, "declarator")
             bound = bound is not None and bound.type == "reference_declarator"
             if (taken or bound) and source.of(value) == name:
                 return True
@@ -451,10 +448,10 @@ class _Inlined:
         """Whether the function changes anything but its own variables."""
         source = self.code.source
         own = {*self._declared_inside()} | {p.name for p in self.parameters if p.declarator.type == "identifier"}
-        targets = [n.child_by_field_name("left") for n in source.walk(self.body, "assignment_expression")]
-        targets += [n.child_by_field_name("argument") for n in source.walk(self.body, "update_expression")]
+        targets = [field_of(n, "left") for n in source.walk(self.body, "assignment_expression")]
+        targets += [field_of(n, "argument") for n in source.walk(self.body, "update_expression")]
         calls = [n for n in source.walk(self.body, "call_expression") if self.code.overloads.get(
-            source.of(n.child_by_field_name("function")).split("<")[0])]  # fmt: skip
+            source.of(n, "function").split("<")[0])]  # fmt: skip
         return bool(calls) or any(t is None or t.type != "identifier" or source.of(t) not in own for t in targets)
 
     def _mutated(self, parameter: _Parameter) -> bool:
@@ -468,7 +465,7 @@ class _Inlined:
         indent, unit = source.indent(self.statement), source.unit(self.statement)
         braces = self.statement.parent is not None and self.statement.parent.type != "compound_statement"
         inner = indent + unit if braces and source.data[
-            source.data.rfind(b"\n", 0, self.statement.start_byte) + 1 : self.statement.start_byte].strip() else indent  # fmt: skip
+            source.line_start(self.statement) : self.statement.start_byte].strip() else indent  # fmt: skip
         lines = [f"{text};" for text in self._set_parameters()] + self._statements()
         if not self.void:
             lines.append(self._replaced_call())
@@ -498,11 +495,11 @@ class _Inlined:
             if parameter.name not in used and simple:
                 continue
             qualifiers = [source.of(c) for c in parameter.node.children if c.type == "type_qualifier"]
-            kind = self._with(source.of(parameter.node.child_by_field_name("type")), self.types)
+            kind = self._with(source.of(parameter.node, "type"), self.types)
             declarator, name = parameter.declarator, self.renamed.get(parameter.name, parameter.name)
             if declarator.type in {"identifier", "reference_declarator"}:
                 constant = not self._mutated(parameter) and not any(
-                    source.of(n.child_by_field_name("argument")) == parameter.name
+                    source.of(n, "argument") == parameter.name
                     for n in source.walk(self.body, "field_expression")
                     if n.parent is not None and n.parent.type == "call_expression"
                 )
@@ -555,10 +552,9 @@ class _Inlined:
     def _replaced_call(self) -> str:
         """The statement with the result in the call's place."""
         source = self.code.source
-        assert self.result is not None
-        kind = self._with(source.of(self.function.child_by_field_name("type")), self.types)
+        kind = self._with(source.of(self.function, "type"), self.types)
         value = source.render(self.result, self._replacements())
-        declared = source.of(self.statement.child_by_field_name("type")) if self.statement.type == "declaration" else ""
+        declared = source.of(self.statement, "type") if self.statement.type == "declaration" else ""
         whole = self.call.parent is not None and self.call.parent.type == "init_declarator" and declared
         if kind == "auto" or (whole and declared == kind):
             bare = whole or self.result.type in {"identifier", "call_expression", "number_literal"}

@@ -17,17 +17,12 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    declared_name,
-    one_after_another,
-    only_argument,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, only_argument, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 MOST = 32
 
@@ -64,12 +59,12 @@ def _next(code: Code) -> str | None:
 def _types(code: Code) -> dict[str, dict[str, _Method]]:
     """Such methods by type and name, of types that are defined once; a type with methods of one name has neither."""
     source, found = code.source, dict[str, dict[str, _Method]]()
-    defined = [s for s in source.walk(None, "struct_specifier", "class_specifier") if s.child_by_field_name("body")]
-    names = [source.of(s.child_by_field_name("name")).partition("<")[0] for s in defined]
+    defined = [s for s in source.walk(None, "struct_specifier", "class_specifier") if field_of(s, "body")]
+    names = [source.of(s, "name").partition("<")[0] for s in defined]
     for name, struct in zip(names, defined, strict=True):
         if names.count(name) != 1:
             continue
-        methods = list(source.walk(struct.child_by_field_name("body"), "function_definition"))
+        methods = list(source.walk(field_of(struct, "body"), "function_definition"))
         called = [_name(source, method) for method in methods]
         for method_name, method in zip(called, methods, strict=True):
             if called.count(method_name) == 1 and (meaning := _meaning(source, name, method)) is not None:
@@ -78,22 +73,22 @@ def _types(code: Code) -> dict[str, dict[str, _Method]]:
 
 
 def _name(source: Source, function: Node) -> str:
-    declarator = function.child_by_field_name("declarator")
+    declarator = field_of(function, "declarator")
     name = declared_name(declarator) if declarator is not None else None
     return source.of(name)
 
 
 def _meaning(source: Source, name: str, method: Node) -> _Method | None:
     """`*this = *reinterpret_cast<const name*>(ptr);` or the same the other way round, alone."""
-    body, listed = method.child_by_field_name("body"), next(source.walk(method, "parameter_list"), None)
+    body, listed = field_of(method, "body"), next(source.walk(method, "parameter_list"), None)
     inner = statements(body) if body is not None else []
     if listed is None or listed.named_child_count != 1 or len(inner) != 1 or not inner[0].named_children:
         return None
-    parameter = declared_name(listed.named_children[0].child_by_field_name("declarator") or listed)
+    parameter = declared_name(field_of(listed.named_children[0], "declarator") or listed)
     assignment = inner[0].named_children[0]
     if parameter is None or assignment.type != "assignment_expression" or source.of(assignment.children[1]) != "=":
         return None
-    sides = [source.of(assignment.child_by_field_name(f)).replace(" ", "") for f in ("left", "right")]
+    sides = [source.of(field_of(assignment, f)).replace(" ", "") for f in ("left", "right")]
     pointer = source.of(parameter)
     if sides == ["*this", f"*reinterpret_cast<const{name}*>({pointer})"]:
         return _Method(loads=True)
@@ -101,17 +96,15 @@ def _meaning(source: Source, name: str, method: Node) -> _Method | None:
 
 
 def _written_out(code: Code, kernel: Kernel, call: Node, types: dict[str, dict[str, _Method]]) -> str:
-    source, function, statement = code.source, call.child_by_field_name("function"), call.parent
+    source, function, statement = code.source, field_of(call, "function"), call.parent
     if function is None or function.type != "field_expression" or statement is None:
         raise Unsupported("no method")
-    holder = function.child_by_field_name("argument")
+    holder = field_of(function, "argument")
     found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
     if found is None or found.kind != "local" or statement.type != "expression_statement" or call.has_error:
         raise Unsupported("no method of a variable")
-    written = source.of(found.declaration.child_by_field_name("type"))
-    method = types.get(_spelt(code, kernel, written).partition("<")[0], {}).get(
-        source.of(function.child_by_field_name("field"))
-    )
+    written = source.of(found.declaration, "type")
+    method = types.get(_spelt(code, kernel, written).partition("<")[0], {}).get(source.of(function, "field"))
     if method is None or found.declarator is None or found.declarator.type != "identifier":
         raise Unsupported("a method that does more")
     edits, pointer, name = Edits(source), source.of(only_argument(call)), source.of(holder)
@@ -132,6 +125,6 @@ def _written_out(code: Code, kernel: Kernel, call: Node, types: dict[str, dict[s
 def _spelt(code: Code, kernel: Kernel, name: str) -> str:
     """A type by its own name, where the kernel has a short one for it."""
     for alias in code.source.walk(kernel.body, "alias_declaration"):
-        if code.source.of(alias.child_by_field_name("name")) == name:
-            return code.source.of(alias.child_by_field_name("type"))
+        if code.source.of(alias, "name") == name:
+            return code.source.of(alias, "type")
     return name

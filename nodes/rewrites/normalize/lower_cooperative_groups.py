@@ -20,9 +20,13 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import whole_warps
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of, declared_name, require, same, statement_around
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of, upward
 
 WARP = 32
 MASK = "0xffffffffu"
@@ -47,12 +51,7 @@ OF_WARP = {
     "thread_rank": "threadIdx.x % 32", "meta_group_rank": "threadIdx.x / 32", "meta_group_size": "blockDim.x / 32",
     "size": "32", "num_threads": "32", "sync": "__syncwarp()",
 }  # fmt: skip
-PLACES = {
-    "thread_index": "threadIdx",
-    "group_index": "blockIdx",
-    "group_dim": "blockDim",
-    "dim_threads": "blockDim",
-}
+PLACES = {"thread_index": "threadIdx", "group_index": "blockIdx", "group_dim": "blockDim", "dim_threads": "blockDim"}
 TALKS = {
     "shfl": "__shfl_sync", "shfl_xor": "__shfl_xor_sync", "shfl_down": "__shfl_down_sync", "shfl_up": "__shfl_up_sync",
     "any": "__any_sync", "all": "__all_sync", "ballot": "__ballot_sync",
@@ -72,21 +71,14 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     code, edits, kinds = code_of(source), Edits(source), set[str]()
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            kinds |= _written_out(attempt, code, kernel)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
+        with edits.attempt():
+            kinds |= _written_out(edits, code, kernel)
     if not edits.changes:
         return None
-    try:
-        for name in sorted(kinds):
-            kind, said, step = REDUCTIONS[name]
-            require(edits, code, WARP_REDUCTION.format(kind=kind, said=said, step=step), f"warp_{kind}")
-        return _without_headers(source.reparsed(edits.apply()))
-    except Unsupported:
-        return None
+    for name in sorted(kinds):
+        kind, said, step = REDUCTIONS[name]
+        require(edits, code, WARP_REDUCTION.format(kind=kind, said=said, step=step), f"warp_{kind}")
+    return _without_headers(source.reparsed(edits.apply()))
 
 
 @dataclass(frozen=True)
@@ -125,8 +117,8 @@ def _groups(code: Code, kernel: Kernel) -> dict[str, _Group]:
         holder = call.parent
         if kind is None or holder is None or holder.type == "argument_list":
             continue
-        name = holder.child_by_field_name("declarator" if holder.type == "init_declarator" else "left")
-        value = holder.child_by_field_name("value" if holder.type == "init_declarator" else "right")
+        name = field_of(holder, "declarator" if holder.type == "init_declarator" else "left")
+        value = field_of(holder, "value" if holder.type == "init_declarator" else "right")
         statement = statement_around(holder)
         declares = holder.type == "init_declarator" or _is_tile(source, statement, holder)
         if name is None or name.type != "identifier" or not same(value, call) or not declares:
@@ -147,7 +139,7 @@ def _groups(code: Code, kernel: Kernel) -> dict[str, _Group]:
 
 def _made(source: Source, call: Node) -> bool | None:
     """Whether a call makes the group of the warp, False for that of the block, None for another call."""
-    function = source.of(call.child_by_field_name("function")).replace(" ", "")
+    function = source.of(call, "function").replace(" ", "")
     scope, _, last = function.rpartition("::")
     if scope not in {"cg", "cooperative_groups", ""}:
         return None
@@ -172,9 +164,9 @@ def _made(source: Source, call: Node) -> bool | None:
 def _is_tile(source: Source, statement: Node, assignment: Node) -> bool:
     """`cg::thread_block_tile<32> warp = ...;`, which the grammar takes for comparisons."""
     whole = statement.named_children[0] if statement.type == "expression_statement" else None
-    if whole is None or whole.type != "binary_expression" or not same(whole.child_by_field_name("right"), assignment):
+    if whole is None or whole.type != "binary_expression" or not same(field_of(whole, "right"), assignment):
         return False
-    return source.of(whole.child_by_field_name("left")).replace(" ", "").endswith(f"thread_block_tile<{WARP}")
+    return source.of(whole, "left").replace(" ", "").endswith(f"thread_block_tile<{WARP}")
 
 
 def _makes_another(use: Node, groups: dict[str, _Group]) -> bool:
@@ -187,14 +179,14 @@ def _write(edits: Edits, use: Node, group: _Group) -> set[str]:
     source, holder = edits.source, use.parent
     if holder is None or use.has_error:
         raise Unsupported("a group by itself")
-    if holder.type == "field_expression" and same(holder.child_by_field_name("argument"), use):
+    if holder.type == "field_expression" and same(field_of(holder, "argument"), use):
         _write_method(edits, holder, group)
         return set()
     call = holder.parent
     if holder.type != "argument_list" or call is None or call.type != "call_expression":
         raise Unsupported("a group that is handed on")
-    scope, _, name = source.of(call.child_by_field_name("function")).rpartition("::")
-    arguments = [c for c in holder.named_children if c.type != "comment"]
+    scope, _, name = source.of(call, "function").rpartition("::")
+    arguments = children_of(holder)
     if scope not in {"cg", "cooperative_groups"} or not same(arguments[0], use):
         raise Unsupported("a group that is handed on")
     if name == "sync" and len(arguments) == 1:
@@ -218,25 +210,22 @@ def _write(edits: Edits, use: Node, group: _Group) -> set[str]:
 
 def _declared_type(source: Source, near: Node, name: str) -> str:
     """The type of the nearest declaration of the name in front."""
-    here: Node | None = near
-    while here is not None:
+    for here in upward(near):
         sibling = here.prev_named_sibling
         while sibling is not None:
             if sibling.type == "declaration":
                 names = [declared_name(d) for d in sibling.children_by_field_name("declarator")]
                 if any(n is not None and source.of(n) == name for n in names):
-                    return source.of(sibling.child_by_field_name("type"))
+                    return source.of(sibling, "type")
             sibling = sibling.prev_named_sibling
-        here = here.parent
     return ""
 
 
 def _write_method(edits: Edits, field: Node, group: _Group) -> None:
-    source, call, name = edits.source, field.parent, edits.source.of(field.child_by_field_name("field"))
-    if call is None or call.type != "call_expression" or not same(call.child_by_field_name("function"), field):
+    source, call, name = edits.source, field.parent, edits.source.of(field, "field")
+    if call is None or call.type != "call_expression" or not same(field_of(call, "function"), field):
         raise Unsupported("a part of a group")
-    listed = call.child_by_field_name("arguments")
-    arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+    arguments = children_of(call, "arguments")
     known, holder = OF_WARP if group.warp else OF_BLOCK, call.parent
     if name in known and not arguments:
         joined = "%" in known[name] or "/" in known[name]
@@ -248,7 +237,7 @@ def _write_method(edits: Edits, field: Node, group: _Group) -> None:
     elif (
         name in PLACES and not group.warp and not arguments and holder is not None and holder.type == "field_expression"
     ):
-        edits.replace(holder, f"{PLACES[name]}.{source.of(holder.child_by_field_name('field'))}")
+        edits.replace(holder, f"{PLACES[name]}.{source.of(holder, 'field')}")
     else:
         raise Unsupported(f"a call of {name}")
 
@@ -266,6 +255,6 @@ def _without_headers(source: Source) -> str:
     for alias in aliases:
         edits.remove(alias)
     for node in source.walk(None, "preproc_include"):
-        if source.of(node.child_by_field_name("path")) in HEADERS:
+        if source.of(node, "path") in HEADERS:
             edits.changes.append((node.start_byte, node.end_byte, ""))
     return edits.apply()

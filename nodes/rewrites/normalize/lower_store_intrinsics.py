@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 STORES = ("__stcs", "__stcg", "__stwb", "__stwt")
 
@@ -27,19 +29,15 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         for call in kernel.calls(*STORES):
             target = _target(code, kernel, call)
             if target is not None:
-                listed = call.child_by_field_name("arguments")
-                assert listed is not None
+                listed = field_of(call, "arguments")
                 edits.replace(call, f"{target} = {source.of(listed.named_children[-1])}")
-    try:
-        return edits.apply() if edits.changes else None
-    except Unsupported:
-        return None
+    return edits.apply()
 
 
 def _target(code: Code, kernel: Kernel, call: Node) -> str | None:
     """The element that a call which is a statement of its own stores to, as an lvalue."""
-    text, listed = code.source.of, call.child_by_field_name("arguments")
-    arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+    text, listed = code.source.of, field_of(call, "arguments")
+    arguments = children_of(listed)
     if len(arguments) != 2 or call.parent is None or call.parent.type != "expression_statement":
         return None
     pointer = arguments[0]
@@ -47,9 +45,9 @@ def _target(code: Code, kernel: Kernel, call: Node) -> str | None:
     if base is None or code.plain_type(code.element_of(base)) not in ELEMENT_BYTES:
         return None
     if pointer.type == "pointer_expression" and text(pointer.children[0]) == "&":
-        return text(pointer.child_by_field_name("argument"))
-    left, right = pointer.child_by_field_name("left"), pointer.child_by_field_name("right")
-    adds = pointer.type == "binary_expression" and text(pointer.child_by_field_name("operator")) == "+"
+        return text(pointer, "argument")
+    left, right = field_of(pointer, "left"), field_of(pointer, "right")
+    adds = pointer.type == "binary_expression" and text(pointer, "operator") == "+"
     named = (
         adds and left is not None and left.type == "identifier" and code.pointer_base(code.polynomial(left)) is not None
     )

@@ -14,11 +14,14 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, inside, one_after_another, same
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 MOST = 16
 
@@ -69,7 +72,7 @@ def _count_from_row(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> Non
     at = loop.node.start_byte
     pragma = loop.node.prev_named_sibling
     if pragma is not None and pragma.type == "preproc_call":
-        at = source.data.rfind(b"\n", 0, pragma.start_byte) + 1
+        at = source.line_start(pragma)
         edits.insert(at, f"{indent}{declared}\n")
     else:
         edits.insert(at, f"{declared}\n{indent}")
@@ -103,8 +106,8 @@ def _row_of(code: Code, start: Node) -> Node:
     here = start
     while here.type == "parenthesized_expression" and here.named_child_count == 1:
         here = here.named_children[0]
-    if here.type == "binary_expression" and code.source.of(here.child_by_field_name("operator")) == "+":
-        sides = [here.child_by_field_name(f) for f in ("left", "right")]
+    if here.type == "binary_expression" and code.source.of(here, "operator") == "+":
+        sides = [field_of(here, f) for f in ("left", "right")]
         places = [side for side in sides if code.polynomial(side) == Polynomial.symbol(THREAD)]
         others = [side for side in sides if not any(same(side, place) for place in places)]
         if len(places) == 1 and len(others) == 1:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import ATTRIBUTES, Code, one_after_another, same
+from nodes.rewrites.analysis.device_code import ATTRIBUTES, Code, one_after_another
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 MOST = 16
 
@@ -49,9 +51,9 @@ def _named(code: Code, name: Node) -> str:
         raise Unsupported("no variable that stands for one kernel")
     kernel = value.children[-1] if value.type == "pointer_expression" else value
     last = kernel
-    while last.type == "qualified_identifier" and (inner := last.child_by_field_name("name")) is not None:
+    while last.type == "qualified_identifier" and (inner := field_of(last, "name")) is not None:
         last = inner
-    last = last.child_by_field_name("name") if last.type == "template_function" else last
+    last = field_of(last, "name") if last.type == "template_function" else last
     if last is None or last.type != "identifier" or source.of(last) not in {k.name for k in code.kernels}:
         raise Unsupported("a variable for something else")
     declaration = found.declaration
@@ -70,10 +72,10 @@ def _named(code: Code, name: Node) -> str:
 
 def _launches(owner: Node, use: Node) -> bool:
     chevrons = any(c.type == "kernel_call_syntax" for c in owner.children)
-    return owner.type == "call_expression" and chevrons and same(owner.child_by_field_name("function"), use)
+    return owner.type == "call_expression" and chevrons and same(field_of(owner, "function"), use)
 
 
 def _asks(source: Source, owner: Node) -> bool:
     """`cudaFuncSetAttribute(kernel, ...)` and its like."""
     call = owner.parent if owner.type == "argument_list" else None
-    return call is not None and source.of(call.child_by_field_name("function")) in ATTRIBUTES
+    return call is not None and source.of(call, "function") in ATTRIBUTES

@@ -15,10 +15,12 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, one_after_another, same, statements
-from nodes.rewrites.normalize.declare_at_first_value import INDEX
+from nodes.rewrites.analysis.device_code import Code, Definition, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import field_of, is_integer
 
 _SIMPLE = {"identifier", "number_literal", "parenthesized_expression", "call_expression", "subscript_expression"}
 
@@ -58,7 +60,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel, target: Node) -> bool:
     statement, value = max((step for step in steps if step is not None), key=lambda step: step[0].start_byte)
     names = (f"{found.name}_{n}" for n in range(len(steps) + 1, 1000))
     new = next(name for name in names if name not in code.names())
-    kind = source.of(found.declaration.child_by_field_name("type"))
+    kind = source.of(found.declaration, "type")
     edits.replace(statement, f"const {kind} {new} = {value};")
     for use in uses:
         if use.start_byte >= statement.end_byte:
@@ -76,10 +78,10 @@ def _block(kernel: Kernel, found: Definition) -> Node | None:
     source, declared = kernel.source, found.declaration
     plain = found.declarator is not None and (
         found.declarator.type == "identifier"
-        or (found.declarator.type == "init_declarator" and found.declarator.child_by_field_name("declarator").type == "identifier")
+        or (found.declarator.type == "init_declarator" and field_of(found.declarator, "declarator").type == "identifier")
     )  # fmt: skip
     held = [c for c in declared.children if c.type in {"storage_class_specifier", "type_qualifier"}]
-    if not plain or held or not INDEX.fullmatch(source.of(declared.child_by_field_name("type"))):
+    if not plain or held or not is_integer(source.of(declared, "type")):
         return None
     if found.kind == "parameter":
         return kernel.body if kernel.parameter(found.name) is not None and inside(declared, kernel.node) else None
@@ -98,14 +100,12 @@ def _step(code: Code, kernel: Kernel, target: Node, found: Definition, block: No
     if change.type == "update_expression":
         sign = "+" if source.of(change).replace(found.name, "", 1).strip() == "++" else "-"
         return statement, f"{found.name} {sign} 1"
-    right, operator = change.child_by_field_name("right"), source.of(change.child_by_field_name("operator"))
-    if change.type != "assignment_expression" or right is None or not same(change.child_by_field_name("left"), target):
+    right, operator = field_of(change, "right"), source.of(change, "operator")
+    if change.type != "assignment_expression" or right is None or not same(field_of(change, "left"), target):
         return None
     if operator == "=":
         return statement, source.of(right)
-    simple = right.type in _SIMPLE or (
-        operator in {"+=", "-="} and source.of(right.child_by_field_name("operator")) in set("*/%")
-    )
+    simple = right.type in _SIMPLE or (operator in {"+=", "-="} and source.of(right, "operator") in set("*/%"))
     value = source.of(right) if simple else f"({source.of(right)})"
     return statement, f"{found.name} {operator.removesuffix('=')} {value}"
 
@@ -119,14 +119,14 @@ def _is_seen_elsewhere(code: Code, uses: list[Node]) -> bool:
             value = value and not here.type.endswith("statement")
             bound = parent.type == "init_declarator" and value
             if parent.type == "lambda_expression" or (
-                bound and code.binds(parent.parent, parent.child_by_field_name("declarator"))
+                bound and code.binds(parent.parent, field_of(parent, "declarator"))
             ):
                 return True
             given = parent.type == "argument_list" and parent.parent.type == "call_expression" and same(here, use)
             if given and code.lends(parent.parent, use) != (False, False):
                 return True
             here = parent
-    bodies = [code.source.of(macro.child_by_field_name("value")) for macro in code.macros.values()]
+    bodies = [code.source.of(macro, "value") for macro in code.macros.values()]
     return bool({word for body in bodies for word in re.findall(r"\w+", body)} & {code.source.of(use) for use in uses})
 
 
@@ -134,9 +134,9 @@ def _is_index(code: Code, kernel: Kernel, uses: list[Node]) -> bool:
     """Whether elements are found by the variable, itself or through others that are computed from it."""
     source, names = code.source, {code.source.of(use) for use in uses}
     declared = [
-        (source.of(d.child_by_field_name("declarator")), {source.of(n) for n in source.walk(value, "identifier")})
+        (source.of(d, "declarator"), {source.of(n) for n in source.walk(value, "identifier")})
         for d in source.walk(kernel.body, "init_declarator")
-        if (value := d.child_by_field_name("value")) is not None
+        if (value := field_of(d, "value")) is not None
     ]
     while more := {name for name, used in declared if used & names} - names:
         names |= more

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, one_after_another, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 @rule(
-    "cuda",
-    expected="nothing by itself: later steps can follow the pointer",
-    normalizes=True,
-    after=("fuse_kernels",),
+    "cuda", expected="nothing by itself: later steps can follow the pointer", normalizes=True, after=("fuse_kernels",)
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_after_another(source, _next, 32)  # one pointer at a time: the next one may be set from it
@@ -42,7 +42,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel, target: Node) -> bool:
     statement = assignment.parent if assignment is not None else None
     if assignment is None or found is None or not any(s == statement for s in statements(kernel.body)):
         return False
-    operator, right = text(assignment.child_by_field_name("operator")), assignment.child_by_field_name("right")
+    operator, right = text(field_of(assignment, "operator")), field_of(assignment, "right")
     if assignment.type != "assignment_expression" or operator not in {"=", "+="} or right is None:
         return False
     declared, name = _declared(code, found)
@@ -82,8 +82,8 @@ def _declared(code: Code, found: Definition) -> tuple[str, Node | None]:
     if found.kind == "local" and len(found.declaration.children_by_field_name("declarator")) != 1:
         return "", None
     if declarator is not None and declarator.type == "init_declarator":
-        declarator = declarator.child_by_field_name("declarator")
-    name = declarator.child_by_field_name("declarator") if declarator is not None else None
+        declarator = field_of(declarator, "declarator")
+    name = field_of(declarator, "declarator")
     if declarator is None or declarator.type != "pointer_declarator" or name is None or name.type != "identifier":
         return "", None
     before = code.source.data[found.declaration.start_byte : name.start_byte].decode()

@@ -10,9 +10,11 @@ import re
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of
 
 MOST = 8
 """Kernels that are added to a file."""
@@ -41,7 +43,7 @@ def _next(code: Code) -> str | None:
 def _is_flag(code: Code, kernel: Kernel, at: int) -> bool:
     """Whether a template parameter is a bool that every launch names, some true and some false."""
     parameters = kernel.template_parameters
-    if at >= len(parameters) or code.source.of(parameters[at].child_by_field_name("type")) != "bool":
+    if at >= len(parameters) or code.source.of(parameters[at], "type") != "bool":
         return False
     mentions = sum(code.source.of(n) == kernel.name for n in code.source.walk(None, "identifier"))
     if mentions != 1 + len(kernel.launches):
@@ -56,9 +58,9 @@ def _decides(code: Code, kernel: Kernel, name: str) -> bool:
     """Whether the flag decides about statements that touch memory or set variables, and about no more than that branch."""
     source = code.source
     for node in source.walk(kernel.body, "if_statement"):
-        condition = node.child_by_field_name("condition")
+        condition = field_of(node, "condition")
         words = {source.of(n) for n in source.walk(condition, "identifier")} if condition is not None else set()
-        if name not in words or node.child_by_field_name("alternative") is None:
+        if name not in words or field_of(node, "alternative") is None:
             continue
         if any(inside(a.node, node) for a in kernel.accesses) or any(True for _ in code.assigned(node)):
             return True
@@ -80,7 +82,7 @@ def _part(edits: Edits, code: Code, kernel: Kernel, at: int, name: str) -> None:
 def _named(function: Node) -> Node:
     inner = function
     while inner.type in {"template_function", "qualified_identifier"}:
-        deeper = inner.child_by_field_name("name")
+        deeper = field_of(inner, "name")
         if deeper is None:
             break
         inner = deeper

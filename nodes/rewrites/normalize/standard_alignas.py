@@ -10,16 +10,12 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 
 _WORDS = {"extern", "static", "__shared__", "volatile", "const"}
 
 
-@rule(
-    "cuda",
-    expected="nothing by itself: later steps can read the function",
-    normalizes=True,
-)
+@rule("cuda", expected="nothing by itself: later steps can read the function", normalizes=True)
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "__align__" not in source.text:
         return None
@@ -28,10 +24,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for at, leaf in enumerate(leaves):
         if source.of(leaf) == "__align__":
             _move(edits, source, leaves, at)
-    try:
-        return edits.apply() if edits.changes else None
-    except Unsupported:
-        return None
+    return edits.apply()
 
 
 def _move(edits: Edits, source: Source, leaves: list[Node], at: int) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of, inside
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 @rule(
@@ -28,7 +30,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 edits.replace(node, "blockDim.x")
         except Unsupported:
             continue
-    return edits.apply() if edits.changes else None
+    return edits.apply()
 
 
 def _constants(code: Code, kernel: Kernel) -> list[Node]:
@@ -88,7 +90,7 @@ def _is_constant(code: Code, kernel: Kernel, node: Node, depth: int = 0) -> bool
     here: Node | None = node
     while here is not None and here.type != "init_declarator" and not here.type.endswith("statement"):
         here = here.parent
-    name = here.child_by_field_name("declarator") if here is not None and here.type == "init_declarator" else None
+    name = field_of(here, "declarator") if here is not None and here.type == "init_declarator" else None
     if here is None or name is None or name.type != "identifier" or depth > 4:
         return False
     for use in code.source.walk(kernel.body, "identifier"):
@@ -105,12 +107,12 @@ def _is_type_level(node: Node) -> bool:
         holder = here.parent
         if here.type == "condition_clause" and any(c.type == "constexpr" for c in holder.children if holder):
             return True
-        if holder is not None and holder.type == "case_statement" and holder.child_by_field_name("value") == here:
+        if holder is not None and holder.type == "case_statement" and field_of(holder, "value") == here:
             return True
         if here.type in {"template_argument_list", "launch_bounds", "alignas_qualifier", "static_assert_declaration"}:
             return True
         if here.type == "array_declarator":
-            size = here.child_by_field_name("size")
+            size = field_of(here, "size")
             if size is not None and inside(node, size):
                 return True
         if here.type == "declaration" and any(
@@ -127,14 +129,11 @@ def _is_step(node: Node) -> bool:
         node, parent = parent, parent.parent
     if parent is None or parent.type != "assignment_expression" or parent.parent is None:
         return False
-    return parent.parent.type == "for_statement" and parent.child_by_field_name("right") == node
+    return parent.parent.type == "for_statement" and field_of(parent, "right") == node
 
 
 def _scales_block(source: Source, node: Node) -> bool:
     parent = node.parent
-    if parent is None or parent.type != "binary_expression" or source.of(parent.child_by_field_name("operator")) != "*":
+    if parent is None or parent.type != "binary_expression" or source.of(parent, "operator") != "*":
         return False
-    return "blockIdx.x" in (
-        source.of(parent.child_by_field_name("left")),
-        source.of(parent.child_by_field_name("right")),
-    )
+    return "blockIdx.x" in (source.of(parent, "left"), source.of(parent, "right"))

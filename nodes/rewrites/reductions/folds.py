@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, inside, same, statements
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 EXPONENTIALS = {"expf", "__expf", "exp", "exp2f"}
 MAXIMA = {"fmaxf", "max", "fmax"}
@@ -62,12 +66,12 @@ def below_maximum(code: Code, kernel: Kernel, passes: Passes) -> tuple[str, Node
     """Of a maximum and a sum of exponentials below it: the exponential's name, what it takes, and where it names the
     maximum. Whether both passes take the same of an element, the caller asks."""
     source, a, b = code.source, passes.a, passes.b
-    function = source.of(b.value.child_by_field_name("function")) if b.value.type == "call_expression" else ""
-    listed = b.value.child_by_field_name("arguments") if function in EXPONENTIALS else None
+    function = source.of(b.value, "function") if b.value.type == "call_expression" else ""
+    listed = field_of(b.value, "arguments") if function in EXPONENTIALS else None
     below = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
-    if below is None or below.type != "binary_expression" or source.of(below.child_by_field_name("operator")) != "-":
+    if below is None or below.type != "binary_expression" or source.of(below, "operator") != "-":
         raise Unsupported("no sum of exponentials")
-    value, shift = below.child_by_field_name("left"), below.child_by_field_name("right")
+    value, shift = field_of(below, "left"), field_of(below, "right")
     if value is None or shift is None or shift.type != "identifier":
         raise Unsupported("an exponential of something else")
     reduction_of(code, kernel, a, "max")
@@ -80,7 +84,7 @@ def _fold(code: Code, loop: Loop) -> Fold:
     source = code.source
     outer = []
     for node in source.walk(loop.body, "assignment_expression", "update_expression"):
-        target = node.child_by_field_name("left" if node.type == "assignment_expression" else "argument")
+        target = field_of(node, "left" if node.type == "assignment_expression" else "argument")
         found = code.definition(target) if target is not None and target.type == "identifier" else None
         if found is None:
             raise Unsupported("an assignment to something that is no variable")
@@ -89,18 +93,11 @@ def _fold(code: Code, loop: Loop) -> Fold:
     if len(outer) != 1 or outer[0][0].type != "assignment_expression":
         raise Unsupported("a loop with more than one result, or none")
     node, found = outer[0]
-    right, operator = node.child_by_field_name("right"), source.of(node.child_by_field_name("operator"))
-    kind, value = "", right
-    if operator == "+=":
-        kind = "sum"
-    elif operator == "=" and right is not None and right.type == "call_expression":
-        name = source.of(right.child_by_field_name("function")).removeprefix("std::")
-        listed = right.child_by_field_name("arguments")
-        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
-        others = [c for c in arguments if source.of(c) != found.name]
-        if name in MAXIMA and len(arguments) == 2 and len(others) == 1:
-            kind, value = "max", others[0]
-    type_ = source.of(found.declaration.child_by_field_name("type"))
+    form = match(source, node, "$v += $e", "$v = $f($v, $e)", "$v = $f($e, $v)")
+    kind, value = "", form["e"] if form is not None else None
+    if form is not None:
+        kind = "sum" if "f" not in form else "max" if source.of(form["f"]).removeprefix("std::") in MAXIMA else ""
+    type_ = source.of(found.declaration, "type")
     if not kind or value is None or type_ != "float" or found.kind != "local":
         raise Unsupported("no sum and no maximum")
     if len(found.declaration.children_by_field_name("declarator")) != 1:
@@ -137,19 +134,18 @@ def _counted(code: Code, loop: Node) -> list[str]:
 def _between(code: Code, kernel: Kernel, first: Loop, second: Loop, total: Fold) -> list[Node]:
     """The statements between the loops: declarations that read no memory, and barriers."""
     source = code.source
-    assert first.node.parent is not None
     found = []
     for node in first.node.parent.named_children:
         if not first.node.end_byte <= node.start_byte < second.node.start_byte or node.type == "comment":
             continue
         barrier = source.of(node).replace(" ", "") == "__syncthreads();"
         reads = any(inside(a.node, node) for a in kernel.accesses)
-        changes = any(True for _ in source.walk(node, "assignment_expression", "update_expression"))
+        changes = source.has(node, "assignment_expression", "update_expression")
         if not barrier and (node.type != "declaration" or reads or changes):
             raise Unsupported("something else happens between the passes")
         found.append(node)
-    zero = total.declaration.child_by_field_name("declarator")
-    value = source.of(zero.child_by_field_name("value")) if zero is not None and zero.type == "init_declarator" else ""
+    zero = field_of(total.declaration, "declarator")
+    value = source.of(zero, "value") if zero is not None and zero.type == "init_declarator" else ""
     if value.rstrip("fF") not in {"0", "0.", "0.0"}:
         raise Unsupported("a total that does not start from zero")
     return found
@@ -160,7 +156,7 @@ def reduction_of(code: Code, kernel: Kernel, fold: Fold, kind: str) -> Node:
     if HELPERS[kind] not in code.source.text:
         raise Unsupported("a reduction that is somebody else's")
     for call in kernel.calls(f"block_{kind}"):
-        listed = call.child_by_field_name("arguments")
+        listed = field_of(call, "arguments")
         argument = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
         if argument is None or argument.type != "identifier" or code.source.of(argument) != fold.total:
             continue
@@ -188,9 +184,9 @@ def _is_reduced(code: Code, name: Node, fold: Fold, between: list[Node]) -> bool
         if here is None:
             return False
         if here.type == "call_expression":
-            listed = here.child_by_field_name("arguments")
+            listed = field_of(here, "arguments")
             argument = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
-            called = code.source.of(here.child_by_field_name("function")).split("<")[0]
+            called = code.source.of(here, "function").split("<")[0]
             return called == "block_max" and argument is not None and code.source.of(argument) == fold.total
         found = code.definition(here) if here.type == "identifier" else None
         if found is None or code.mutated(found) or not any(inside(found.declaration, n) for n in between):

@@ -21,13 +21,16 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, Loop, code_of, inside, only_argument, same
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.folds import Passes, below_maximum, mentions, reduction_of, two_passes
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import only_argument, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import enclosing, field_of
 
 SPEEDUP = 1.0
 LONG_BYTES = 16 << 10
@@ -112,7 +115,7 @@ class _Exchange:
                 if len(declarators) != 1 or declarators[0].type != "init_declarator":
                     raise Unsupported("a maximum among other declarations")
                 moved.append(node)
-                names.add(source.of(declarators[0].child_by_field_name("declarator")))
+                names.add(source.of(declarators[0], "declarator"))
         if not moved or any(mentions(source, self.passes.second.body, n) != (n == self.defined.name) for n in names):
             raise Unsupported("a maximum that the second pass wants for something else")
         return moved
@@ -122,7 +125,7 @@ class _Exchange:
         indent, edits = source.indent(second), Edits(source)
         own, of_block = code.fresh("own_shift"), code.fresh("of_block")
         start = self.passes.a.total if self._starts_finite() else f"fmaxf({self.passes.a.total}, {LOWEST})"
-        edits.insert(_line_of(source, self.passes.between[0]), f"{indent}const float {own} = {start};\n")
+        edits.insert(source.line_start(self.passes.between[0]), f"{indent}const float {own} = {start};\n")
         edits.replace(self.shift, own)
         for node in self.moved:
             edits.remove(node)
@@ -144,8 +147,7 @@ class _Exchange:
 
     def _starts_finite(self) -> bool:
         """Whether the maximum is finite before the first element, by its words."""
-        declared = self.passes.a.declaration.child_by_field_name("declarator")
-        value = declared.child_by_field_name("value") if declared is not None else None
+        value = field_of(self.passes.a.declaration, "declarator", "value")
         return self.source.of(value).replace(" ", "") in {"-FLT_MAX", LOWEST} if value is not None else False
 
     def _value_in(self, call: Node) -> Node:
@@ -176,7 +178,7 @@ class _Exchange:
                 break
             spelled = _spelled(code, self.value, second)
             for call in self.source.walk(loop.body, "call_expression"):
-                if self.source.of(call.child_by_field_name("function")) != self.function:
+                if self.source.of(call, "function") != self.function:
                     continue
                 try:
                     if _spelled(code, self._value_in(call), loop) == spelled and not written_before(call, loop):
@@ -189,17 +191,15 @@ class _Exchange:
 def _difference(source: Source, call: Node) -> tuple[Node, Node]:
     """a and b of `f(a - b)`"""
     below = only_argument(call)
-    sides = [below.child_by_field_name(side) for side in ("left", "right")]
-    if source.of(below.child_by_field_name("operator")) != "-" or sides[0] is None or sides[1] is None:
+    sides = [field_of(below, side) for side in ("left", "right")]
+    if source.of(below, "operator") != "-" or sides[0] is None or sides[1] is None:
         raise Unsupported("no difference")
     return sides[0], sides[1]
 
 
 def _call(argument: Node) -> Node:
     """The call that an argument stands in."""
-    here: Node | None = argument
-    while here is not None and here.type != "call_expression":
-        here = here.parent
+    here = enclosing(argument, "call_expression")
     if here is None:
         raise Unsupported("no call around the argument")
     return here
@@ -226,7 +226,3 @@ def _stands_alone(node: Node) -> bool:
     """Whether a product may take its place as it is."""
     parent = node.parent
     return parent is not None and parent.type in {"argument_list", "parenthesized_expression", "init_declarator"}
-
-
-def _line_of(source: Source, node: Node) -> int:
-    return source.data.rfind(b"\n", 0, node.start_byte) + 1

@@ -5,18 +5,13 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Code,
-    Kernel,
-    declared_name,
-    one_after_another,
-    same,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.insertions import without_unused
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import HELPERS
-from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import enclosing, field_of, upward
 
 
 def without_idle(source: Source) -> str:
@@ -40,7 +35,7 @@ def _next(code: Code) -> str | None:
         for node in code.source.walk(kernel.body, "expression_statement"):
             if is_barrier(code.source, node) and _runs_once(kernel, node):
                 edits = Edits(code.source)
-                remove_line(edits, code.source, node)
+                edits.remove(node, comment=True)
                 return edits.apply()
     return None
 
@@ -59,14 +54,12 @@ def _hides_shared(code: Code, kernel: Kernel) -> bool:
     source, names = code.source, set()
     for node in source.walk(None, "declaration"):
         shared = any(source.of(child) == "__shared__" for child in source.walk(node, "type_qualifier"))
-        around: Node | None = node
-        while around is not None and around.type != "function_definition":
-            around = around.parent
+        around = enclosing(node, "function_definition")
         if shared and around is None:
             names |= {source.of(declared_name(d)) for d in node.children_by_field_name("declarator")}
     for node in source.walk(None, "preproc_def", "preproc_function_def"):
-        if "__shared__" in source.of(node.child_by_field_name("value")):
-            names.add(source.of(node.child_by_field_name("name")))
+        if "__shared__" in source.of(node, "value"):
+            names.add(source.of(node, "name"))
     return any(source.of(node) in names for node in source.walk(kernel.body, "identifier", "type_identifier"))
 
 
@@ -76,7 +69,7 @@ def _is_dynamic(code: Code, node: Node) -> bool:
 
 def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
     edits = Edits(code.source)
-    remove_line(edits, code.source, node)
+    edits.remove(node, comment=True)
     if not _is_dynamic(code, node):
         return edits.apply()
     for launch in kernel.launches:
@@ -90,22 +83,14 @@ def _others_share(code: Code, kernel: Kernel) -> bool:
     ours = {f"block_{kind}" for kind in HELPERS}
     for function in kernel.helpers:
         text = code.source.of(function)
-        name = declared_name(function.child_by_field_name("declarator"))
+        name = declared_name(field_of(function, "declarator"))
         if code.source.of(name) not in ours and any(word in text for word in ("__shared__", "sync", "asm")):
             return True
-    return any(
-        "Reduce" in code.source.of(c.child_by_field_name("function"))
-        for c in kernel.source.walk(kernel.body, "call_expression")
-    )
+    return any("Reduce" in code.source.of(c, "function") for c in kernel.source.walk(kernel.body, "call_expression"))
 
 
 def _runs_once(kernel: Kernel, node: Node) -> bool:
-    here = node.parent
-    while here is not None and not same(here, kernel.body):
-        if here.type in LOOPS | {"if_statement"}:
-            return False
-        here = here.parent
-    return True
+    return not any(here.type in LOOPS | {"if_statement"} for here in upward(node.parent, kernel.body))
 
 
 def _meets_in_memory(kernel: Kernel) -> bool:

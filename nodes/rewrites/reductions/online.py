@@ -16,10 +16,14 @@ from itertools import product
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_values import KNOWN, UNKNOWN, Frame
-from nodes.rewrites.analysis.device_code import Code, Kernel, declared_name, inside, same
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame
+from nodes.rewrites.analysis.block_values import KNOWN
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, Values, base_of, close, fields_of, power
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 POINTS = 96
 """How many random values each name stands for at once."""
@@ -74,7 +78,6 @@ class _Element(Numbers):
         return any(self.source.of(n) in self.bound for n in self.source.walk(node, "identifier"))
 
     def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
-        assert node is not None
         if self.depends(node):
             return super().value(node, frame, active)
         text = self.source.of(node)
@@ -85,12 +88,7 @@ class _Element(Numbers):
             or self.depth
             or all(n in KNOWN or n in self.code.overloads for n in names)
             or node.type
-            in {
-                "binary_expression",
-                "parenthesized_expression",
-                "unary_expression",
-                "conditional_expression",
-            }
+            in {"binary_expression", "parenthesized_expression", "unary_expression", "conditional_expression"}
         ):
             found = super().value(node, frame, active)
         else:
@@ -123,7 +121,7 @@ def declares(name: Node) -> bool:
     parent = name.parent
     if parent is None or parent.type == "declaration":
         return parent is not None
-    return parent.type == "init_declarator" and same(parent.child_by_field_name("declarator"), name)
+    return parent.type == "init_declarator" and same(field_of(parent, "declarator"), name)
 
 
 def recurrence(code: Code, kernel: Kernel, body: list[Node]) -> Online:
@@ -169,11 +167,10 @@ def _assigned(code: Code, nodes: Iterable[Node]) -> Iterator[Node]:
     for statement in nodes:
         yield from code.assigned(statement)
         for call in code.source.walk(statement, "call_expression"):
-            listed = call.child_by_field_name("arguments")
-            for argument in listed.named_children if listed is not None else ():
+            for argument in children_of(call, "arguments"):
                 base = argument
                 while base.type == "field_expression":
-                    base = base.child_by_field_name("argument")
+                    base = field_of(base, "argument")
                 if base.type == "identifier" and code.lends(call, argument)[0]:
                     yield base
 
@@ -202,10 +199,10 @@ class _Recurrence:
                 raise Unsupported("a variable of unknown origin")
             if any(inside(found.declaration, s) for s in self.body):
                 continue
-            kind = self.code.plain_type(self.source.of(found.declaration.child_by_field_name("type")))
+            kind = self.code.plain_type(self.source.of(found.declaration, "type"))
             declarator = found.declarator
             if declarator is not None and declarator.type == "init_declarator":
-                declarator = declarator.child_by_field_name("declarator")
+                declarator = field_of(declarator, "declarator")
             if found.kind != "local" or declarator is None or declarator.type != "identifier":
                 raise Unsupported("state of another form")
             fields = fields_of(self.code, kind)
@@ -233,13 +230,13 @@ class _Recurrence:
 
     def _does_more(self, node: Node, depth: int) -> bool:
         """Whether something below a node, or in what it calls, is an atomic, an assembler's or printed."""
-        if any(True for _ in self.source.walk(node, "gnu_asm_expression")) or depth > 8:
+        if self.source.has(node, "gnu_asm_expression") or depth > 8:
             return True
         for call in self.source.walk(node, "call_expression"):
-            name = self.source.of(call.child_by_field_name("function")).split("<")[0]
+            name = self.source.of(call, "function").split("<")[0]
             if "atomic" in name or name == "printf" or name in self.code.macros:
                 return True
-            bodies = (f.child_by_field_name("body") for f in self.code.overloads.get(name, []))
+            bodies = (field_of(f, "body") for f in self.code.overloads.get(name, []))
             if any(body is None or self._does_more(body, depth + 1) for body in bodies):
                 return True
         return False
@@ -337,7 +334,6 @@ class _Recurrence:
         declared = self.code.definition(
             next(n for n in _assigned(self.code, self.body) if self.source.of(n) == path.partition(".")[0])
         )
-        assert declared is not None
         uses = self.code.uses(declared, self.kernel.body)
         own = [n for n in uses if any(inside(n, s) for s in self.body) or declares(n)]
         return other == after and len(own) == len(uses)
@@ -404,10 +400,8 @@ class _Recurrence:
         after, block = self._run(start, draw)
         value = self._spread(block.free[online.element])
         factor = self._spread(block.free[online.scale]) if online.scale else [1.0] * POINTS
-        assert value is not None and factor is not None
         for path, weight in online.sums:
             times = self._spread(block.free[weight]) if weight else [1.0] * POINTS
-            assert times is not None
             ours = self._model(start[online.maximum], value, start[path], factor, times, online.function)
             for theirs, top, mine, m, e in zip(
                 after[path], after[online.maximum], ours, start[online.maximum], value, strict=True

@@ -18,38 +18,30 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.block_shape import whole_warps
-from nodes.rewrites.analysis.block_values import UNKNOWN, Memory
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    declared_name,
-    drop_unused,
-    inside,
-    one_after_another,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
-from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, base_of, close
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.numbers import FLT_MAX, base_of, close
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
+from nodes.rewrites.reductions.online_runs import Ends, Held, Run, Threads
 from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, start_of
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of, upward
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
@@ -79,7 +71,7 @@ def _next(code: Code) -> str | None:
         if not kernel.synchronises or not kernel.launches:
             continue
         for node in code.source.walk(kernel.body, *LOOPS):
-            body = node.child_by_field_name("body")
+            body = field_of(node, "body")
             try:
                 online = recurrence(code, kernel, statements(body)) if body is not None else None
                 if online is not None:
@@ -109,148 +101,6 @@ def _numbers_passed(kernel: Kernel, launch: Launch) -> list[str]:
     return [argument for parameter, argument in passed if parameter.type != "type_parameter_declaration"]
 
 
-@dataclass
-class _Held:
-    """Where the row's maximum or a sum of it is, `m`, `md.m`, `maxs[0]` or `total.m`, and whether every thread may read it."""
-
-    place: str
-    everywhere: bool
-
-
-class _Ends(dict[tuple[int, int], dict[str, list[_Held]]]):
-    """Behind which statement which result is where, by the state's own names."""
-
-
-class _Surroundings:
-    """What names mean outside of the statements that run."""
-
-    def __init__(self, code: Code, kernel: Kernel, launch: Launch) -> None:
-        self.code, self.kernel, self.launch = code, kernel, launch
-        self.block: Numbers | None = None
-        self.memories: dict[int, Memory] = {}
-
-    def __call__(self, name: Node) -> object:
-        code, found = self.code, self.code.definition(name)
-        assert self.block is not None
-        if found is None:
-            return self.block.tile(code.source.of(name), self.kernel.body)
-        number = value_in(code, self.kernel, self.launch, name)
-        if number is not None:
-            return number
-        if found.kind == "macro":
-            return _number(code.source.of(found.declaration.child_by_field_name("value")))
-        if found.kind == "parameter" and code.source.of(found.declaration.child_by_field_name("type")) == "float":
-            plain = found.declarator is not None and found.declarator.type == "identifier"
-            return random.Random(found.name).uniform(0.5, 1.5) if plain else UNKNOWN
-        if found.kind == "local" and found.where not in self.memories and (element := slots_of(code, found)):
-            scalar = found.declarator is not None and found.declarator.type == "identifier"
-            self.memories[found.where] = Memory(found.name, element, scalar=scalar)
-        if found.where in self.memories:
-            return self.memories[found.where]
-        declarator = found.declarator.child_by_field_name("declarator") if found.declarator is not None else None
-        if found.value is None or code.mutated(found) or declarator is None or declarator.type != "identifier":
-            return UNKNOWN
-        try:
-            return self.block.value(found.value, self.block.frame(), self.block.everyone)
-        except Unsupported:
-            return UNKNOWN
-
-
-def _number(text: str) -> object:
-    """Of a macro."""
-    try:
-        return float(text.split("//")[0].strip(" ()").rstrip("fF"))
-    except ValueError:
-        return UNKNOWN
-
-
-Threads = dict[str, list[float]]
-"""What each thread has of the state, by its names."""
-
-
-class _Run:
-    """A block that has run some of the statements, from what each of its threads has of the state."""
-
-    def __init__(self, code: Code, kernel: Kernel, launch: Launch, width: int, threads: Threads) -> None:
-        self.around = _Surroundings(code, kernel, launch)
-        self.block = self.around.block = Numbers(code, width, self.around)
-        self.frame, self.active = self.block.frame(), self.block.everyone
-        for path, values in threads.items():
-            name, _, part = path.partition(".")
-            held = self.frame.scopes[0].get(name) or [{} for _ in range(width)]
-            assert isinstance(held, list)
-            mine = [{**h, part: v} for h, v in zip(held, values, strict=True)] if part else list(values)
-            self.frame.scopes[0][name], self.frame.held[name] = mine, "struct" if part else "float"
-
-    def step(self, statement: Node) -> None:
-        self.block.run(statement, self.frame, self.active)
-
-    def enter(self, branch: Node) -> None:
-        """The threads for which a condition holds go on alone."""
-        condition = branch.child_by_field_name("condition").child_by_field_name("value")
-        holds = self.block.value(condition, self.frame, self.active)
-        self.active = [t for t in self.active if self.block._truth(self.block.of_thread(holds, t))]
-        self.frame.scopes.append({})
-
-    def leave(self) -> None:
-        self.active = self.block.everyone
-        self.frame.scopes.pop()
-
-    def value(self, node: Node) -> object:
-        """What the first thread has of it, outside of the statements."""
-        try:
-            return self.block.of_thread(self.block.value(node, self.block.frame(), self.block.everyone), 0)
-        except Unsupported:
-            return UNKNOWN
-
-    def initial(self, found: Definition, part: str) -> object:
-        """What a variable, or a field of it, is declared with."""
-        frame = self.block.frame()
-        try:
-            self.block.run(found.declaration, frame, self.block.everyone)
-        except Unsupported:
-            return UNKNOWN
-        value = self.block.of_thread(frame.scopes[0][found.name], 0)
-        return value.get(part, UNKNOWN) if isinstance(value, dict) else value
-
-    def number(self, node: Node) -> float:
-        """Raises Unsupported for what is not known."""
-        value = self.value(node)
-        if not isinstance(value, (int, float)):
-            raise Unsupported("a scale of unknown value")
-        return float(value)
-
-    def places(self) -> dict[str, tuple[object, bool]]:
-        """What the first thread finds where, and whether the others find the same; structs field by field."""
-        block, found = self.block, dict[str, tuple[object, bool]]()
-        for memory in [*self.around.memories.values(), *block.shared.values()]:
-            if 0 in memory.held:
-                value, everywhere = memory.held[0][0], self._is_readable(memory)
-                place = memory.name if memory.scalar else f"{memory.name}[0]"
-                parts = (
-                    {f"{place}.{part}": v for part, v in value.items()} if isinstance(value, dict) else {place: value}
-                )
-                found |= {name: (v, everywhere) for name, v in parts.items()}
-        for name, value in {n: v for scope in self.frame.scopes for n, v in scope.items()}.items():
-            values = value if isinstance(value, list) else [value] * block.width
-            for part in values[0] if isinstance(values[0], dict) else [""]:
-                mine = [v.get(part, UNKNOWN) if isinstance(v, dict) else v for v in values] if part else values
-                found[f"{name}.{part}" if part else name] = (mine[0], all(close(v, mine[0]) for v in mine))
-        return found
-
-    def found(self, expected: dict[str, float]) -> dict[str, list[_Held]]:
-        """Where each of the numbers is, once threads have met."""
-        places = self.places().items() if self.block.barriers else ()
-        return {path: [_Held(p, all_) for p, (v, all_) in places if close(v, want)] for path, want in expected.items()}
-
-    def _is_readable(self, memory: Memory) -> bool:
-        try:
-            self.block._read(memory, 0, self.block.everyone)
-        except Unsupported:
-            return False
-        return True
-
-
 class _Joined:
     """One reduction behind a loop."""
 
@@ -258,13 +108,12 @@ class _Joined:
         self.code, self.source, self.kernel, self.online = code, code.source, kernel, online
         self.totals = [total for total, _ in online.sums]
         outer = self._outermost(loop)
-        assert outer.parent is not None
         after = [s for s in statements(outer.parent) if s.start_byte >= outer.end_byte]
         while after and not self._takes_part(after[0]):
             after.pop(0)
         ours = {f"block_{kind}" for kind, text in HELPERS.items() if text in self.source.text}
         calls = (c for s in after for c in self.source.walk(s, "call_expression"))
-        known = [c.start_byte for c in calls if self.source.of(c.child_by_field_name("function")).split("<")[0] in ours]
+        known = [c.start_byte for c in calls if self.source.of(c, "function").split("<")[0] in ours]
         after = [s for s in after if s.end_byte <= min(known, default=s.end_byte)]
         if outer.parent.type != "compound_statement" or not after:
             raise Unsupported("nothing behind the loop")
@@ -296,7 +145,7 @@ class _Joined:
 
     def text(self) -> str:
         numbers = random.Random(11)
-        possible: _Ends | None = None
+        possible: Ends | None = None
         shapes = {
             (width, *_numbers_passed(self.kernel, launch)): (launch, width)
             for launch in self.kernel.launches
@@ -310,7 +159,6 @@ class _Joined:
                 break
         for end in sorted(possible or {}, reverse=True):
             try:
-                assert possible is not None
                 self._check_extremes(end, possible[end])
                 return self._written(end, possible[end])
             except Unsupported:
@@ -330,7 +178,7 @@ class _Joined:
         sums = {t: [numbers.uniform(0.5, 9.0) if m > -FLT_MAX else 0.0 for m in maxima] for t in self.totals}
         return {self.online.maximum: maxima, **sums}
 
-    def _expected(self, run: _Run, threads: Threads) -> dict[str, float]:
+    def _expected(self, run: Run, threads: Threads) -> dict[str, float]:
         maxima = threads[self.online.maximum]
         largest, scale = max(maxima), base_of(self.code, self.online.function)
         if self.online.scale_node is not None:
@@ -341,9 +189,9 @@ class _Joined:
             **{t: math.fsum(s * b for s, b in zip(threads[t], below, strict=True)) for t in self.totals},
         }
 
-    def _run(self, launch: Launch, width: int, threads: Threads) -> _Ends:
+    def _run(self, launch: Launch, width: int, threads: Threads) -> Ends:
         """Where the results are after which of the statements, up to the first that is something else."""
-        run, found = _Run(self.code, self.kernel, launch, width, threads), _Ends()
+        run, found = Run(self.code, self.kernel, launch, width, threads), Ends()
         expected = self._expected(run, threads)
         try:
             for end in self._steps(run, (len(self.after), 0)):
@@ -354,7 +202,7 @@ class _Joined:
             return found
         return found
 
-    def _steps(self, run: _Run, last: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    def _steps(self, run: Run, last: tuple[int, int]) -> Iterator[tuple[int, int]]:
         """Runs the statements, and behind each says which it was: its place, and of a branch at the end, how many of the
         branch's own statements have run, 0 for the whole."""
         for at, statement in enumerate(self.after):
@@ -376,19 +224,19 @@ class _Joined:
 
     def _branch(self, statement: Node) -> list[Node]:
         """The statements of a branch without another."""
-        if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+        if statement.type != "if_statement" or field_of(statement, "alternative") is not None:
             return []
-        body = statement.child_by_field_name("consequence")
+        body = field_of(statement, "consequence")
         return statements(body) if body is not None and body.type == "compound_statement" else []
 
-    def _check_extremes(self, end: tuple[int, int], results: dict[str, list[_Held]]) -> None:
+    def _check_extremes(self, end: tuple[int, int], results: dict[str, list[Held]]) -> None:
         """The same for infinities and NaN as ours, and whether all -inf is a sum of 0."""
         numbers, launch = random.Random(13), self.kernel.launches[0]
         width = _widths(self.code, self.kernel, launch)[-1]
 
         def after(threads: Threads) -> dict[str, object]:
             """The first place of each result."""
-            run = _Run(self.code, self.kernel, launch, width, threads)
+            run = Run(self.code, self.kernel, launch, width, threads)
             for _ in self._steps(run, end):
                 pass
             places = run.places()
@@ -421,7 +269,7 @@ class _Joined:
         if not close(nothing[self.online.maximum], -math.inf) or self.online.keeps_least:
             raise Unsupported("nothing that counts")
         some = self._threads([1.5 if t in {0, 3, width - 1} else -math.inf for t in range(width)], numbers)
-        want = self._expected(_Run(self.code, self.kernel, self.kernel.launches[0], width, some), some)
+        want = self._expected(Run(self.code, self.kernel, self.kernel.launches[0], width, some), some)
         seen = after(some)
         for path in want:
             if not close(seen[path], want[path]) and not (path in self.totals and close(seen[path], math.nan)):
@@ -437,10 +285,9 @@ class _Joined:
     def _begins_above(self, launch: Launch, width: int) -> bool:
         """Whether the maximum begins with a number, so that it is never -inf."""
         name, _, part = self.online.maximum.partition(".")
-        run = _Run(self.code, self.kernel, launch, width, {})
+        run = Run(self.code, self.kernel, launch, width, {})
         uses = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == name]
         found = self.code.definition(next(n for n in uses if n.start_byte > self.loop.start_byte))
-        assert found is not None
         values: list[object] = []
         if found.value is not None:
             values.append(run.initial(found, part))
@@ -451,14 +298,14 @@ class _Joined:
                 if owner.type != "assignment_expression" or not same(owner.parent.parent, found.declaration.parent):
                     return False
                 if self._place_of(use) == self.online.maximum:
-                    values.append(run.value(owner.child_by_field_name("right")))
+                    values.append(run.value(field_of(owner, "right")))
                 elif part == "" or self._place_of(use) == name:
                     return False
         return bool(values) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)
 
     # What is written.
 
-    def _written(self, end: tuple[int, int], results: dict[str, list[_Held]]) -> str:
+    def _written(self, end: tuple[int, int], results: dict[str, list[Held]]) -> str:
         source, code, online = self.source, self.code, self.online
         at, left = end
         whole, inner = self.after[: at + (not left)], self._branch(self.after[at]) if left else []
@@ -489,7 +336,7 @@ class _Joined:
         else:
             edits.insert(first.start_byte, f"{text}\n{source.indent(first)}")
         for statement in inner[:left]:
-            remove_line(edits, source, statement)
+            edits.remove(statement, comment=True)
         for kind in ("shifted_sum",) if together else ("max", "sum"):
             require_reduction(edits, code, kind)
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
@@ -524,12 +371,11 @@ class _Joined:
         return lines
 
     def _replace_uses(
-        self, edits: Edits, taken: list[Node], results: dict[str, list[_Held]], named: dict[str, str]
+        self, edits: Edits, taken: list[Node], results: dict[str, list[Held]], named: dict[str, str]
     ) -> list[str]:
         """Who reads a result reads our name; the declarations among the statements that somebody needs still.
         Raises Unsupported where something else that the statements leave behind is read."""
         code, source, last, around = self.code, self.source, taken[-1], self.after[0].parent
-        assert around is not None
         wheres = {place for s in taken for place in self._touched(s)}
         touched = {name for name, _ in wheres}
         places = {held.place: (path, held) for path, helds in results.items() for held in helds}
@@ -582,17 +428,16 @@ class _Joined:
 
     def _written_to(self, statement: Node) -> Iterator[Node]:
         for node in self.source.walk(statement, "assignment_expression", "update_expression"):
-            target = node.child_by_field_name("left" if node.type == "assignment_expression" else "argument")
+            target = field_of(node, "left" if node.type == "assignment_expression" else "argument")
             while target is not None and target.type != "identifier":
-                target = target.child_by_field_name("argument") or next(iter(target.named_children), None)
+                target = field_of(target, "argument") or next(iter(target.named_children), None)
             if target is not None:
                 yield target
 
     def _handed_on(self, statement: Node) -> Iterator[Node]:
         """Variables that a function may change, and slots."""
         for call in self.source.walk(statement, "call_expression"):
-            listed = call.child_by_field_name("arguments")
-            for argument in listed.named_children if listed is not None else ():
+            for argument in children_of(call, "arguments"):
                 for name in self.source.walk(argument, "identifier"):
                     found = self.code.definition(name)
                     lent = found is not None and found.kind == "local" and self.code.lends(call, argument)[0]
@@ -613,20 +458,19 @@ class _Joined:
             self.source.of(n) in names for n in self.source.walk(statement, "identifier")
         ):
             return False
-        return not any(True for _ in self.source.walk(statement, "subscript_expression", "pointer_expression"))
+        return not self.source.has(statement, "subscript_expression", "pointer_expression")
 
     def _written_anew(self, name: str, end: int) -> int:
         """Where the next store to a name is, among the statements behind."""
         for statement in self.after:
             if statement.start_byte >= end and statement.type == "expression_statement":
                 node = statement.named_children[0] if statement.named_child_count else statement
-                target = node.child_by_field_name("left") if node.type == "assignment_expression" else None
-                plain = target is not None and self.source.of(node.child_by_field_name("operator")) == "="
+                target = field_of(node, "left") if node.type == "assignment_expression" else None
+                plain = target is not None and self.source.of(node, "operator") == "="
                 if plain and (target.type == "identifier" or self._is_own(target)):
-                    base = target if target.type == "identifier" else target.child_by_field_name("argument")
+                    base = target if target.type == "identifier" else field_of(target, "argument")
                     reads = any(
-                        self.source.of(n) == name
-                        for n in self.source.walk(node.child_by_field_name("right"), "identifier")
+                        self.source.of(n) == name for n in self.source.walk(field_of(node, "right"), "identifier")
                     )
                     if self.source.of(base) == name and not reads:
                         return statement.start_byte
@@ -634,14 +478,14 @@ class _Joined:
 
     def _is_own(self, target: Node) -> bool:
         """`slots[threadIdx.x]`, so that every thread's is written."""
-        indices = target.child_by_field_name("indices") if target.type == "subscript_expression" else None
+        indices = field_of(target, "indices") if target.type == "subscript_expression" else None
         return indices is not None and self.code.polynomial(indices.named_children[0]) == Polynomial.symbol(THREAD)
 
     def _node_of(self, use: Node) -> Node:
         """The whole of `maxs[0]`, `total.m`, `slots[0].m`."""
         here = use
         while here.parent is not None and here.parent.type in {"field_expression", "subscript_expression"}:
-            if not same(here.parent.child_by_field_name("argument"), here):
+            if not same(field_of(here.parent, "argument"), here):
                 break
             here = here.parent
         return here
@@ -653,16 +497,13 @@ class _Joined:
         owner = node.parent
         if owner is None or owner.type in {"update_expression", "pointer_expression"}:
             return True
-        return owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), node)
+        return owner.type == "assignment_expression" and same(field_of(owner, "left"), node)
 
     def _comes_again(self, use: Node) -> bool:
         """Whether a loop around the statements brings the use round behind them."""
-        around: Node | None = self.after[0].parent
-        while around is not None and not same(around, self.kernel.body):
-            if around.type in LOOPS and inside(use, around):
-                return True
-            around = around.parent
-        return False
+        return any(
+            around.type in LOOPS and inside(use, around) for around in upward(self.after[0].parent, self.kernel.body)
+        )
 
     def _outlives(self, taken: list[Node]) -> bool:
         """Whether a variable that the statements change was there before a loop around them began, and is not set anew in
@@ -690,13 +531,13 @@ class _Joined:
         return found is not None and bool(slots_of(self.code, found))
 
 
-def _both(a: _Ends, b: _Ends) -> _Ends:
+def _both(a: Ends, b: Ends) -> Ends:
     """What holds in both."""
-    found = _Ends()
+    found = Ends()
     for at in a.keys() & b.keys():
         joined = {
             path: [
-                _Held(held.place, held.everywhere and other.everywhere)
+                Held(held.place, held.everywhere and other.everywhere)
                 for held in a[at][path]
                 for other in b[at][path]
                 if held.place == other.place

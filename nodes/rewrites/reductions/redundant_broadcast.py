@@ -17,25 +17,18 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import (
-    COORDINATES,
-    LOOPS,
-    Code,
-    Definition,
-    Kernel,
-    declared_name,
-    inside,
-    one_after_another,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another
+from nodes.rewrites.analysis.indices import COORDINATES
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import EXTREMES, THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import enclosing, field_of, upward
 
 _MATHS = frozenset({
     "rsqrtf", "sqrtf", "rsqrt", "sqrt", "expf", "exp", "logf", "log", "powf", "pow", "fabsf", "fabs", "abs", "exp2f", "log2f",
@@ -58,10 +51,7 @@ _PLAIN = {
     expected="a barrier less, and later steps see no shared memory beside the reductions",
     normalizes=True,
     after=("split_shared_memory",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if not reduces(source):
@@ -87,13 +77,13 @@ class _Broadcast:
 
     def __init__(self, code: Code, kernel: Kernel, statement: Node) -> None:
         self.code, self.kernel, self.source, self.statement = code, kernel, code.source, statement
-        body, around = statement.child_by_field_name("consequence"), statement.parent
-        holder = statement.child_by_field_name("condition")
+        body, around = field_of(statement, "consequence"), statement.parent
+        holder = field_of(statement, "condition")
         if body is None or around is None or holder is None or around.type != "compound_statement":
             raise Unsupported("a branch of another form")
-        if statement.child_by_field_name("alternative") is not None or statement.has_error:
+        if field_of(statement, "alternative") is not None or statement.has_error:
             raise Unsupported("a branch of another form")
-        if not self._asks_for_first(holder.child_by_field_name("value")):
+        if not self._asks_for_first(field_of(holder, "value")):
             raise Unsupported("not the first thread's")
         self.around, self.inner = around, statements(body)
         siblings = statements(around)
@@ -105,9 +95,9 @@ class _Broadcast:
     def _asks_for_first(self, condition: Node | None) -> bool:
         if condition is None or condition.type != "binary_expression":
             return False
-        sides = [self.code.polynomial(condition.child_by_field_name(f)) for f in ("left", "right")]
+        sides = [self.code.polynomial(field_of(condition, f)) for f in ("left", "right")]
         first = [Polynomial.symbol(THREAD), Polynomial.constant(0)]
-        return self.source.of(condition.child_by_field_name("operator")) == "==" and sides in (first, first[::-1])
+        return self.source.of(condition, "operator") == "==" and sides in (first, first[::-1])
 
     def rewritten(self) -> str:
         source, edits = self.source, Edits(self.source)
@@ -115,14 +105,14 @@ class _Broadcast:
         if found is None:
             raise Unsupported("nothing that every thread could make for itself")
         assignment, memory, target = found
-        value = assignment.child_by_field_name("right")
+        value = field_of(assignment, "right")
         reads = self._reads(memory, target, assignment)
         only = self._mentions(memory) == len(reads) + 2 and target.type == "identifier"
         named = self._is_named(value)
         name = source.of(value) if named else memory.name if only else self.code.fresh(f"{memory.name}_of_block")
         lines = [source.of(s) for s in self._needed(value)]
         if not named:
-            element = source.of(memory.declaration.child_by_field_name("type"))
+            element = source.of(memory.declaration, "type")
             lines.append(f"const {element} {name} = {source.of(value)};")
         kept = [s for s in self.inner if not inside(assignment, s) and source.of(s) not in lines]
         if only:
@@ -131,13 +121,13 @@ class _Broadcast:
             if not inside(read, self.statement):
                 edits.replace(read, name)
         if kept:
-            unit, holder = source.unit(self.statement), source.of(self.statement.child_by_field_name("condition"))
+            unit, holder = source.unit(self.statement), source.of(self.statement, "condition")
             lines += [f"if {holder} {{", *(unit + source.render(s, [(r, name) for r in reads]) for s in kept), "}"]
         indent = source.indent(self.statement)
         if lines:
             edits.replace(self.statement, f"\n{indent}".join(lines))
         else:
-            remove_line(edits, source, self.statement)
+            edits.remove(self.statement, comment=True)
         return edits.apply()
 
     def _is_named(self, value: Node) -> bool:
@@ -153,15 +143,11 @@ class _Broadcast:
 
     def _cell(self, statement: Node) -> tuple[Node, Definition, Node] | None:
         """The assignment, the shared memory and the element of `scale = value;` that every thread could do."""
-        if statement.type != "expression_statement" or not statement.named_children:
+        form = match(self.source, statement, "$memory[$at] = $value;", "$memory = $value;")
+        if form is None:
             return None
-        assignment = statement.named_children[0]
-        target, value = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
-        if assignment.type != "assignment_expression" or target is None or value is None:
-            return None
-        if self.source.of(assignment.child_by_field_name("operator")) != "=":
-            return None
-        base = target.child_by_field_name("argument") if target.type == "subscript_expression" else target
+        assignment, base, value = statement.named_children[0], form["memory"], form["value"]
+        target = field_of(assignment, "left")
         found = self.code.definition(base) if base is not None and base.type == "identifier" else None
         if found is None or found.kind != "local" or found.declarator is None:
             return None
@@ -169,10 +155,8 @@ class _Broadcast:
         wanted = "identifier" if target.type == "identifier" else "array_declarator"
         if not shared or found.declarator.type != wanted or not self._same_for_all(value):
             return None
-        if wanted == "array_declarator":
-            index = target.child_by_field_name("indices")
-            if index.named_child_count != 1 or self.code.polynomial(index.named_children[0]).value is None:
-                return None
+        if "at" in form and self.code.polynomial(form["at"]).value is None:
+            return None
         return assignment, found, target
 
     def _mentions(self, memory: Definition) -> int:
@@ -190,17 +174,13 @@ class _Broadcast:
             parent = use.parent
             if parent is None or inside(use, memory.declarator):
                 continue
-            element = parent.type == "subscript_expression" and same(parent.child_by_field_name("argument"), use)
+            element = parent.type == "subscript_expression" and same(field_of(parent, "argument"), use)
             if element != (target.type == "subscript_expression"):
                 raise Unsupported("memory that is handed on")
             place = parent if element else use
             owner = place.parent
-            if (
-                owner is not None
-                and owner.type == "assignment_expression"
-                and same(owner.child_by_field_name("left"), place)
-            ):
-                if source.of(owner.child_by_field_name("operator")) != "=":
+            if owner is not None and owner.type == "assignment_expression" and same(field_of(owner, "left"), place):
+                if source.of(owner, "operator") != "=":
                     raise Unsupported("memory that is added to")
                 writes.append((owner, self._index(place)))
             elif owner is not None and owner.type in {"update_expression", "pointer_expression"}:
@@ -235,26 +215,22 @@ class _Broadcast:
     def _check_rounds(self, read: Node, assignment: Node, writes: list[Node]) -> None:
         """No loop around the read has a write of its own that the assignment's value does not pass: the next round would
         read that. Raises Unsupported where one has."""
-        here = read.parent
-        while here is not None and not same(here, self.kernel.body):
+        for here in upward(read.parent, self.kernel.body):
             if here.type in LOOPS and not inside(assignment, here) and any(inside(w, here) for w in writes):
                 raise Unsupported("memory that the round before wrote")
-            here = here.parent
 
     def _always_before(self, write: Node, read: Node) -> bool:
         """Whether the write is the first thread's, in a branch next to the read or next to something around it."""
-        here: Node | None = write
-        while here is not None and here.type != "if_statement":
-            here = here.parent
-        holder = here.child_by_field_name("condition") if here is not None else None
+        here = enclosing(write, "if_statement")
+        holder = field_of(here, "condition")
         if here is None or holder is None or here.parent is None or here.parent.type != "compound_statement":
             return False
-        return self._asks_for_first(holder.child_by_field_name("value")) and inside(read, here.parent)
+        return self._asks_for_first(field_of(holder, "value")) and inside(read, here.parent)
 
     def _index(self, place: Node) -> int | None:
         if place.type == "identifier":
             return 0
-        indices = place.child_by_field_name("indices")
+        indices = field_of(place, "indices")
         if indices is None or indices.named_child_count != 1:
             raise Unsupported("an element of another form")
         return self.code.polynomial(indices.named_children[0]).value
@@ -273,13 +249,13 @@ class _Broadcast:
             return not changes and all(self._same_for_all(c, depth + 1) for c in inner)
         if node.type == "field_expression":
             name, _, _ = source.of(node).partition(".")
-            holder = node.child_by_field_name("argument")
+            holder = field_of(node, "argument")
             if name in COORDINATES:
                 return name != "threadIdx"
             return node.children[1].type == "." and holder is not None and self._same_for_all(holder, depth + 1)
         if node.type == "call_expression":
-            name = source.of(node.child_by_field_name("function")).partition("<")[0].removeprefix("std::")
-            listed = node.child_by_field_name("arguments")
+            name = source.of(node, "function").partition("<")[0].removeprefix("std::")
+            listed = field_of(node, "arguments")
             if name in {f"block_{kind}" for kind in HELPERS}:
                 return HELPERS[name.removeprefix("block_")] in source.text
             known = name in _MATHS and name not in self.code.functions
@@ -297,7 +273,7 @@ class _Broadcast:
         for node in self.source.walk(
             function, "call_expression", "pointer_declarator", "asm_statement", "gnu_asm_expression"
         ):
-            called = self.source.of(node.child_by_field_name("function")) if node.type == "call_expression" else ""
+            called = self.source.of(node, "function") if node.type == "call_expression" else ""
             if called.partition("<")[0].removeprefix("std::") not in _MATHS:
                 return False
         words = {
@@ -343,8 +319,8 @@ class _Broadcast:
             or last.named_children[0].type != "assignment_expression"
         ):
             return False
-        target, value = (last.named_children[0].child_by_field_name(f) for f in ("left", "right"))
-        plain = self.source.of(last.named_children[0].child_by_field_name("operator")) == "="
+        target, value = (field_of(last.named_children[0], f) for f in ("left", "right"))
+        plain = self.source.of(last.named_children[0], "operator") == "="
         return (
             plain
             and same(target, earlier[-1])
@@ -376,7 +352,7 @@ class _Broadcast:
     def _drop_declaration(self, edits: Edits, memory: Definition) -> None:
         declarators = memory.declaration.children_by_field_name("declarator")
         if len(declarators) == 1:
-            remove_line(edits, self.source, memory.declaration)
+            edits.remove(memory.declaration, comment=True)
             return
         kept = [self.source.of(d) for d in declarators if not same(d, memory.declarator)]
         first, last = declarators[0], declarators[-1]

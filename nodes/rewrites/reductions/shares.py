@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Kernel, inside, is_zero, same
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import fields_of
 from nodes.rewrites.analysis.regions import THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.reductions.warp_reductions import called
+from nodes.rewrites.syntax.nodes import is_zero, same
 from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 _CASTS = {"static_cast", "float", "double", "T"}
 
@@ -18,7 +21,7 @@ def check_block_shares(code: Code, kernel: Kernel) -> None:
     """Of what `block_sum` and `block_shifted_sum` add up. Raises Unsupported where a thread without elements may add something."""
     for name, place in (("block_sum", 0), ("block_shifted_sum", 1)):
         for call in kernel.calls(name):
-            check_share(code, kernel, call.child_by_field_name("arguments").named_children[place], call)
+            check_share(code, kernel, field_of(call, "arguments").named_children[place], call)
 
 
 def check_share(code: Code, kernel: Kernel, value: Node, reduction: Node) -> None:
@@ -37,19 +40,18 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
     if value.type == "parenthesized_expression":
         return _is_nothing(code, kernel, value.named_children[0], reduction, depth + 1)
     if value.type == "cast_expression":
-        return _is_nothing(code, kernel, value.child_by_field_name("value"), reduction, depth + 1)
+        return _is_nothing(code, kernel, field_of(value, "value"), reduction, depth + 1)
     if value.type == "call_expression":
-        listed = value.child_by_field_name("arguments")
-        inner = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        inner = children_of(value, "arguments")
         cast = called(source, value) in _CASTS | set(kernel.template_names) and len(inner) == 1
         return cast and _is_nothing(code, kernel, inner[0], reduction, depth + 1)
     if value.type == "binary_expression":
-        sides = [value.child_by_field_name(f) for f in ("left", "right")]
-        sign = source.of(value.child_by_field_name("operator"))
+        sides = [field_of(value, f) for f in ("left", "right")]
+        sign = source.of(value, "operator")
         nothing = [_is_nothing(code, kernel, side, reduction, depth + 1) for side in sides]
         return {"*": any(nothing), "/": nothing[0], "+": all(nothing), "-": all(nothing)}.get(sign, False)
     if value.type == "conditional_expression":
-        sides = [value.child_by_field_name(f) for f in ("consequence", "alternative")]
+        sides = [field_of(value, f) for f in ("consequence", "alternative")]
         return all(_is_nothing(code, kernel, side, reduction, depth + 1) for side in sides)
     if value.type == "field_expression":
         return _field_begins_with_nothing(code, value)
@@ -59,13 +61,13 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
 def _field_begins_with_nothing(code: Code, value: Node) -> bool:
     """Of `MD md = {-INFINITY, 0.0f};`. Of a struct that begins in another way it is taken for granted: such are maxima with
     their sums, which online_reduction ran for threads without elements."""
-    holder = value.child_by_field_name("argument")
+    holder = field_of(value, "argument")
     found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
     if found is None or found.value is None or found.value.type != "initializer_list":
         return True
-    fields = fields_of(code, code.source.of(found.declaration.child_by_field_name("type")))
-    listed = [c for c in found.value.named_children if c.type != "comment"]
-    name = code.source.of(value.child_by_field_name("field"))
+    fields = fields_of(code, code.source.of(found.declaration, "type"))
+    listed = children_of(found.value)
+    name = code.source.of(value, "field")
     at = fields.index(name) if name in fields else len(listed)
     return at >= len(listed) or listed[at].type != "number_literal" or is_zero(code.source.of(listed[at]))
 
@@ -84,10 +86,10 @@ def _begins_with_nothing(code: Code, kernel: Kernel, name: Node, reduction: Node
             continue
         if _is_of_element(code, kernel, target) or is_leaders(code, target):
             continue
-        whole = owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), target)
-        sign = code.source.of(owner.child_by_field_name("operator")) if whole else ""
+        whole = owner.type == "assignment_expression" and same(field_of(owner, "left"), target)
+        sign = code.source.of(owner, "operator") if whole else ""
         if sign == "=" and not inside(reduction, owner):
-            nothing = _is_nothing(code, kernel, owner.child_by_field_name("right"), owner, depth + 1)
+            nothing = _is_nothing(code, kernel, field_of(owner, "right"), owner, depth + 1)
         elif sign not in {"*=", "/=", "="}:
             nothing = False
     return nothing
@@ -99,12 +101,12 @@ def _is_of_element(code: Code, kernel: Kernel, node: Node) -> bool:
         return True
     here = node
     while here.parent is not None and not same(here.parent, kernel.body):
-        parent, condition = here.parent, here.parent.child_by_field_name("condition")
-        if parent.type == "if_statement" and same(parent.child_by_field_name("consequence"), here):
-            asked = condition.child_by_field_name("value")
+        parent, condition = here.parent, field_of(here.parent, "condition")
+        if parent.type == "if_statement" and same(field_of(parent, "consequence"), here):
+            asked = field_of(condition, "value")
             compares = asked is not None and asked.type == "binary_expression"
-            below = compares and code.source.of(asked.child_by_field_name("operator")) == "<"
-            if below and code.polynomial(asked.child_by_field_name("left")).depends_on(THREAD):
+            below = compares and code.source.of(asked, "operator") == "<"
+            if below and code.polynomial(field_of(asked, "left")).depends_on(THREAD):
                 return True
         here = parent
     return False

@@ -13,11 +13,14 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Definition, Kernel, code_of, declared_name, inside, same
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 MOST_ELEMENTS = 32
 
@@ -34,12 +37,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            _separate(attempt, code, kernel)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
+        with edits.attempt():
+            _separate(edits, code, kernel)
     return without_idle(source.reparsed(edits.apply())) if edits.changes else None
 
 
@@ -67,7 +66,7 @@ def _separate(edits: Edits, code: Code, kernel: Kernel) -> None:
         if last != name:
             raise Unsupported("a read of what another pointer may have written")
     for found, _ in pointers:
-        element = source.of(found.declaration.child_by_field_name("type"))
+        element = source.of(found.declaration, "type")
         edits.replace(found.declaration, f"__shared__ {element} {found.name}[{elements.get(found.name, 1)}];")
 
 
@@ -76,9 +75,9 @@ def _dynamic(code: Code, kernel: Kernel) -> Definition:
     found = []
     for node in code.source.walk(kernel.body, "declaration"):
         words = {code.source.of(child) for child in code.source.walk(node, "storage_class_specifier", "type_qualifier")}
-        name = declared_name(node.child_by_field_name("declarator")) if {"extern", "__shared__"} <= words else None
+        name = declared_name(field_of(node, "declarator")) if {"extern", "__shared__"} <= words else None
         if name is not None and len(node.children_by_field_name("declarator")) == 1:
-            found.append(Definition(code.source.of(name), "local", node, node.child_by_field_name("declarator"), None))
+            found.append(Definition(code.source.of(name), "local", node, field_of(node, "declarator"), None))
     if len(found) != 1:
         raise Unsupported("no dynamic shared memory, or several names for it")
     return found[0]
@@ -90,10 +89,10 @@ def _pointer(code: Code, node: Node, array: Definition) -> Definition:
     if name is None or declaration is None or declaration.type != "declaration":
         raise Unsupported("no pointer of the kernel's own")
     plain = len(declaration.children_by_field_name("declarator")) == 1
-    plain = plain and node.child_by_field_name("declarator").type == "pointer_declarator"
-    types = {source.of(d.child_by_field_name("type")) for d in (declaration, array.declaration)}
-    value = node.child_by_field_name("value")
-    if not plain or len(types) != 1 or value is None or any(True for _ in source.walk(value, "call_expression")):
+    plain = plain and field_of(node, "declarator").type == "pointer_declarator"
+    types = {source.of(d, "type") for d in (declaration, array.declaration)}
+    value = field_of(node, "value")
+    if not plain or len(types) != 1 or value is None or source.has(value, "call_expression"):
         raise Unsupported("memory by another type")
     return Definition(source.of(name), "local", declaration, node, None)
 
@@ -101,9 +100,9 @@ def _pointer(code: Code, node: Node, array: Definition) -> Definition:
 def _element(code: Code, use: Node) -> tuple[int, bool, int]:
     """Where `p[n]` stands, whether it is written there, and n, which is a number."""
     place = use.parent
-    if place is None or place.type != "subscript_expression" or not same(place.child_by_field_name("argument"), use):
+    if place is None or place.type != "subscript_expression" or not same(field_of(place, "argument"), use):
         raise Unsupported("a pointer that is handed on")
-    index = place.child_by_field_name("indices")
+    index = field_of(place, "indices")
     element = (
         code.polynomial(index.named_children[0]).value if index is not None and index.named_child_count == 1 else None
     )
@@ -112,8 +111,8 @@ def _element(code: Code, use: Node) -> tuple[int, bool, int]:
     owner = place.parent
     if owner is None or owner.type in {"update_expression", "pointer_expression"}:
         raise Unsupported("an element that is handed on")
-    if owner.type == "assignment_expression" and same(owner.child_by_field_name("left"), place):
-        if code.source.of(owner.child_by_field_name("operator")) != "=":
+    if owner.type == "assignment_expression" and same(field_of(owner, "left"), place):
+        if code.source.of(owner, "operator") != "=":
             raise Unsupported("an element that is added to")
         return owner.end_byte, True, int(element)
     return place.start_byte, False, int(element)

@@ -7,10 +7,13 @@ from collections.abc import Callable, Collection
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import LOOPS, Code, Definition, Kernel, declared_name, inside, same, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of, upward
 
 
 def slots_of(code: Code, found: Definition) -> str:
@@ -18,13 +21,10 @@ def slots_of(code: Code, found: Definition) -> str:
     declaration, declarator = found.declaration, found.declarator
     if declaration is None or declarator is None:
         return ""
-    element = code.source.of(declaration.child_by_field_name("type"))
+    element = code.source.of(declaration, "type")
     if any(code.source.of(c) == "__shared__" for c in code.source.walk(declaration, "type_qualifier")):
         return element if declarator.type in {"array_declarator", "identifier"} else ""
-    if (
-        declarator.type != "init_declarator"
-        or declarator.child_by_field_name("declarator").type != "pointer_declarator"
-    ):
+    if declarator.type != "init_declarator" or field_of(declarator, "declarator").type != "pointer_declarator":
         return ""
     for name in code.source.walk(found.value, "identifier"):
         inner = code.definition(name)
@@ -38,7 +38,7 @@ def start_of(source: Source, first: Node) -> tuple[int, str]:
     pragma = first.prev_named_sibling
     if pragma is None or pragma.type != "preproc_call" or "unroll" not in source.of(pragma):
         return first.start_byte, ""
-    return source.data.rfind(b"\n", 0, pragma.start_byte) + 1, source.indent(first)
+    return source.line_start(pragma), source.indent(first)
 
 
 def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: Node | None = None) -> None:
@@ -48,10 +48,10 @@ def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: 
         around = around.parent
     if around is None or around.type not in LOOPS:
         return
-    body = around.child_by_field_name("body")
+    body = field_of(around, "body")
     waits = [s for s in statements(body) if is_barrier(code.source, s)] if body is not None else []
     waits = [s for s in waits if s.end_byte <= statement.start_byte or s.start_byte >= (last or statement).end_byte]
-    if not waits or any(True for _ in code.source.walk(around, "continue_statement")):  # which may skip the barrier
+    if not waits or code.source.has(around, "continue_statement"):  # which may skip the barrier
         start, lost = start_of(code.source, statement)
         edits.insert(start, f"{lost}__syncthreads();\n{'' if lost else code.source.indent(statement)}")
 
@@ -59,7 +59,7 @@ def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: 
 def declared_alone(code: Code, declaration: Node) -> Definition | None:
     (declarator,) = declaration.children_by_field_name("declarator")
     name = declared_name(declarator)
-    value = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
+    value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
     return Definition(code.source.of(name), "local", declaration, declarator, value) if name is not None else None
 
 
@@ -67,11 +67,9 @@ def own_name(edits: Edits, code: Code, kernel: Kernel, found: Definition, first:
     """A new name for a variable behind the statements, put where it is read; None where the variable is assigned to later,
     or read where the new name is not in sight."""
     around = last.parent
-    here: Node | None = first.parent
-    while here is not None and not same(here, kernel.body):
+    for here in upward(first.parent, kernel.body):
         if here.type in LOOPS and not inside(found.declaration, here):
             return None
-        here = here.parent
     later = [use for use in code.uses(found, kernel.body) if use.start_byte >= last.end_byte]
     assigned = {n.start_byte for n in code.assigned(kernel.body)}
     if around is None or any(use.start_byte in assigned or not inside(use, around) for use in later):
@@ -87,16 +85,14 @@ def check_readers(
 ) -> None:
     """Whoever reads the variable behind the statement may, until it is assigned to anew. Raises Unsupported where not."""
     around, end = statement.parent, kernel.body.end_byte
-    here: Node | None = around
-    while here is not None and not same(here, kernel.body):
+    for here in upward(around, kernel.body):
         if here.type in LOOPS and not inside(found.declaration, here):
             raise Unsupported("a result that the next round may read")
-        here = here.parent
     for later in statements(around) if around is not None else ():
         if later.start_byte < statement.end_byte or later.type != "expression_statement":
             continue
         assignment = later.named_children[0] if later.named_child_count else later
-        target, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+        target, right = field_of(assignment, "left"), field_of(assignment, "right")
         if assignment.type == "assignment_expression" and code.source.of(assignment.children[1]) == "=":
             names = {code.source.of(n) for n in code.source.walk(right, "identifier")}
             if target is not None and code.source.of(target) == found.name and found.name not in names:
@@ -116,8 +112,8 @@ def is_leaders(code: Code, node: Node) -> bool:
     here = node
     while here.parent is not None and here.parent.type != "function_definition":
         parent = here.parent
-        taken = parent.type == "if_statement" and same(parent.child_by_field_name("consequence"), here)
-        if taken and _is_leader(code, parent.child_by_field_name("condition").child_by_field_name("value")):
+        taken = parent.type == "if_statement" and same(field_of(parent, "consequence"), here)
+        if taken and _is_leader(code, field_of(parent, "condition", "value")):
             return True
         here = parent
     return False
@@ -130,11 +126,11 @@ def _is_leader(code: Code, condition: Node | None) -> bool:
     if condition.type == "parenthesized_expression" and condition.named_child_count == 1:
         return _is_leader(code, condition.named_children[0])
     if condition.type == "unary_expression" and code.source.of(condition.children[0]) == "!":
-        return code.polynomial(condition.child_by_field_name("argument")) == Polynomial.symbol(THREAD)
+        return code.polynomial(field_of(condition, "argument")) == Polynomial.symbol(THREAD)
     if condition.type != "binary_expression":
         return False
-    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-    sign = code.source.of(condition.child_by_field_name("operator"))
+    left, right = field_of(condition, "left"), field_of(condition, "right")
+    sign = code.source.of(condition, "operator")
     if sign == "&&":
         return _is_leader(code, left) or _is_leader(code, right)
     return sign == "==" and {code.polynomial(left), code.polynomial(right)} == {
@@ -162,30 +158,26 @@ def check_slots(
             "init_declarator",
             "declaration",
         }
-        if declared and parent is not None and not same(parent.child_by_field_name("value"), name):
+        if declared and parent is not None and not same(field_of(parent, "value"), name):
             continue
         if found is None or found.kind != "local" or not slots_of(code, found):
             continue
         if parent is None:
             raise Unsupported("slots of unknown use")
         place = name
-        if parent.type == "subscript_expression" and same(parent.child_by_field_name("argument"), name):
+        if parent.type == "subscript_expression" and same(field_of(parent, "argument"), name):
             place = parent
             address = place.parent
             made = address.parent if address is not None and source.of(address).startswith("&") else None
             if made is not None and made.type == "init_declarator":
                 continue  # what lies behind them
-        elif parent.type == "binary_expression" and source.of(parent.child_by_field_name("operator")) == "+":
+        elif parent.type == "binary_expression" and source.of(parent, "operator") == "+":
             continue  # what lies behind them
         elif found.declarator is None or found.declarator.type != "identifier":
             raise Unsupported("slots that are handed on")
         owner = place.parent
-        sets = (
-            owner is not None
-            and owner.type == "assignment_expression"
-            and same(owner.child_by_field_name("left"), place)
-        )
-        if sets and source.of(owner.child_by_field_name("operator")) == "=":
+        sets = owner is not None and owner.type == "assignment_expression" and same(field_of(owner, "left"), place)
+        if sets and source.of(owner, "operator") == "=":
             events.append((owner.end_byte, source.of(name)))
         else:
             reads.append((place, source.of(name)))
@@ -205,8 +197,8 @@ def _with_bases(code: Code, kernel: Kernel, names: set[str]) -> tuple[set[str], 
             every |= bases
             own.append((node.start_byte, node.end_byte))
     for name, node in declared:
-        points = node.child_by_field_name("declarator").type == "pointer_declarator"
-        if points and source.of(node.child_by_field_name("value")) in every - {source.of(name)}:
+        points = field_of(node, "declarator").type == "pointer_declarator"
+        if points and source.of(node, "value") in every - {source.of(name)}:
             every.add(source.of(name))
             own.append((node.start_byte, node.end_byte))
     return every, own
@@ -214,5 +206,5 @@ def _with_bases(code: Code, kernel: Kernel, names: set[str]) -> tuple[set[str], 
 
 def _slots_in(code: Code, node: Node) -> set[str]:
     """The slots that a declarator's value names."""
-    inner = code.source.walk(node.child_by_field_name("value"), "identifier")
+    inner = code.source.walk(field_of(node, "value"), "identifier")
     return {code.source.of(n) for n in inner if (f := code.definition(n)) is not None and slots_of(code, f)}

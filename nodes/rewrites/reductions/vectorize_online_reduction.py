@@ -20,9 +20,12 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Kernel, Loop, code_of, inside, statements
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 
 
@@ -41,16 +44,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for kernel in code.kernels:
         taken = code.names()
         for loop in kernel.loops:
-            attempt = Edits(source)
-            try:
-                _rewrite_loop(attempt, code, kernel, loop, taken)
-            except Unsupported:
-                continue
-            edits.changes += attempt.changes
-    try:
-        return edits.apply() if edits.changes else None
-    except Unsupported:
-        return None
+            with edits.attempt():
+                _rewrite_loop(edits, code, kernel, loop, taken)
+    return edits.apply()
 
 
 def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: set[str]) -> None:
@@ -69,7 +65,7 @@ def _is_left_over(source: Source, loop: Loop) -> bool:
     here = loop.node.parent
     while here is not None and here.type in {"compound_statement", "else_clause"}:
         if here.type == "else_clause" and here.parent is not None:
-            condition = source.of(here.parent.child_by_field_name("condition"))
+            condition = source.of(here.parent, "condition")
             return condition.startswith(f"({source.of(loop.bound_node)} > 1")
         here = here.parent
     return False
@@ -98,7 +94,7 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     source, pragma = code.source, loop.node.prev_named_sibling
     unrolled = pragma is not None and pragma.type == "preproc_call" and "unroll" in source.of(pragma)
     first = pragma if unrolled else loop.node
-    start = source.data.rfind(b"\n", 0, first.start_byte) + 1
+    start = source.line_start(first)
     if source.data[start : first.start_byte].strip() or loop.node.has_error:
         raise Unsupported("a loop that shares its line")
     indent, unit = source.indent(loop.node), source.unit(loop.node)
@@ -110,9 +106,10 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
         return [*pragmas, f"{deeper}{header} {{", *(f"{deeper}{unit}{line}" for line in lines), f"{deeper}}}"]
 
     largest, element, stem = online.maximum, online.element, online.maximum.replace(".", "_")
-    new, so_far = (_free(f"{stem}_{word}", taken) for word in ("new", "so_far"))
+    new, so_far = (free(f"{stem}_{word}", taken) for word in ("new", "so_far"))
     several = len(online.sums) > 1
-    scale, part = (_free(f"{stem}_{word}", taken) if several else "" for word in ("scale", "part"))
+    scale, part = (free(f"{stem}_{word}", taken) if several else "" for word in ("scale", "part"))
+    taken |= {new, so_far, scale, part}
     below, old_below = online.below(element, so_far), online.below(largest, so_far)
     sums = [f"const float {part} = {below};"] if several else []
     sums += [f"{t} += {f'{weight} * ' if weight else ''}{part or below};" for t, weight in online.sums]
@@ -144,9 +141,3 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     lines = [f"float {new} = {largest};", *again([f"{new} = fmaxf({new}, {element});"]), *block]
     text = "\n".join(line if line.startswith("#") else indent + line for line in lines)
     edits.changes.append((start, loop.node.end_byte, text))
-
-
-def _free(name: str, taken: set[str]) -> str:
-    free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in taken)
-    taken.add(free)
-    return free

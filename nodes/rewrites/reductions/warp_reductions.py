@@ -8,11 +8,17 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_values import Block, Part
-from nodes.rewrites.analysis.device_code import Code, Kernel, Launch, inside, require, same, statements
+from nodes.rewrites.analysis.block_arithmetic import Part
+from nodes.rewrites.analysis.block_values import Block
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 WARP = 32
 _REDUCTION = """\
@@ -64,10 +70,10 @@ class Reduction:
         whole = (
             parent is not None
             and parent.type == "assignment_expression"
-            and same(parent.child_by_field_name("right"), first)
-            and source.of(parent.child_by_field_name("operator")) == "="
+            and same(field_of(parent, "right"), first)
+            and source.of(parent, "operator") == "="
         )
-        return source.of(parent.child_by_field_name("left")) if whole and parent is not None else ""
+        return source.of(parent, "left") if whole and parent is not None else ""
 
 
 def require_team(edits: Edits, code: Code, kinds: set[str], *, planar: bool) -> None:
@@ -96,9 +102,9 @@ def reductions(code: Code, kernel: Kernel, size: int) -> list[Reduction]:
 
 def called(source: Source, call: Node) -> str:
     """The last part of a called function's name."""
-    function = call.child_by_field_name("function")
+    function = field_of(call, "function")
     if function is not None and function.type == "field_expression":
-        return source.of(function.child_by_field_name("field"))
+        return source.of(function, "field")
     return source.of(function).split("<")[0].split("::")[-1]
 
 
@@ -117,10 +123,10 @@ def _talks(code: Code, call: Node) -> bool:
 
 def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
     source, name = code.source, called(code.source, call)
-    listed, given = call.child_by_field_name("arguments"), call.child_by_field_name("function")
+    listed, given = field_of(call, "arguments"), field_of(call, "function")
     while given is not None and given.type == "qualified_identifier":
-        given = given.child_by_field_name("name")
-    arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        given = field_of(given, "name")
+    arguments = children_of(listed)
     if len(code.overloads.get(name, [])) != 1 or len(arguments) != 1:
         raise Unsupported("a reduction of another form")
     if given is None or given.type not in {"identifier", "template_function"}:
@@ -128,7 +134,7 @@ def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
     held = code.definition(arguments[0]) if arguments[0].type == "identifier" else None
     if held is None or held.kind != "local":
         raise Unsupported("a reduction of something that has no name")
-    element, kind = source.of(held.declaration.child_by_field_name("type")), ""
+    element, kind = source.of(held.declaration, "type"), ""
     for launch in kernel.launches:
         block = _warp(code, kernel, launch, element)
         kind = _judged(block, block.call(name, given, [block.singles()], block.frame(), block.everyone), size)
@@ -156,7 +162,7 @@ def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction
         if not talks or targets != {found.name} or here.type not in {"for_statement", "expression_statement"}:
             break
         run.append(here)
-    element, kind = source.of(found.declaration.child_by_field_name("type")), ""
+    element, kind = source.of(found.declaration, "type"), ""
     for launch in kernel.launches:
         block = _warp(code, kernel, launch, element)
         frame = block.frame()

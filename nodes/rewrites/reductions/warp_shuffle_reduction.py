@@ -14,12 +14,17 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps
-from nodes.rewrites.analysis.device_code import Code, Kernel, code_of, inside, require, same, statements
-from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.regions import BLOCK_DIM, EXTREMES, THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 def require_reduction(edits: Edits, code: Code, kind: str) -> None:
@@ -49,43 +54,30 @@ class Tree:
     speedup=1.15,
     helps={"memory", "latency", "compute"},
     after=("restrict_pointers",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     edits, site = Edits(source), next_site(code)
     needed: set[str] = set()
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            used, site = _rewrite_kernel(attempt, code, kernel, site)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-        needed |= used
+        with edits.attempt():
+            used, site = _rewrite_kernel(edits, code, kernel, site)
+            needed |= used
     if not edits.changes:
         return None
-    try:
-        for kind in sorted(needed):
-            require_reduction(edits, code, kind)
-        return edits.apply()
-    except Unsupported:
-        return None
+    for kind in sorted(needed):
+        require_reduction(edits, code, kind)
+    return edits.apply()
 
 
 def next_site(code: Code) -> int:
     """The first SITE that no call of ours has yet."""
     taken = [-1]
     for call in code.source.walk(None, "template_function"):
-        listed = call.child_by_field_name("arguments")
+        listed = field_of(call, "arguments")
         first = code.source.of(listed.named_children[0]) if listed is not None and listed.named_children else ""
-        if (
-            code.source.of(call.child_by_field_name("name")) in {f"block_{kind}" for kind in HELPERS}
-            and first.isdigit()
-        ):
+        if code.source.of(call, "name") in {f"block_{kind}" for kind in HELPERS} and first.isdigit():
             taken.append(int(first))
     return max(taken) + 1
 
@@ -96,7 +88,7 @@ def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
         if any(kernel.source.of(c) == "__shared__" for c in node.children):
             declarators = node.children_by_field_name("declarator")
             if len(declarators) == 1 and declarators[0].type == "array_declarator":
-                name = declarators[0].child_by_field_name("declarator")
+                name = field_of(declarators[0], "declarator")
                 if name is not None:
                     found[kernel.source.of(name)] = node
     return found
@@ -126,7 +118,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             result = code.fresh(f"{name}_{kind}" if kind not in name else f"{name}_of_block")
             if len([t for t in trees if name in t.arrays and t.arrays[name] == kind]) > 1:
                 result = f"{result}_{site}"
-            element = code.source.of(shared[name].child_by_field_name("type"))
+            element = code.source.of(shared[name], "type")
             lines.append(f"const {element} {result} = block_{kind}<{site}>({tree.values[name]});")
             site += 1
             kinds.add(kind)
@@ -136,7 +128,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
         indent = code.source.indent(tree.stores[0])
         edits.replace(tree.stores[0], f"\n{indent}".join(lines))
         for node in [*tree.stores[1:], *tree.barriers, tree.loop]:
-            _remove(edits, node)
+            edits.remove(node)
     for access in kernel.accesses:
         if access.base.text in arrays and not access.root and not any(inside(access.node, node) for node in handled):
             raise Unsupported("another use of the tree's memory")
@@ -153,20 +145,14 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             for launch in kernel.launches:
                 if launch.shared_text != "0":
                     edits.replace(launch.config_nodes[2], "0")
-        _remove(edits, declaration)
+        edits.remove(declaration)
     return kinds, site
-
-
-def _remove(edits: Edits, node: Node) -> None:
-    if node.has_error:
-        raise Unsupported("the parser did not understand a statement")
-    edits.remove(node)
 
 
 def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tree | None:
     source = code.source
     distance = _distance(code, kernel, loop)
-    body = loop.child_by_field_name("body")
+    body = field_of(loop, "body")
     if distance is None or body is None or loop.parent is None:
         return None
     inner = statements(body)
@@ -174,9 +160,9 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
     step_node = inner[1 if early else 0] if inner else body
     if len(inner) != 2 or step_node.type != "if_statement" or not (early or is_barrier(source, inner[1])):
         return None
-    consequence, holder = step_node.child_by_field_name("consequence"), step_node.child_by_field_name("condition")
-    condition = holder.child_by_field_name("value") if holder is not None else None
-    if consequence is None or condition is None or step_node.child_by_field_name("alternative") is not None:
+    consequence, holder = field_of(step_node, "consequence"), field_of(step_node, "condition")
+    condition = field_of(holder, "value")
+    if consequence is None or condition is None or field_of(step_node, "alternative") is not None:
         return None
     if not _takes_part(code, kernel, condition, distance):
         return None
@@ -215,20 +201,16 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
 def _takes_part(code: Code, kernel: Kernel, condition: Node, distance: str) -> bool:
     """Whether all threads below the distance, or all multiples of twice of it, and no others combine."""
     source = code.source
-    left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+    left, right = field_of(condition, "left"), field_of(condition, "right")
     if condition.type == "parenthesized_expression":
         return _takes_part(code, kernel, condition.named_children[0], distance)
     if condition.type != "binary_expression" or left is None or right is None:
         return False
-    operator, here, there = (
-        source.of(condition.child_by_field_name("operator")),
-        code.polynomial(left),
-        code.polynomial(right),
-    )
+    operator, here, there = (source.of(condition, "operator"), code.polynomial(left), code.polynomial(right))
     if operator == "&&":
-        last = right.type == "binary_expression" and source.of(right.child_by_field_name("operator")) == "<"
-        far = code.polynomial(right.child_by_field_name("left")) - Polynomial.symbol(THREAD) if last else Polynomial()
-        end = code.polynomial(right.child_by_field_name("right")) if last else Polynomial()
+        last = right.type == "binary_expression" and source.of(right, "operator") == "<"
+        far = code.polynomial(field_of(right, "left")) - Polynomial.symbol(THREAD) if last else Polynomial()
+        end = code.polynomial(field_of(right, "right")) if last else Polynomial()
         within = {s.text for s in far.symbols} == {distance} and _is_width(code, kernel, end)
         return within and _takes_part(code, kernel, left, distance)
     if operator == "<":
@@ -260,13 +242,13 @@ def _is_width(code: Code, kernel: Kernel, extent: Polynomial) -> bool:
 def _distance(code: Code, kernel: Kernel, loop: Node) -> str | None:
     """The name of the variable that runs blockDim.x / 2, ..., 1 or 1, 2, ..., blockDim.x / 2."""
     source = code.source
-    start, condition, update = (loop.child_by_field_name(f) for f in ("initializer", "condition", "update"))
+    start, condition, update = (field_of(loop, f) for f in ("initializer", "condition", "update"))
     if start is None or condition is None or update is None or start.type != "declaration":
         return None
     declarators = start.children_by_field_name("declarator")
     if len(declarators) != 1 or declarators[0].type != "init_declarator":
         return None
-    name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
     if name is None or value is None:
         return None
     variable = source.of(name)
@@ -281,7 +263,7 @@ def _distance(code: Code, kernel: Kernel, loop: Node) -> str | None:
         width = only.operands[0] if half and only.operands[1].value == 2 else first * Polynomial.constant(2)
         return variable if _is_width(code, kernel, width) else None
     if doubles and source.of(value) == "1" and bounds.startswith(f"{variable}<"):
-        bound = condition.child_by_field_name("right")
+        bound = field_of(condition, "right")
         return variable if bound is not None and _is_width(code, kernel, code.polynomial(bound)) else None
     return None
 
@@ -294,7 +276,7 @@ def _index(code: Code, node: Node) -> tuple[str, Node] | None:
     """Array name and index of `a[i]`."""
     if node.type != "subscript_expression":
         return None
-    argument, indices = node.child_by_field_name("argument"), node.child_by_field_name("indices")
+    argument, indices = field_of(node, "argument"), field_of(node, "indices")
     if argument is None or argument.type != "identifier" or indices is None or indices.named_child_count != 1:
         return None
     return code.source.of(argument), indices.named_children[0]
@@ -303,35 +285,19 @@ def _index(code: Code, node: Node) -> tuple[str, Node] | None:
 def _step(code: Code, statement: Node, distance: str) -> tuple[str, str] | None:
     """Array and operation of `a[tid] += a[tid + s]` and its like."""
     source = code.source
-    if statement.type != "expression_statement" or not statement.named_children:
+    found = match(source, statement, "$a += $far;", "$a = $x + $y;", "$a = $f($x, $y);")
+    target = _index(code, found["a"]) if found is not None else None
+    if target is None or not _is_thread(code, target[1]):
         return None
-    assignment = statement.named_children[0]
-    if assignment.type != "assignment_expression":
-        return None
-    left, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
-    target = _index(code, left) if left is not None else None
-    if target is None or right is None or not _is_thread(code, target[1]):
-        return None
-    operator = source.of(assignment.child_by_field_name("operator"))
-    if operator == "+=":
-        return (target[0], "sum") if _is_far(code, right, target[0], distance) else None
-    if operator != "=":
-        return None
-    if right.type == "binary_expression" and source.of(right.child_by_field_name("operator")) == "+":
-        operands = [right.child_by_field_name("left"), right.child_by_field_name("right")]
-        kind = "sum"
-    elif right.type == "call_expression":
-        name = source.of(right.child_by_field_name("function")).split("<")[0].removeprefix("std::")
-        kind = {"fmaxf": "max", "max": "max", "fmax": "max", "fminf": "min", "min": "min", "fmin": "min"}.get(name, "")
-        listed = right.child_by_field_name("arguments")
-        operands = list(listed.named_children) if listed is not None else []
-    else:
-        return None
-    if not kind or len(operands) != 2 or any(o is None for o in operands):
-        return None
-    near = [o for o in operands if (found := _index(code, o)) and found[0] == target[0] and _is_thread(code, found[1])]
+    if "far" in found:
+        return (target[0], "sum") if _is_far(code, found["far"], target[0], distance) else None
+    kind, operands = (
+        EXTREMES.get(source.of(found["f"]).split("<")[0], "") if "f" in found else "sum",
+        (found["x"], found["y"]),
+    )
+    near = [o for o in operands if (here := _index(code, o)) and here[0] == target[0] and _is_thread(code, here[1])]
     far = [o for o in operands if _is_far(code, o, target[0], distance)]
-    return (target[0], kind) if len(near) == 1 and len(far) == 1 else None
+    return (target[0], kind) if kind and len(near) == 1 and len(far) == 1 else None
 
 
 def _is_far(code: Code, node: Node, array: str, distance: str) -> bool:
@@ -347,9 +313,9 @@ def _store(code: Code, statement: Node) -> tuple[str, str] | None:
     if statement.type != "expression_statement" or not statement.named_children:
         return None
     assignment = statement.named_children[0]
-    if assignment.type != "assignment_expression" or code.source.of(assignment.child_by_field_name("operator")) != "=":
+    if assignment.type != "assignment_expression" or code.source.of(assignment, "operator") != "=":
         return None
-    left, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
+    left, right = field_of(assignment, "left"), field_of(assignment, "right")
     target = _index(code, left) if left is not None else None
     if target is None or right is None or not _is_thread(code, target[1]):
         return None

@@ -8,20 +8,15 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import whole_warps
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    inside,
-    is_zero,
-    same,
-    statement_around,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.nodes import is_zero, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 _CONSTANT = {"number_literal", "unary_expression", "binary_expression", "parenthesized_expression", "cast_expression"}
 
@@ -68,7 +63,7 @@ def check_idle(code: Code, kernel: Kernel, reduction: Node, reduced: Definition,
 def _is_alias(node: Node) -> bool:
     """`const int tid = threadIdx.x;`"""
     parent = node.parent
-    return parent is not None and parent.type == "init_declarator" and same(parent.child_by_field_name("value"), node)
+    return parent is not None and parent.type == "init_declarator" and same(field_of(parent, "value"), node)
 
 
 def _asks_for_first(code: Code, node: Node) -> bool:
@@ -76,7 +71,7 @@ def _asks_for_first(code: Code, node: Node) -> bool:
     if parent is None or parent.type != "binary_expression":
         return False
     other = next(c for c in parent.named_children if not same(c, node))
-    return code.source.of(parent.child_by_field_name("operator")) == "==" and code.polynomial(other).value == 0
+    return code.source.of(parent, "operator") == "==" and code.polynomial(other).value == 0
 
 
 def _is_constant(code: Code, node: Node) -> bool:
@@ -106,10 +101,10 @@ def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
     if last is not None and last.value is not None:
         block = last.value
     if block.type == "call_expression":
-        name = source.of(block.child_by_field_name("function")).partition("<")[0].removeprefix("std::")
-        sides = block.child_by_field_name("arguments").named_children
+        name = source.of(block, "function").partition("<")[0].removeprefix("std::")
+        sides = field_of(block, "arguments").named_children
     elif block.type == "conditional_expression":
-        name, sides = "min", [block.child_by_field_name(f) for f in ("consequence", "alternative")]
+        name, sides = "min", [field_of(block, f) for f in ("consequence", "alternative")]
     else:
         raise Unsupported("a width of another form")
     open_ = [side for side in sides if not whole_warps(code, kernel, side)]
@@ -117,7 +112,7 @@ def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
     if name != "min" or len(sides) != 2 or len(open_) != 1 or limits[0] is None or limits[0] > 1024:
         raise Unsupported("a width of another form")
     (side,) = open_
-    if any(True for _ in source.walk(side, "call_expression", "assignment_expression", "update_expression")):
+    if source.has(side, "call_expression", "assignment_expression", "update_expression"):
         raise Unsupported("a width of another form")
     if block.type == "conditional_expression" and not _compares(code, block, sides):
         raise Unsupported("a width of another form")
@@ -137,12 +132,12 @@ def _check_uses(code: Code, kernel: Kernel, found: Definition, declarations: lis
 
 def _compares(code: Code, choice: Node, sides: list[Node]) -> bool:
     """Whether the smaller of both sides is taken."""
-    condition = choice.child_by_field_name("condition")
+    condition = field_of(choice, "condition")
     while condition.type == "parenthesized_expression":
         condition = condition.named_children[0]
     if condition.type != "binary_expression":
         return False
-    sign = code.source.of(condition.child_by_field_name("operator"))
-    asked = [code.source.of(condition.child_by_field_name(f)) for f in ("left", "right")]
+    sign = code.source.of(condition, "operator")
+    asked = [code.source.of(field_of(condition, f)) for f in ("left", "right")]
     taken = [code.source.of(side) for side in sides]
     return (sign in {"<", "<="} and asked == taken) or (sign in {">", ">="} and asked == taken[::-1])

@@ -23,27 +23,24 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Launch,
-    code_of,
-    host_text,
-    inside,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import without_unused
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import is_return
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.warp_shuffle_reduction import require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
-from nodes.rewrites.syntax.insert import remove_line
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 WIDTH = 256
 """Threads of a block where the launch has fewer than four warps or its own number is not known."""
+_LARGER = ("$v > $top", "$v >= $top", "$top < $v", "$top <= $v")
+_SMALLER = ("$v < $top", "$v <= $top", "$top > $v", "$top >= $v")
 _FLOATS = {"float": "f{}f", "double": "f{}"}
 
 
@@ -52,10 +49,7 @@ _FLOATS = {"float": "f{}f", "double": "f{}"}
     expected="neighbouring threads read neighbouring elements, and each row has a whole block of them",
     speedup=3.0,
     helps={"memory", "latency", "compute"},
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     text = source.text
@@ -83,45 +77,18 @@ def _with_compared(source: Source, number: int) -> str:
 def _extreme(code: Code, statement: Node) -> str | None:
     """What `if (v > top) top = v;` and `top = v > top ? v : top;` are called. As `fmaxf` they pass over a NaN in every
     place, where the comparison would never leave one that it began with."""
-    source = code.source
-    compared = statement
-    if statement.type == "if_statement":
-        body = statement.child_by_field_name("consequence")
-        inner = statements(body) if body is not None else []
-        if len(inner) != 1 or inner[0].type != "expression_statement" or statement.child_by_field_name("alternative"):
-            return None
-        (assignment,) = inner[0].named_children
-        condition = statement.child_by_field_name("condition").child_by_field_name("value")
-    else:
-        assignment = statement.named_children[0] if statement.named_child_count else statement
-        compared = assignment.child_by_field_name("right") or assignment
-        if compared.type != "conditional_expression":
-            return None
-        condition = compared.child_by_field_name("condition")
-        while condition is not None and condition.type == "parenthesized_expression":
-            condition = condition.named_children[0]
-    target = assignment.child_by_field_name("left")
-    if assignment.type != "assignment_expression" or target is None or target.type != "identifier":
-        return None
-    found = code.definition(target)
-    if condition is None or condition.type != "binary_expression" or found is None:
-        return None
-    kind = _FLOATS.get(source.of(found.declaration.child_by_field_name("type")))
-    if kind is None or source.of(assignment.child_by_field_name("operator")) != "=":
-        return None
-    sides = [source.of(condition.child_by_field_name(side)) for side in ("left", "right")]
-    operator = source.of(condition.child_by_field_name("operator"))
-    if operator not in {"<", "<=", ">", ">="} or sides.count(found.name) != 1:
-        return None
-    value = next(side for side in sides if side != found.name)
-    larger = sides[0 if operator[0] == ">" else 1]
-    if compared is statement:
-        taken, left = source.of(assignment.child_by_field_name("right")), found.name
-    else:
-        taken, left = (source.of(compared.child_by_field_name(f)) for f in ("consequence", "alternative"))
-    if {taken, left} != {value, found.name}:
-        return None
-    return f"{found.name} = {kind.format('max' if taken == larger else 'min')}({found.name}, {value});"
+    for kind, taken, left in (("max", _LARGER, _SMALLER), ("min", _SMALLER, _LARGER)):
+        forms = [
+            form % asked
+            for asked in taken
+            for form in ("if (%s) $top = $v;", "if (%s) { $top = $v; }", "$top = %s ? $v : $top;")
+        ]
+        found = match(code.source, statement, *forms, *(f"$top = {asked} ? $top : $v;" for asked in left))
+        top = code.definition(found["top"]) if found is not None and found["top"].type == "identifier" else None
+        name = _FLOATS.get(code.source.of(top.declaration, "type")) if top is not None else None
+        if name is not None:
+            return f"{top.name} = {name.format(kind)}({top.name}, {code.source.of(found['v'])});"
+    return None
 
 
 class _Blocks(RowThreads):
@@ -132,12 +99,10 @@ class _Blocks(RowThreads):
         if rows is None:
             edits.replace(self.index(self.region), "blockIdx.x")
         else:
-            assert rows.step_node is not None
             edits.replace(rows.start_node, "blockIdx.x")
             edits.replace(rows.step_node, "gridDim.x")
         for loop in self.loops:
-            update = loop.node.child_by_field_name("update")
-            assert update is not None
+            update = field_of(loop.node, "update")
             first = loop.start.value == 0 or self.starts_from_first(loop)
             edits.replace(loop.start_node, "threadIdx.x" if first else self._from(loop.start_node))
             edits.replace(update, f"{loop.name} += blockDim.x")
@@ -148,7 +113,7 @@ class _Blocks(RowThreads):
         for kind in sorted({kind for _, _, kind in self.folds}):
             require_reduction(edits, self.code, kind)
         for statement in self.steps:
-            remove_line(edits, self.source, statement)
+            edits.remove(statement, comment=True)
         return self._without_guard(without_unused(self.code, edits.apply()))
 
     def _from(self, start: Node) -> str:
@@ -163,14 +128,13 @@ class _Blocks(RowThreads):
         site = sum(1 for kind in HELPERS for kernel in self.code.kernels for _ in kernel.calls(f"block_{kind}"))
         for loop, found, kind in self.folds:
             around, indent = loop.node.parent, source.indent(loop.node)
-            assert around is not None
             later = [use for use in self.uses(found, self.kernel.body) if not inside(use, loop.body)]
             settled = all(
                 use.start_byte > loop.node.end_byte and inside(use, around) and not self._is_assigned(use)
                 for use in later
             )
             total = self.code.fresh(f"{found.name}_of_row") if settled else found.name
-            type_ = source.of(found.declaration.child_by_field_name("type"))
+            type_ = source.of(found.declaration, "type")
             declared = f"const {type_} {total}" if settled else total
             edits.insert(loop.node.end_byte, f"\n{indent}{declared} = block_{kind}<{site}>({found.name});")
             site += 1
@@ -188,7 +152,7 @@ class _Blocks(RowThreads):
         parent = use.parent
         if parent is None or parent.type == "update_expression":
             return parent is not None
-        return parent.type == "assignment_expression" and same(parent.child_by_field_name("left"), use)
+        return parent.type == "assignment_expression" and same(field_of(parent, "left"), use)
 
     def _write_once(self, edits: Edits) -> None:
         """What is written once a row is the first thread's to write."""
@@ -211,7 +175,7 @@ class _Blocks(RowThreads):
             first, last = group[0], group[-1]
             indent, unit = source.indent(first), source.unit(first)
             alone = first.parent.type == "compound_statement" or (
-                first.parent.type == "if_statement" and first.parent.child_by_field_name("alternative") is None
+                first.parent.type == "if_statement" and field_of(first.parent, "alternative") is None
             )
             if len(group) == 1 and alone:
                 edits.insert(first.start_byte, "if (threadIdx.x == 0) ")
@@ -231,14 +195,12 @@ class _Blocks(RowThreads):
         code = code_of(self.source.reparsed(text))
         source, kernel = code.source, next(k for k in code.kernels if k.name == self.kernel.name)
         guard = statements(kernel.body)[number]
-        holder, body = guard.child_by_field_name("condition"), guard.child_by_field_name("consequence")
-        condition = holder.child_by_field_name("value") if holder is not None else None
-        assert condition is not None and body is not None and self.region.condition is not None
-        if source.of(condition) != self.source.of(self.region.condition):
+        holder, body = field_of(guard, "condition"), field_of(guard, "consequence")
+        if source.of(holder, "value") != self.source.of(self.region.condition):
             return text
         if is_return(source, guard):
             edits = Edits(source)
-            remove_line(edits, source, guard)
+            edits.remove(guard, comment=True)
             return edits.apply()
         return in_place(source, kernel, guard, body, "")
 

@@ -16,21 +16,15 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Definition,
-    Kernel,
-    Loop,
-    code_of,
-    declared_name,
-    inside,
-    same,
-    statement_around,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import ITEMS
 from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
+from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import declared_name, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 ROOM = """
 
@@ -49,29 +43,19 @@ _STRAIGHT = {"compound_statement", "expression_statement", "declaration", "init_
     expected="one exponential an element instead of two, where the row and its values fit the registers",
     speedup=1.1,
     helps={"memory", "latency", "compute"},
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.OUT_OF_RESOURCES,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if ITEMS not in source.text or "row_has_room" in source.text:
         return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
-            _Keeper(code, kernel).write(attempt)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
+        with edits.attempt():
+            _Keeper(code, kernel).write(edits)
     if not edits.changes:
         return None
     edits.insert(code.functions["row_width"].end_byte, ROOM)
-    try:
-        return edits.apply()
-    except Unsupported:
-        return None
+    return edits.apply()
 
 
 @dataclass
@@ -149,8 +133,8 @@ class _Keeper:
         if node.type == "call_expression":
             name = called(self.source, node)
             return self._helper_is_expensive(name, set()) if name in self.code.overloads else name in EXPENSIVE
-        divisor = node.child_by_field_name("right")
-        divides = self.source.of(node.child_by_field_name("operator")) == "/"
+        divisor = field_of(node, "right")
+        divides = self.source.of(node, "operator") == "/"
         return divides and divisor is not None and divisor.type != "number_literal" and self.passes.is_float(node, loop)
 
     def _helper_is_expensive(self, name: str, seen: set[str]) -> bool:
@@ -176,7 +160,7 @@ class _Keeper:
     def _always(self, node: Node, loop: Loop, reading: Reading) -> bool:
         """Whether the pass does it for every one of its elements, once for each turn of the reading's lanes."""
         _, consequence = self.passes.guarded(loop)
-        if any(True for _ in self.source.walk(loop.node, "break_statement", "continue_statement", "return_statement")):
+        if self.source.has(loop.node, "break_statement", "continue_statement", "return_statement"):
             return False
         here = node
         while not same(here, consequence):
@@ -184,7 +168,7 @@ class _Keeper:
             if parent is None:
                 return False
             if parent.type == "for_statement":
-                turns = same(parent.child_by_field_name("body"), here)
+                turns = same(field_of(parent, "body"), here)
                 if not turns or not any(same(parent, lane.node) for lane in reading.lanes):
                     return False
             elif parent.type not in _STRAIGHT or self._may_skip(parent):
@@ -193,7 +177,7 @@ class _Keeper:
         return True
 
     def _may_skip(self, node: Node) -> bool:
-        joins = self.source.of(node.child_by_field_name("operator")) in {"&&", "||"}
+        joins = self.source.of(node, "operator") in {"&&", "||"}
         return joins or called(self.source, node) in self.code.macros
 
     def _value(self, first: Node, reading: Reading, loop: Loop) -> _Value | None:
@@ -226,7 +210,7 @@ class _Keeper:
         lines.append(f"constexpr bool {kept} = row_has_room<{', '.join([items, self.passes.bytes, *sizes])}>;")
         pragma = top.prev_named_sibling
         at = pragma if pragma is not None and pragma.type == "preproc_call" else top
-        start = source.data.rfind(b"\n", 0, at.start_byte) + 1
+        start = source.line_start(at)
         edits.insert(start, "".join(f"{source.indent(top)}{line}\n" for line in lines))
         for hold in (hold for holds in freed.values() for hold in holds):
             edits.insert(hold.start_byte, f"if constexpr (!{kept}) ")
@@ -236,7 +220,7 @@ class _Keeper:
         for value in self.values:
             function = called(self.source, value.first) if value.first.type == "call_expression" else "value"
             stem = self._declared(value) or function.split("::")[-1].strip("_")
-            value.name = next(n for n in (f"{stem}_row", *(f"{stem}_row_{i}" for i in range(2, 99))) if n not in taken)
+            value.name = free(f"{stem}_row", taken)
             taken.add(value.name)
 
     def _declared(self, value: _Value) -> str:
@@ -245,7 +229,7 @@ class _Keeper:
         declaration = parent.parent if parent is not None and parent.type == "init_declarator" else None
         if parent is None or declaration is None or len(declaration.children_by_field_name("declarator")) != 1:
             return ""
-        name, type_ = parent.child_by_field_name("declarator"), declaration.child_by_field_name("type")
+        name, type_ = field_of(parent, "declarator"), field_of(declaration, "type")
         plain = name is not None and name.type == "identifier" and self.source.of(type_) in {"float", "auto"}
         return self.source.of(name) if plain else ""
 
@@ -280,9 +264,9 @@ class _Keeper:
 
     def _is_row(self, found: Definition) -> bool:
         here = found.declarator
-        while here is not None and (inner := here.child_by_field_name("declarator")) is not None:
+        while here is not None and (inner := field_of(here, "declarator")) is not None:
             if inner.type == "identifier":
-                return self.source.of(here.child_by_field_name("size")) == self.passes.items
+                return self.source.of(here, "size") == self.passes.items
             here = inner
         return False
 
@@ -311,5 +295,5 @@ def _stands_alone(node: Node) -> bool:
     """Whether `a ? b : c` may take its place as it is."""
     parent = node.parent
     if parent is not None and parent.type == "assignment_expression":
-        return same(parent.child_by_field_name("right"), node)
+        return same(field_of(parent, "right"), node)
     return parent is not None and parent.type in {"argument_list", "parenthesized_expression", "init_declarator"}

@@ -16,14 +16,17 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import code_of, insertion_point, inside, require, statements
+from nodes.rewrites.analysis.device_code import code_of, inside
+from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.launch.programmatic_dependent_launch import ENABLE, IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, with_second_form
-from nodes.rewrites.syntax.insert import remove_line, renamed
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
+from nodes.rewrites.syntax.insert import renamed
+from nodes.rewrites.syntax.nodes import statements
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 SPEEDUP = 0.97
 LONG_STEPS = 4096
@@ -143,11 +146,7 @@ def speedup(facts: Facts) -> float:
     speedup=speedup,
     helps={"memory", "latency"},
     after=("neighbouring_rows_per_block",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-        Outcome.OUT_OF_RESOURCES,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
@@ -160,23 +159,20 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not edits.changes:
         return None
     units = facts.device.units
-    try:
-        edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
-        require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
-        headers = ("cooperative_groups.h", "cuda_runtime.h", "type_traits")
-        require(edits, code, ENABLE, "enable_pdl")
-        require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
-        text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
-        for kind in sorted(kinds):
-            text = behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
-        return behind(source.reparsed(text), "row_threads", ITEMS) if "cluster_items(" in text else text
-    except Unsupported:
-        return None
+    edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
+    require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
+    headers = ("cooperative_groups.h", "cuda_runtime.h", "type_traits")
+    require(edits, code, ENABLE, "enable_pdl")
+    require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
+    text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
+    for kind in sorted(kinds):
+        text = behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
+    return behind(source.reparsed(text), "row_threads", ITEMS) if "cluster_items(" in text else text
 
 
 def _new_kernel(found: RowKernel, name: str) -> str:
     kernel, source, code = found.kernel, found.source, found.code
-    if any(True for _ in source.walk(kernel.body, "return_statement")):
+    if source.has(kernel.body, "return_statement"):
         raise Unsupported("blocks that may end before their cluster has met")
     edits = Edits(source)
     edits.replace(kernel.name_node, name)
@@ -186,11 +182,10 @@ def _new_kernel(found: RowKernel, name: str) -> str:
         for n in ("row", "row_blocks", "thread_of_row", "threads_of_row")
     )
     for call in found.reductions:
-        function = call.child_by_field_name("function")
-        assert function is not None
+        function = field_of(call, "function")
         edits.replace(function, source.of(function).replace("block_", "cluster_"))
     for barrier in found.barriers:
-        remove_line(edits, source, barrier)
+        edits.remove(barrier, comment=True)
     for old, new in {"threadIdx.x": thread, "blockDim.x": threads, "blockIdx.x": row}.items():
         for use in found.uses(old):
             edits.replace(use, new)
@@ -222,7 +217,6 @@ def _statement_of(body: Node, node: Node) -> Node:
 
 def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
     source, code, launch = found.source, found.code, place.launch
-    indent, unit = source.indent(place.statement), source.unit(place.statement)
     blocks, run = code.fresh("row_cluster"), code.fresh("launch_shared_row")
     function = renamed(source.of(launch.function), found.kernel.name, name)
     width = f"row_threads(ceil_div({place.steps}, {blocks}), decltype({place.items})::value)"
@@ -234,20 +228,13 @@ def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -
         launch.stream_text,
     ]
     call = f"launch_cluster({', '.join([function, *configured, *(source.of(a) for a in launch.arguments)])});"
-    original = f"{unit}default: {source.of(place.statement)}" if place.items else f"{unit}{source.of(place.statement)}"
-    lines = [f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"]
+    original = source.of(place.statement).replace("\n", f"\n{source.unit(place.statement)}")
+    lines: Lines = [f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"]
     if place.items:
-        lines += [
-            f"const auto {run} = [&](auto {place.items}) {{",
-            f"{unit}{call}",
-            "};",
-            f"switch ({blocks} > 1 ? cluster_items(ceil_div({place.steps}, {blocks}), {place.size}) : 0) {{",
-            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
-            original.replace("\n", f"\n{unit}"),
-            "}",
-        ]
+        chosen = f"{blocks} > 1 ? cluster_items(ceil_div({place.steps}, {blocks}), {place.size}) : 0"
+        lines += by_items(run, place.items, [call], chosen, original)
     else:
-        lines += [f"if ({blocks} > 1) {{", f"{unit}{call}", "} else {", original.replace("\n", f"\n{unit}"), "}"]
+        lines += [f"if ({blocks} > 1) {{", [call], "} else {", [original], "}"]
         if launch.statement.parent is None or launch.statement.parent.type != "compound_statement":
-            lines = ["{", *(unit + line for line in lines), "}"]
-    edits.replace(place.statement, f"\n{indent}".join(lines))
+            lines = ["{", lines, "}"]
+    edits.write(place.statement, lines)

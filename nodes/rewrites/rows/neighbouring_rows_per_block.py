@@ -11,30 +11,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    Code,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    declared_name,
-    host_text,
-    inside,
-    require,
-    same,
-    statements,
-)
-from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.insert import remove_line, renamed
+from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, factors_of, product_of, uncast
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.insert import renamed
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
 
 SHAPE = """\
 #define NEIGHBOUR_ROWS 16  // tune: 4 8 16
@@ -58,11 +50,7 @@ COMMENT = """\
 """
 BOUNDS = "__launch_bounds__(1024)"
 
-OUTER, INNER = Symbol("the outer row"), Symbol("the inner row")
-_INTEGER = re.compile(r"(unsigned|signed|long|int|short|size_t|u?int\d+_t|\s)+")
 _WIDE = {"int64_t", "uint64_t", "size_t", "long", "long long", "unsigned long long", "unsigned long"}
-_STRIDE_AT_LEAST = 8
-"""Elements from one inner row to the next from which on they share no 32 bytes."""
 
 
 @rule(
@@ -71,33 +59,23 @@ _STRIDE_AT_LEAST = 8
     speedup=1.15,
     helps={"memory", "latency"},
     after=("several_rows_per_block",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "NEIGHBOUR_ROWS" in source.text:
         return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
+        with edits.attempt():
             found = _Rows(Code(source, integers=_integers(kernel)), kernel.name)
             name = code.fresh(f"{kernel.name}_neighbours")
-            attempt.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
+            edits.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
             for launch in found.kernel.launches:
-                found.write_launch(attempt, launch, name)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
+                found.write_launch(edits, launch, name)
     if not edits.changes:
         return None
-    try:
-        require(edits, code, SHAPE, "neighbour_groups", "neighbours_fit", includes=("cstdint",))
-        return edits.apply()
-    except Unsupported:
-        return None
+    require(edits, code, SHAPE, "neighbour_groups", "neighbours_fit", includes=("cstdint",))
+    return edits.apply()
 
 
 def _integers(kernel: Kernel) -> frozenset[str]:
@@ -106,47 +84,8 @@ def _integers(kernel: Kernel) -> frozenset[str]:
     complete = bool(listed) and all(len(arguments) == len(kernel.template_names) for arguments in listed)
     columns = zip(*listed, strict=True) if complete else ()
     return frozenset(
-        name for name, given in zip(kernel.template_names, columns, strict=False) if all(map(_INTEGER.fullmatch, given))
+        name for name, given in zip(kernel.template_names, columns, strict=False) if all(map(is_integer, given))
     )
-
-
-def _symbol(polynomial: Polynomial) -> Symbol | None:
-    """The division that the polynomial is, where it is one."""
-    only = next(iter(polynomial.symbols), None)
-    return only if only is not None and only.operator and polynomial == Polynomial.symbol(only) else None
-
-
-def _product(*coordinates: str) -> Polynomial:
-    product = Polynomial.constant(1)
-    for name in coordinates:
-        product = product * Polynomial.symbol(Symbol(name))
-    return product
-
-
-ROW_BLOCK = _product("blockIdx.z", "gridDim.y") + _product("blockIdx.y")
-ROW_BLOCKS = _product("gridDim.z", "gridDim.y")
-"""What spread calls a block's place in the order of rows, and how many there are (its SIDE_BY_SIDE)."""
-
-
-def _factors(source: Source, product: Node) -> list[Node]:
-    found, stack = [], [product]
-    while stack:
-        node = stack.pop()
-        operands = [node.child_by_field_name("left"), node.child_by_field_name("right")]
-        if node.type == "parenthesized_expression" and node.named_child_count == 1:
-            stack.append(node.named_children[0])
-        elif node.type == "binary_expression" and source.of(node.child_by_field_name("operator")) == "*":
-            stack += [operand for operand in reversed(operands) if operand is not None]
-        else:
-            found.append(node)
-    return found
-
-
-def _uncast(source: Source, node: Node) -> Node:
-    """What a `static_cast` is given."""
-    listed = node.child_by_field_name("arguments") if node.type == "call_expression" else None
-    cast = source.of(node.child_by_field_name("function")).startswith("static_cast<")
-    return listed.named_children[0] if cast and listed is not None and listed.named_child_count == 1 else node
 
 
 def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str, declares: str = "") -> str:
@@ -155,7 +94,7 @@ def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str,
     `first` may be empty."""
     before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
     above = before if before is not None and before.type == "preproc_call" else node
-    line = source.data.rfind(b"\n", 0, above.start_byte) + 1
+    line = source.line_start(above)
     braces = int(body.type == "compound_statement")
     inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
     inner = inner if inner.startswith(indent) else f"{indent}{unit}{inner.lstrip()}"
@@ -173,306 +112,14 @@ def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
     return [source.of(declared_name(d)) for node in declarations for d in node.children_by_field_name("declarator")]
 
 
-@dataclass(frozen=True)
-class _Divisor:
-    """What an index is divided by, or multiplied: `text` as a factor, `node` where the kernel has it, None for a number."""
-
-    text: str
-    value: Polynomial
-    node: Node | None = field(compare=False)
-
-
-@dataclass(frozen=True)
-class _Anchor:
-    """Where a thread learns what is its own: `const int i = blockIdx.x * blockDim.x + threadIdx.x;`, or a loop from there."""
-
-    node: Node
-    """The declaration, or the for statement."""
-    header: tuple[Node, ...]
-    """The only places that may ask which thread and block it is."""
-    name: str
-    type: str
-    index: Polynomial
-
-
-@dataclass(frozen=True)
-class _Guard:
-    """The comparison that says how many there are."""
-
-    comparison: Node
-    level: str
-    """element, row, outer: what is compared"""
-    bound: Node
-
-
-class _Rows:
+class _Rows(DividedRows):
     """A kernel that this rewrite fits. Raises Unsupported for any other."""
-
-    def __init__(self, code: Code, name: str) -> None:
-        self.code, self.source = code, code.source
-        self.kernel = next(k for k in code.kernels if k.name == name)
-        kernel = self.kernel
-        if kernel.synchronises or kernel.has_defaults or not kernel.launches:
-            raise Unsupported("threads that talk to each other")
-        self.by_row = bool(self._uses("threadIdx.y"))
-        """Threads are laid out in rows, as spread does; else each has one element of a flat order."""
-        self.anchor = self._anchor()
-        self.scopes = [kernel.body]
-        self._check_coordinates()
-        if self.anchor.node.type == "for_statement":
-            self._check_loop()
-        for split in self._splits():
-            self.inner_rows, self.columns, self.lanes = split
-            if any(self._is_side_by_side(access.offset) for access in kernel.global_accesses()):
-                break
-        else:
-            raise Unsupported("nothing that lies side by side for neighbouring rows")
-        self.guard = self._guard()
-        self.names = self._names()
 
     # What the kernel is.
 
-    def _uses(self, *names: str) -> list[Node]:
-        return [n for n in self.source.walk(self.kernel.body, "field_expression") if self.source.of(n) in names]
-
-    def _anchor(self) -> _Anchor:
-        kernel, code, text = self.kernel, self.code, self.source.of
-        axis = "y" if self.by_row else "x"
-        width = f"blockDim.{axis}"
-        block, blocks = (ROW_BLOCK, ROW_BLOCKS) if self.by_row else (_product("blockIdx.x"), _product("gridDim.x"))
-        start = block * _product(width) + _product(f"threadIdx.{axis}")
-        for loop in kernel.loops:
-            if loop.start == start and same(loop.node.parent, kernel.body) and self._is_integer(loop.type):
-                if loop.step != blocks * _product(width) or loop.step_node is None:
-                    raise Unsupported("a loop that does not stride by the grid")
-                index = Polynomial.symbol(loop.symbol)
-                return _Anchor(loop.node, (loop.start_node, loop.step_node), loop.name, loop.type, index)
-        for statement in statements(kernel.body):
-            declared = self._declared(statement)
-            if declared is not None and code.polynomial(declared[1]) == start:
-                name, value = declared
-                return _Anchor(statement, (value,), text(name), self._type(statement), start)
-        raise Unsupported("no thread an element and no row a thread")
-
-    def _declared(self, statement: Node) -> tuple[Node, Node] | None:
-        """Name and value of `const int name = value;`, where that is for good and the only one declared."""
-        declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
-        if len(declarators) != 1 or declarators[0].type != "init_declarator":
-            return None
-        name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
-        if name is None or value is None or name.type != "identifier":
-            return None
-        assigned = {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
-        settled = self.source.of(name) not in assigned
-        return (name, value) if settled and self._is_integer(self._type(statement)) else None
-
-    def _type(self, declaration: Node) -> str:
-        return self.source.of(declaration.child_by_field_name("type"))
-
-    def _is_integer(self, kind: str) -> bool:
-        return bool(_INTEGER.fullmatch(kind)) or kind in self.code.integers
-
-    def _check_coordinates(self) -> None:
-        """Which thread does what is decided at the anchor alone; in a row, spread's strides work for any width."""
-        cuts = SIDE_BY_SIDE.cuts
-        steps = {"threadIdx.x", "blockDim.x", f"blockIdx.{cuts}", f"gridDim.{cuts}"} if self.by_row else set()
-        check_coordinates(self.kernel, self.anchor.header, steps)
-
-    def _check_loop(self) -> None:
-        """One step of the loop becomes all that a thread does, in any order."""
-        loop, source = self.anchor.node, self.source
-        body = loop.child_by_field_name("body")
-        before = loop.prev_named_sibling
-        if body is None or not same(statements(self.kernel.body)[-1], loop):
-            raise Unsupported("work behind the rows")
-        if before is not None and before.type == "preproc_call":
-            raise Unsupported("a pragma for the loop")
-        if carries_state(self.kernel, statements(body)):
-            raise Unsupported("rows that depend on each other")
-        for target in self.code.assigned(body):
-            found = self.code.definition(target)
-            if found is None or not inside(found.declaration, body):
-                raise Unsupported("a variable that outlives its row")
-        for jump in source.walk(body, "break_statement", "continue_statement", "return_statement", "goto_statement"):
-            here = jump.parent
-            while here is not None and here.type not in {"for_statement", "while_statement", "do_statement"}:
-                here = here.parent
-            if jump.type in {"return_statement", "goto_statement"} or same(here, loop):
-                raise Unsupported("a row that is left early")
-        self.scopes.append(body)
-
     # How it splits its rows.
 
-    def _splits(self) -> list[tuple[_Divisor, _Divisor | None, _Divisor | None]]:
-        """What rows may be split by, with how many elements a row has, and how many of them a thread has where these are
-        several: `i = thread * LANES`, `row = i / columns`, `outer = row / inner_rows`."""
-        found = []
-        for node in self.source.walk(self.kernel.body, "binary_expression"):
-            row = _symbol(self.code.polynomial(node))
-            if row is None:
-                continue
-            element = _symbol(row.operands[0])
-            if self.by_row:
-                if row.operands[0] == self.anchor.index:
-                    found.append((self._divisor(row), None, None))
-            elif element is not None and element.operator == "/":
-                lanes = self._lanes(element.operands[0])
-                if lanes is not None:
-                    several = lanes if lanes.value.value != 1 else None
-                    found.append((self._divisor(row), self._divisor(element), several))
-        return [split for n, split in enumerate(found) if split not in found[:n]]
-
-    def _lanes(self, element: Polynomial) -> _Divisor | None:
-        """What the anchor's index is multiplied by to be the element, a constant of the kernel's."""
-        index = self.anchor.index
-        one = next(symbol for symbol in index.symbols if index.coefficient(symbol).value == 1)
-        factor = element.coefficient(one)
-        if element != index * factor:
-            return None
-        if factor.value is not None:
-            return _Divisor(str(factor.value), factor, None)
-        symbol = next(iter(factor.symbols))
-        found = self.code.definition(symbol.node) if symbol.node is not None else None
-        if factor != Polynomial.symbol(symbol) or found is None or found.kind not in {"template", "global", "macro"}:
-            return None
-        return _Divisor(symbol.text, factor, symbol.node)
-
-    def _divisor(self, division: Symbol) -> _Divisor:
-        divisor, node = division.operands[1], division.node
-        right = node.child_by_field_name("right") if node is not None else None
-        if right is None:
-            raise Unsupported("a division that is not written out")
-        for name in self.source.walk(right, "identifier"):
-            self._check_known(name)
-        text = self.source.of(right)
-        if divisor.value is not None:
-            return _Divisor(str(divisor.value), divisor, None)
-        return _Divisor(text if re.fullmatch(r"\w+|\(.*\)", text) else f"({text})", divisor, right)
-
-    def _check_known(self, name: Node) -> None:
-        """The name means the same where the anchor stands."""
-        if same(name.parent.child_by_field_name("function") if name.parent is not None else None, name):
-            return
-        found = self.code.definition(name)
-        if found is None or found.kind in {"template", "macro", "global"}:
-            return
-        before = found.declaration.end_byte <= self.anchor.node.start_byte
-        if self.code.mutated(found) or (found.kind != "parameter" and not (found.kind == "local" and before)):
-            raise Unsupported(f"{found.name} is not known before the rows are")
-
-    def _kind(self, polynomial: Polynomial) -> str:
-        """thread, element, row, outer, inner, column: which of the kernel's indices an expression is; "" for others."""
-        if polynomial == self.anchor.index:
-            return "row" if self.by_row else "element" if self.lanes is None else "thread"
-        if self.lanes is not None and polynomial == self.anchor.index * self.lanes.value:
-            return "element"
-        division = _symbol(polynomial)
-        inner_rows, columns = self.inner_rows.value, self.columns.value if self.columns is not None else None
-        if division is not None:
-            of, divisor = self._kind(division.operands[0]), division.operands[1]
-            if of == "row" and divisor == inner_rows:
-                return "outer" if division.operator == "/" else "inner"
-            if of == "element" and divisor == columns:
-                return "row" if division.operator == "/" else "column"
-            if of == "element" and columns is not None and divisor == columns * inner_rows and division.operator == "/":
-                return "outer"
-            return ""
-        named = {Polynomial.symbol(OUTER): "outer", Polynomial.symbol(INNER): "inner", self._row: "row"}
-        kind = named.get(self._resolved(polynomial), "")
-        if not kind and columns is not None:
-            element = self.anchor.index if self.lanes is None else self.anchor.index * self.lanes.value
-            kind = "column" if self._resolved(element - polynomial) == self._row * columns else ""
-        return kind
-
-    @property
-    def _row(self) -> Polynomial:
-        return Polynomial.symbol(OUTER) * self.inner_rows.value + Polynomial.symbol(INNER)
-
-    def _resolved(self, polynomial: Polynomial) -> Polynomial:
-        """With the row, and what it is divided into, as OUTER and INNER."""
-        values = {"outer": Polynomial.symbol(OUTER), "inner": Polynomial.symbol(INNER), "row": self._row}
-        for symbol in polynomial.symbols:
-            one = Polynomial.symbol(symbol)
-            kind = self._kind(one) if symbol.operator or one == self.anchor.index else ""
-            if kind in values:
-                polynomial = polynomial.substitute(symbol, values[kind])
-        return polynomial
-
-    def _is_side_by_side(self, offset: Polynomial) -> bool:
-        """Whether an access has the outer index with factor 1, the inner one with a large factor, and else only what all
-        threads agree on."""
-        place = self._resolved(offset)
-        apart = place.coefficient(INNER)
-        if place.coefficient(OUTER).value != 1 or not apart.terms:
-            return False
-        if apart.value is not None and abs(apart.value) < _STRIDE_AT_LEAST:
-            return False
-        for symbol in place.variables() - {OUTER, INNER}:
-            found = self.code.definition(symbol.node) if symbol.node is not None else None
-            settled = found is not None and found.kind in {"parameter", "template", "global", "macro"}
-            if not settled or self.code.mutated(found):
-                return False
-        return not any(s.depends_on(OUTER) or s.depends_on(INNER) for s in place.symbols - {OUTER, INNER})
-
     # How many there are.
-
-    def _guard(self) -> _Guard:
-        anchor = self.anchor.node
-        if anchor.type == "for_statement":
-            comparison = anchor.child_by_field_name("condition")
-            return self._comparison(comparison, "<")
-        behind = [s for s in statements(self.kernel.body) if s.start_byte >= anchor.end_byte]
-        for number, statement in enumerate(behind):
-            if statement.type == "if_statement":
-                holder, body = (statement.child_by_field_name(f) for f in ("condition", "consequence"))
-                condition = holder.child_by_field_name("value") if holder is not None else None
-                if condition is None or body is None or statement.child_by_field_name("alternative") is not None:
-                    break
-                if only_returns(self.source, body):
-                    return self._comparison(condition, ">=")
-                if number == len(behind) - 1:
-                    self.scopes.append(body)
-                    return self._comparison(condition, "<")
-                break
-            touches = [a.node for a in self.kernel.accesses] + [call for call, _ in self.kernel.escapes]
-            passes = statement.type == "declaration" or waits(self.source, statement)
-            if not passes or any(inside(node, statement) for node in touches):
-                break
-        raise Unsupported("no guard before memory is touched")
-
-    def _comparison(self, condition: Node | None, operator: str) -> _Guard:
-        while condition is not None and condition.type == "parenthesized_expression":
-            condition = condition.named_children[0]
-        if condition is None or condition.type != "binary_expression":
-            raise Unsupported("a guard that is no comparison")
-        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
-        if left is None or right is None or self.source.of(condition.child_by_field_name("operator")) != operator:
-            raise Unsupported("a guard that compares otherwise")
-        level = self._kind(self.code.polynomial(left))
-        if level == "thread":  # the elements are cut into packs, all of them whole
-            division = right.named_children[0] if right.type == "parenthesized_expression" else right
-            operands = [division.child_by_field_name(name) for name in ("left", "operator", "right")]
-            left, sign, right = operands
-            if left is None or right is None or self.lanes is None or self.source.of(sign) != "/":
-                raise Unsupported("a number of packs that is not computed from the elements")
-            if self.code.polynomial(right) != self.lanes.value:
-                raise Unsupported("packs of another width")
-            level, right = "element", left
-        if level not in {"element", "row", "outer"}:
-            raise Unsupported("a guard for something else")
-        return _Guard(condition, level, right)
-
-    def _divided(self) -> list[_Divisor]:
-        """What the guard's bound has to be divided by to be the number of outer rows."""
-        parts = {"outer": [], "row": [self.inner_rows], "element": [self.inner_rows, self.columns]}[self.guard.level]
-        return [part for part in parts if part is not None]
-
-    def _outer_rows(self) -> list[Node]:
-        """The factors of the guard's bound that are the number of outer rows; none where it is not written as a product,
-        of what is known before the rows are."""
-        found = self._left(_factors(self.source, self.guard.bound), [part.value for part in self._divided()])
-        known = all(self._is_known(name) for factor in found for name in self.source.walk(factor, "identifier"))
-        return found if known else []
 
     def _host_rows(self, launch: Launch) -> list[Node]:
         """The same of what the launch passes for the bound."""
@@ -481,7 +128,7 @@ class _Rows:
         known = [part.value if part.node is None else self._passed(arguments, part.node) for part in self._divided()]
         if passed is None or any(value is None for value in known):
             return []
-        passed = _uncast(self.source, passed)
+        passed = uncast(self.source, passed)
         found = self.code.definition(passed) if passed.type == "identifier" else None
         if found is not None and found.kind == "local" and found.value is not None and not self.code.mutated(found):
             passed = found.value
@@ -489,20 +136,11 @@ class _Rows:
             here = self.code.definition(name)
             if here is None or self.code.mutated(here):
                 return []
-        return self._left(_factors(self.source, passed), [value for value in known if value is not None])
+        return self._left(factors_of(self.source, passed), [value for value in known if value is not None])
 
     def _passed(self, arguments: dict[str, Node], node: Node) -> Polynomial | None:
         argument = arguments.get(self.source.of(node))
         return None if argument is None else self.code.polynomial(argument)
-
-    def _left(self, factors: list[Node], divisors: list[Polynomial]) -> list[Node]:
-        """The factors without those that are divided by; none where one of these is not among them."""
-        for divisor in divisors:
-            match = next((factor for factor in factors if self.code.polynomial(factor) == divisor), None)
-            if match is None:
-                return []
-            factors.remove(match)
-        return factors
 
     # What it becomes.
 
@@ -559,24 +197,23 @@ class _Rows:
         kernel, source, edits = self.kernel, self.source, Edits(self.source)
         edits.replace(kernel.name_node, name)
         present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-        kind = kernel.node.child_by_field_name("type")
+        kind = field_of(kernel.node, "type")
         if present is not None:
             edits.replace(present, BOUNDS)
         elif kind is not None:
             edits.replace(kind, f"{source.of(kind)} {BOUNDS}")
         for _, _, declaration in self.names.values():
             if declaration is not None:
-                remove_line(edits, source, declaration)
+                edits.remove(declaration, comment=True)
         anchor = self.anchor.node
         indent = source.indent(anchor)
         text = f"\n{indent}".join(self._definitions())
         if anchor.type == "for_statement":
-            body = anchor.child_by_field_name("body")
-            assert body is not None
+            body = field_of(anchor, "body")
             edits.changes.append((anchor.start_byte, body.start_byte, f"{text}\n{indent}if ({self._guarded('<')}) "))
         else:
             edits.replace(anchor, text)
-            operator = source.of(self.guard.comparison.child_by_field_name("operator"))
+            operator = source.of(self.guard.comparison, "operator")
             edits.replace(self.guard.comparison, self._guarded(operator))
         for node, text in self._undivided():
             edits.replace(node, text)
@@ -595,7 +232,7 @@ class _Rows:
         code = code_of(self.source.reparsed(text))
         (kernel,) = code.kernels
         branch = statements(kernel.body)[-1]
-        body = branch.child_by_field_name("consequence")
+        body = field_of(branch, "consequence")
         assert branch.type == "if_statement" and body is not None
         return in_place(code.source, kernel, branch, body, f"if ({self._guarded('>=')}) return;")
 
@@ -605,11 +242,11 @@ class _Rows:
         source, (kernel,) = code.source, code.kernels
         whole = {(o.name, self.source.of(o.bound_node)) for o in self.kernel.loops if self._is_the_row(o)}
         cuts = SIDE_BY_SIDE.cuts
-        start = _product(f"blockIdx.{cuts}", "blockDim.x") + _product("threadIdx.x")
+        start = product_of(f"blockIdx.{cuts}", "blockDim.x") + product_of("threadIdx.x")
         for loop in kernel.loops:
-            if (loop.start, loop.step) != (start, _product(f"gridDim.{cuts}", "blockDim.x")):
+            if (loop.start, loop.step) != (start, product_of(f"gridDim.{cuts}", "blockDim.x")):
                 continue
-            jumps = any(True for _ in source.walk(loop.body, "break_statement", "continue_statement"))
+            jumps = source.has(loop.body, "break_statement", "continue_statement")
             if (loop.name, source.of(loop.bound_node)) in whole and not jumps:
                 first = f"const {loop.type} {loop.name} = threadIdx.x;"
                 return in_place(source, kernel, loop.node, loop.body, first, loop.name)
@@ -630,7 +267,7 @@ class _Rows:
         factors, text = self._outer_rows(), self.source.of
         if factors:
             return f"{self.names['outer'][0]} {operator} {' * '.join(text(factor) for factor in factors)}"
-        left, right = (self.guard.comparison.child_by_field_name(side) for side in ("left", "right"))
+        left, right = (field_of(self.guard.comparison, side) for side in ("left", "right"))
         return f"{text(left)} {operator} {text(right)}"
 
     def _is_known(self, name: Node) -> bool:
@@ -648,15 +285,15 @@ class _Rows:
         texts.setdefault("column", "threadIdx.x" if self.lanes is None else f"threadIdx.x * {self.lanes.text}")
         gone = [d for _, _, d in self.names.values() if d is not None] + [self.anchor.node]
         for node in source.walk(self.kernel.body, "init_declarator"):
-            value, holder = node.child_by_field_name("value"), node.parent
+            value, holder = field_of(node, "value"), node.parent
             if value is None or holder is None or any(same(holder, d) for d in gone):
                 continue
             kind = self._kind(self.code.polynomial(value))
             if kind in texts and value.type != "identifier" and self._is_integer(self._type(holder)):
                 found.append((value, texts[kind]))
         for node in source.walk(self.kernel.body, "binary_expression"):
-            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-            asks = source.of(node.child_by_field_name("operator")) in {"==", "!="} and source.of(right) == "0"
+            left, right = field_of(node, "left"), field_of(node, "right")
+            asks = source.of(node, "operator") in {"==", "!="} and source.of(right) == "0"
             written = left is not None and left.type in {"binary_expression", "parenthesized_expression"}
             if asks and left is not None and written and self._kind(self.code.polynomial(left)) == "column":
                 found.append((left, "threadIdx.x"))
@@ -701,26 +338,19 @@ class _Rows:
             grid=f"dim3({inner}, 1, {groups})" if self.by_row else f"dim3({inner}, {groups})",
             block=f"dim3({steps}, NEIGHBOUR_ROWS)",
         )
-        indent, unit = source.indent(statement), source.unit(statement)
-        lines = [
-            f"if ({' && '.join(conditions)}) {{",
-            f"{unit}{call};",
-            "} else {",
-            f"{unit}{source.of(statement)}",
-            "}",
-        ]
-        edits.replace(statement, f"\n{indent}".join(lines))
+        edits.write(
+            statement, [f"if ({' && '.join(conditions)}) {{", [f"{call};"], "} else {", [source.of(statement)], "}"]
+        )
 
     def _steps_of_rows(self, launch: Launch) -> str:
         """The second argument of spread's `row_shape(rows, steps)`, which the block is taken from."""
         _, call = row_shape_of(self.code, launch)
-        listed = call.child_by_field_name("arguments")
-        arguments = [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        arguments = children_of(call, "arguments")
         if len(arguments) != 2:
             raise Unsupported("a shape of other dimensions, too")
         return self.source.of(arguments[1])
 
-    def _host_factor(self, launch: Launch, divisor: _Divisor) -> str:
+    def _host_factor(self, launch: Launch, divisor: Divisor) -> str:
         return divisor.text if divisor.node is None else self._host(launch, divisor.node)
 
     def _host(self, launch: Launch, node: Node) -> str:
@@ -728,8 +358,8 @@ class _Rows:
         text = host_text(self.kernel, launch, node)
         names = [p.name for p in self.kernel.parameters]
         if node.type == "identifier" and self.source.of(node) in names:
-            inner = _uncast(self.source, launch.arguments[names.index(self.source.of(node))])
+            inner = uncast(self.source, launch.arguments[names.index(self.source.of(node))])
             found = self.code.definition(inner) if inner.type == "identifier" else None
-            if found is not None and _INTEGER.fullmatch(self._type(found.declaration)):
+            if found is not None and is_integer(self._type(found.declaration)):
                 return found.name
         return text if re.fullmatch(r"[\w.]+|(\w|[<>])+\([^()]*\)|\([^()]*\)", text) else f"({text})"

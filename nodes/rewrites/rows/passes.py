@@ -12,10 +12,14 @@ from functools import cached_property
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import COORDINATES, Code, Definition, Kernel, Loop, inside, same, statements
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.indices import COORDINATES
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.rows.cache_row_in_registers import HOLD
+from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 DIVISIONS = {"__fdividef", "fdividef"}
 EXPENSIVE = DIVISIONS | {
@@ -67,7 +71,7 @@ class Passes:
             if loop.start.value == 0 and loop.step.value == 1 and self.source.of(loop.bound_node) == self.items
         ]  # fmt: skip
         self.loops = [loop for loop in loops if same(loop.node.parent, loops[0].node.parent)]
-        if any(True for _ in self.source.walk(kernel.body, *_LEAPS)):
+        if self.source.has(kernel.body, *_LEAPS):
             raise Unsupported("a kernel that does more than one thing after another")
 
     def _bounds(self) -> tuple[str, str]:
@@ -82,11 +86,11 @@ class Passes:
     def guarded(self, loop: Loop) -> tuple[Node, Node]:
         """The condition under which a pass has an element, and what it does then."""
         *before, last = statements(loop.body)
-        condition, consequence = last.child_by_field_name("condition"), last.child_by_field_name("consequence")
-        plain = last.type == "if_statement" and last.child_by_field_name("alternative") is None
+        condition, consequence = field_of(last, "condition"), field_of(last, "consequence")
+        plain = last.type == "if_statement" and field_of(last, "alternative") is None
         if not plain or condition is None or consequence is None or any(s.type != "declaration" for s in before):
             raise Unsupported("another pass")
-        return condition.child_by_field_name("value") or condition, consequence
+        return field_of(condition, "value") or condition, consequence
 
     def read(self, node: Node, loop: Loop) -> Reading:
         """Raises Unsupported for what is not understood, or may be something else when it is computed again."""
@@ -121,7 +125,7 @@ class Passes:
             return False
         (place,) = places
         touched = {other for other in reading.places if not _differ(place, other)}
-        right = parent.child_by_field_name("right")
+        right = field_of(parent, "right")
         later = lvalue.start_byte >= node.end_byte or (right is not None and inside(node, right))
         own = {"[@item]", *(f"[{_lane(self.source, reading.lanes, at)}]" for at in range(len(reading.lanes)))}
         return not touched or (around is loop and later and touched == {place} and own <= set(place))
@@ -162,16 +166,16 @@ class Passes:
 
     def _binds(self, owner: Node) -> bool:
         """Whether it is the declaration of a reference."""
-        declarator = owner.child_by_field_name("declarator") if owner.type == "init_declarator" else None
+        declarator = field_of(owner, "declarator") if owner.type == "init_declarator" else None
         return declarator is not None and declarator.type == "reference_declarator"
 
     def _rank(self, node: Node) -> int:
         """How many dimensions a part of an array still has; a field may have one."""
-        argument = node.child_by_field_name("argument")
+        argument = field_of(node, "argument")
         if node.type == "parenthesized_expression":
             return self._rank(node.named_children[0])
         if node.type == "field_expression":
-            return 0 if self.source.of(node.child_by_field_name("field")) in _SCALARS else 1
+            return 0 if self.source.of(node, "field") in _SCALARS else 1
         if node.type == "subscript_expression" and argument is not None:
             return max(self._rank(argument) - 1, 0)
         found = self.code.definition(node) if node.type == "identifier" else None
@@ -194,7 +198,7 @@ class Passes:
             address = here.type == "pointer_expression"
             if address and (self.source.of(here.children[0]) != "&" or self.is_read(here)):
                 continue
-            target = here.child_by_field_name("left" if here.type == "assignment_expression" else "argument")
+            target = field_of(here, "left" if here.type == "assignment_expression" else "argument")
             if target is not None:
                 yield target
 
@@ -221,7 +225,7 @@ class Passes:
             if here.type == "parenthesized_expression":
                 here = here.named_children[0]
             elif here.type in {"subscript_expression", "field_expression", "pointer_expression"}:
-                here = here.child_by_field_name("argument")
+                here = field_of(here, "argument")
             else:
                 return None
         found = self.code.definition(here) if here is not None else None
@@ -237,7 +241,7 @@ class Passes:
         return all(self._only_computes(function, seen) for function in self.code.overloads[name])
 
     def _only_computes(self, function: Node, seen: set[str]) -> bool:
-        source, code, body = self.source, self.code, function.child_by_field_name("body")
+        source, code, body = self.source, self.code, field_of(function, "body")
         if body is None:
             return False
         for node in source.walk(body, "asm_statement", "gnu_asm_expression", "lambda_expression"):
@@ -245,7 +249,7 @@ class Passes:
             if node.type != "gnu_asm_expression" or parts & {"gnu_asm_qualifier", "gnu_asm_clobber_list"}:
                 return False
         for declaration in source.walk(body, "declaration"):
-            pointers = any(True for _ in source.walk(declaration, "pointer_declarator"))
+            pointers = source.has(declaration, "pointer_declarator")
             if pointers or _FOREIGN & {source.of(c) for c in declaration.children}:
                 return False
         for lvalue in self.lvalues(body):
@@ -316,12 +320,12 @@ class _Reader:
         """The steps to `array[i].field[k]`; none for a part of something else."""
         if node.type == "parenthesized_expression":
             return self._place(node.named_children[0])
-        argument = node.child_by_field_name("argument")
+        argument = field_of(node, "argument")
         if node.type == "field_expression" and argument is not None:
             inner = self._place(argument) if self.source.of(node.children[1]) == "." else ()
-            return inner and (*inner, "." + self.source.of(node.child_by_field_name("field")))
+            return inner and (*inner, "." + self.source.of(node, "field"))
         if node.type == "subscript_expression" and argument is not None:
-            indices = node.child_by_field_name("indices")
+            indices = field_of(node, "indices")
             if indices is None or indices.named_child_count != 1:
                 return ()
             inner = self._place(argument)
@@ -348,7 +352,7 @@ class _Reader:
         return any(
             True
             for struct in self.source.walk(None, "struct_specifier", "class_specifier")
-            if self.source.of(struct.child_by_field_name("name")) == name
+            if self.source.of(struct, "name") == name
             for _ in self.source.walk(struct, "pointer_declarator", "reference_declarator")
         )
 
@@ -366,8 +370,8 @@ class _Reader:
             return "float"
         if node.type in {"parenthesized_expression", "unary_expression"}:
             return self._type_of(node.named_children[-1])
-        if node.type == "binary_expression" and self.source.of(node.child_by_field_name("operator")) in {*"+-*/"}:
-            sides = [side for f in ("left", "right") if (side := node.child_by_field_name(f)) is not None]
+        if node.type == "binary_expression" and self.source.of(node, "operator") in {*"+-*/"}:
+            sides = [side for f in ("left", "right") if (side := field_of(node, f)) is not None]
             types = {"int" if kind(self.code, side) == "int" else self._type_of(side) for side in sides}
             return "float" if types in ({"float"}, {"float", "int"}) else ""
         found = self.passes.root(node) if node.type in {"identifier", "subscript_expression"} else None
@@ -381,15 +385,15 @@ class _Reader:
         """The type of `.at[k]` of a struct of the file that has a template's first parameter for all its fields' type."""
         name, _, given = pack.partition("<")
         for struct in self.source.walk(None, "struct_specifier"):
-            template, members = struct.parent, struct.child_by_field_name("body")
-            listed = template.child_by_field_name("parameters") if template is not None else None
-            if self.source.of(struct.child_by_field_name("name")) != name or members is None or listed is None:
+            template, members = struct.parent, field_of(struct, "body")
+            listed = field_of(template, "parameters")
+            if self.source.of(struct, "name") != name or members is None or listed is None:
                 continue
             first, fields = (
                 listed.named_children[0],
                 [c for c in members.named_children if c.type == "field_declaration"],
             )
-            types = {self.source.of(member.child_by_field_name("type")) for member in fields}
+            types = {self.source.of(member, "type") for member in fields}
             if len(steps) == 2 and types == {self.source.of(first.named_children[-1])}:
                 return given.removesuffix(">").split(",")[0].strip()
         return ""
@@ -405,9 +409,9 @@ class _Reader:
         parts = []
         for argument in given:
             address = argument.type == "pointer_expression" and self.source.of(argument.children[0]) == "&"
-            target = argument.child_by_field_name("argument") if address and self.passes.is_read(argument) else None
+            target = field_of(argument, "argument") if address and self.passes.is_read(argument) else None
             parts.append(self._text(argument) if target is None else "&" + self._text(target))
-        whole = self.source.of(node.child_by_field_name("function")).removeprefix("std::")
+        whole = self.source.of(node, "function").removeprefix("std::")
         return f"{whole}({', '.join(parts)})"
 
     def _name(self, node: Node) -> str:
@@ -416,7 +420,7 @@ class _Reader:
             return name
         if found is None:
             raise Unsupported(f"{name} is not known")
-        if found.kind == "macro" and not _is_number(self.source.of(found.declaration.child_by_field_name("value"))):
+        if found.kind == "macro" and not _is_number(self.source.of(found.declaration, "value")):
             raise Unsupported(f"{name} is no number")
         if found.kind == "global" and not is_fixed(self.source, found):
             raise Unsupported(f"{name} may change")
@@ -468,17 +472,16 @@ class _Reader:
 
 
 def arguments(call: Node) -> list[Node]:
-    listed = call.child_by_field_name("arguments")
-    return [c for c in listed.named_children if c.type != "comment"] if listed is not None else []
+    return children_of(call, "arguments")
 
 
 def called(source: Source, call: Node) -> str:
-    return source.of(call.child_by_field_name("function")).split("<")[0].removeprefix("std::")
+    return source.of(call, "function").split("<")[0].removeprefix("std::")
 
 
 def cast_to(code: Code, call: Node) -> str | None:
     """The type of `static_cast<type>(x)`, `float(x)` and, of a template's parameter, `T(x)`."""
-    function = call.child_by_field_name("function")
+    function = field_of(call, "function")
     text = code.source.of(function)
     if text.startswith("static_cast<"):
         return text[len("static_cast<") : -1].strip()
@@ -505,18 +508,18 @@ def _declarator(found: Definition) -> Node | None:
     """Without the value."""
     declarator = found.declarator
     wrapped = declarator is not None and declarator.type == "init_declarator"
-    return declarator.child_by_field_name("declarator") if wrapped and declarator is not None else declarator
+    return field_of(declarator, "declarator") if wrapped and declarator is not None else declarator
 
 
 def _dimensions(found: Definition) -> int:
     declarator, count = _declarator(found), 0
     while declarator is not None and declarator.type == "array_declarator":
-        declarator, count = declarator.child_by_field_name("declarator"), count + 1
+        declarator, count = field_of(declarator, "declarator"), count + 1
     return count
 
 
 def _type(source: Source, found: Definition) -> str:
-    return source.of(found.declaration.child_by_field_name("type"))
+    return source.of(found.declaration, "type")
 
 
 def _lane(source: Source, lanes: list[Loop], at: int) -> str:

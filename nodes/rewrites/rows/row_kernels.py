@@ -12,16 +12,19 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Access, Code, Kernel, Launch, code_of, host_text, inside, same
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.nodes import same
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
+from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer
 
 ELEMENT = Symbol("element of the row")
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative")
-_INTEGER = re.compile(r"(unsigned|signed|long|int|size_t|u?int\d+_t|auto|\s)+")
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class RowKernel:
                     if text == "__shared__":
                         raise Unsupported("shared memory beside the reductions")
                     continue
-                name = self.source.of(node.child_by_field_name("function")).split("<")[0].split("::")[-1]
+                name = self.source.called(node)
                 if name in ours or (same(function, self.kernel.node) and any(inside(node, b) for b in self.barriers)):
                     continue
                 if _TALKS.match(name):
@@ -98,7 +101,7 @@ class RowKernel:
 
     def kind(self, reduction: Node) -> str:
         """sum, max or min"""
-        return self.source.of(reduction.child_by_field_name("function")).split("<")[0].removeprefix("block_")
+        return self.source.of(reduction, "function").split("<")[0].removeprefix("block_")
 
     def uses(self, name: str) -> list[Node]:
         return [n for n in self.source.walk(self.kernel.body, "field_expression") if self.source.of(n) == name]
@@ -125,10 +128,7 @@ class RowKernel:
         """threadIdx.x, blockDim.x, and the variables whose values have one of them in their words, or each other."""
         names = {"threadIdx.x", "blockDim.x"}
         declared = [
-            (
-                self.source.of(d.child_by_field_name("declarator")).lstrip("*& "),
-                self._words(d.child_by_field_name("value")),
-            )
+            (self.source.of(d, "declarator").lstrip("*& "), self._words(field_of(d, "value")))
             for d in self.source.walk(self.kernel.body, "init_declarator")
         ]
         while more := {name for name, words in declared if words & names} - names:
@@ -143,9 +143,9 @@ class RowKernel:
         parent = node.parent
         if parent is None or parent.type != "binary_expression":
             return False
-        left, right = parent.child_by_field_name("left"), parent.child_by_field_name("right")
+        left, right = field_of(parent, "left"), field_of(parent, "right")
         return (
-            self.source.of(parent.child_by_field_name("operator")) == "=="
+            self.source.of(parent, "operator") == "=="
             and same(left, node)
             and self.code.polynomial(node) == Polynomial.symbol(THREAD)
             and right is not None
@@ -160,9 +160,9 @@ class RowKernel:
             here = here.parent
         if here is None or here.parent is None or here.parent.type != "declaration":
             return False
-        name = here.child_by_field_name("declarator")
-        kind = self.source.of(here.parent.child_by_field_name("type"))
-        if name is None or name.type != "identifier" or not _INTEGER.fullmatch(kind):
+        name = field_of(here, "declarator")
+        kind = self.source.of(here.parent, "type")
+        if name is None or name.type != "identifier" or not (kind == "auto" or is_integer(kind)):
             return False
         return self.source.of(name) not in {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
 
@@ -235,24 +235,19 @@ class RowKernel:
         return found
 
     def _name(self, node: Node) -> str:
-        return self.source.of(node.child_by_field_name("function")) if node.type == "call_expression" else ""
+        return self.source.of(node, "function") if node.type == "call_expression" else ""
 
     def _kept(self, launch: Launch) -> RowLaunch:
-        here: Node | None = launch.node
-        while here is not None and here.type != "lambda_expression":
-            here = here.parent
+        here = enclosing(launch.node, "lambda_expression")
         if here is None:
             raise Unsupported("no lambda around the launch")
-        declarator = here.child_by_field_name("declarator")
+        declarator = field_of(here, "declarator")
         names = list(self.source.walk(declarator, "identifier")) if declarator is not None else []
-        while here is not None and here.type != "declaration":
-            here = here.parent
+        here = enclosing(here, "declaration")
         after = here.next_named_sibling if here is not None else None
-        condition = (
-            after.child_by_field_name("condition") if after is not None and after.type == "switch_statement" else None
-        )
+        condition = field_of(after, "condition") if after is not None and after.type == "switch_statement" else None
         call = next(self.source.walk(condition, "call_expression"), None) if condition is not None else None
-        listed = call.child_by_field_name("arguments") if call is not None else None
+        listed = field_of(call, "arguments")
         if call is None or listed is None or after is None or self._name(call) != "row_items" or len(names) != 1:
             raise Unsupported("no choice of items behind the launch")
         count, steps, size, _ = (self.source.of(c) for c in listed.named_children if c.type != "comment")
@@ -262,9 +257,7 @@ class RowKernel:
         """In what is left for the rows that cache_row_in_registers leaves alone."""
         here: Node | None = node
         while here is not None and here.type != "function_definition":
-            if here.type == "switch_statement" and "row_items(" in self.source.of(
-                here.child_by_field_name("condition")
-            ):
+            if here.type == "switch_statement" and "row_items(" in self.source.of(here, "condition"):
                 return True
             here = here.parent
         return False
@@ -276,6 +269,20 @@ class RowKernel:
         return changed[outer.start_byte : len(changed) - (len(data) - outer.end_byte)].decode()
 
 
+def by_items(run: str, items: str, body: Lines, chosen: str, otherwise: str) -> Lines:
+    """What a launch becomes where the host chooses how many items a thread has: 1, 2, 4 or 8, or another launch."""
+    cases = [f"case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)]
+    last = f"default: {otherwise}"
+    return [f"const auto {run} = [&](auto {items}) {{", body, "};", f"switch ({chosen}) {{", [*cases, last], "}"]
+
+
+def unless_single(launch: Launch, lines: Lines) -> Lines:
+    """The lines in place of a launch that stays for packs of one element: these are for odd rows, which take the loop."""
+    packs = next((a for a in launch.template_arguments if re.fullmatch(r"WIDTH(_\d+)?", a)), None)
+    kept = launch.code.source.of(launch.statement)
+    return ["{", lines, "}"] if packs is None else [f"if constexpr ({packs} == 1) {{", [kept], "} else {", lines, "}"]
+
+
 def with_second_form(
     code: Code,
     suffix: str,
@@ -285,17 +292,13 @@ def with_second_form(
     """A kernel of the other form behind each one that has it, launched as `write_launch` says; the kinds they reduce by."""
     edits, kinds = Edits(code.source), set()
     for kernel in code.kernels:
-        attempt = Edits(code.source)
-        try:
+        with edits.attempt():
             found = RowKernel(code, kernel)
             name = code.fresh(f"{kernel.name}_{suffix}")
-            attempt.insert(kernel.outer.end_byte, "\n\n" + new_kernel(found, name))
+            edits.insert(kernel.outer.end_byte, "\n\n" + new_kernel(found, name))
             for launch in found.launches():
-                write_launch(attempt, found, launch, name)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-        kinds |= {found.kind(call) for call in found.reductions}
+                write_launch(edits, found, launch, name)
+            kinds |= {found.kind(call) for call in found.reductions}
     return edits, kinds
 
 

@@ -11,20 +11,10 @@ from itertools import combinations_with_replacement
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Access,
-    Code,
-    Definition,
-    Launch,
-    Loop,
-    declared_name,
-    inside,
-    is_zero,
-    same,
-    statements,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.kernels import Access, Loop
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import (
     BLOCK,
     BLOCK_DIM,
@@ -37,7 +27,9 @@ from nodes.rewrites.analysis.regions import (
 )
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import LOOPS, declared_name, is_zero, same, statements
 from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 SHORTEST = 64
 """Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""
@@ -78,7 +70,6 @@ class RowThreads:
             if not same(region.loop.node.parent, self.kernel.body):
                 raise Unsupported("a loop over rows in another one")
         else:
-            assert region.definition is not None
             header = [region.definition]
             if region.name in {self.source.of(n) for n in self.code.assigned(self.kernel.body)}:
                 raise Unsupported("a row that changes")
@@ -97,7 +88,7 @@ class RowThreads:
         """Declarations in front of the row that nothing but its own reads: `const int tid = threadIdx.x;`."""
         found: list[Node] = []
         for statement in reversed(statements(self.kernel.body)):
-            declared = statement.child_by_field_name("declarator") if statement.type == "declaration" else None
+            declared = field_of(statement, "declarator") if statement.type == "declaration" else None
             name = declared_name(declared) if declared is not None else None
             alone = len(statement.children_by_field_name("declarator")) == 1
             if name is None or not alone or any(same(statement, h) for h in headers):
@@ -110,10 +101,7 @@ class RowThreads:
         return found
 
     def index(self, region: Region) -> Node:
-        declarator = region.definition.child_by_field_name("declarator") if region.definition is not None else None
-        value = declarator.child_by_field_name("value") if declarator is not None else None
-        assert value is not None
-        return value
+        return field_of(region.definition, "declarator", "value")
 
     def _loops(self) -> list[Loop]:
         """The loops over a row's elements: all that are in no other."""
@@ -141,10 +129,7 @@ class RowThreads:
         return found
 
     def _left_by(self, jump: Node) -> Node | None:
-        here = jump.parent
-        while here is not None and here.type not in {*LOOPS, "switch_statement"}:
-            here = here.parent
-        return here
+        return enclosing(jump.parent, *LOOPS, "switch_statement")
 
     def _is_long(self, loop: Loop) -> bool:
         """Whether the bound is only known at run time, or large."""
@@ -170,7 +155,7 @@ class RowThreads:
             kinds = {fold_of(self.kernel, use) for use in self.uses(found, loop.body)}
             kind = kinds.pop()
             plain = found.declarator is not None and found.declarator.type in {"identifier", "init_declarator"}
-            type_ = self.source.of(found.declaration.child_by_field_name("type"))
+            type_ = self.source.of(found.declaration, "type")
             if kinds or kind not in HELPERS or found.kind != "local" or not plain or type_ not in TOTALS:
                 raise Unsupported("elements that depend on each other")
             if not self.region.holds(found.declaration) and self.region.loop is not None:
@@ -197,9 +182,9 @@ class RowThreads:
                 targets = [t for t in self.code.assigned(statement) if self.source.of(t) == found.name]
                 if targets:
                     inner = statement.named_children[0] if statement.type == "expression_statement" else statement
-                    sets = inner.type == "assignment_expression" and same(inner.child_by_field_name("left"), targets[0])
-                    return sets and self.source.of(inner.child_by_field_name("operator")) == "=" and is_zero(
-                        self.source.of(inner.child_by_field_name("right"))
+                    sets = inner.type == "assignment_expression" and same(field_of(inner, "left"), targets[0])
+                    return sets and self.source.of(inner, "operator") == "=" and is_zero(
+                        self.source.of(inner, "right")
                     )  # fmt: skip
             here = here.parent
         return False
@@ -230,7 +215,7 @@ class RowThreads:
         values = []
         for use in self.uses(found, loop.body):
             listed = use.parent if use.parent is not None and use.parent.type == "argument_list" else None
-            for value in listed.named_children if listed is not None else []:
+            for value in children_of(listed):
                 if not same(value, use):
                     named = self.code.definition(value) if value.type == "identifier" else None
                     settled = (
@@ -249,7 +234,7 @@ class RowThreads:
         """A variable is the thread's own, and changes where an assignment names it and in no other way."""
         source, code, body = self.source, self.code, self.kernel.body
         for node in source.walk(body, "lambda_expression", "goto_statement", "pointer_expression", "init_declarator"):
-            argument, declarator = node.child_by_field_name("argument"), node.child_by_field_name("declarator")
+            argument, declarator = field_of(node, "argument"), field_of(node, "declarator")
             address = node.type == "pointer_expression" and source.of(node.children[0]) == "&"
             bound = node.type == "init_declarator" and code.binds(node.parent, declarator)
             named = address and argument is not None and argument.type == "identifier"
@@ -257,17 +242,17 @@ class RowThreads:
                 raise Unsupported("a second name for a variable")
         accesses = {(a.node.start_byte, a.node.end_byte) for a in self.kernel.accesses}
         for node in source.walk(body, "assignment_expression", "update_expression"):
-            target = node.child_by_field_name("left" if node.type == "assignment_expression" else "argument")
+            target = field_of(node, "left" if node.type == "assignment_expression" else "argument")
             if not self._is_own(target, accesses):
                 raise Unsupported("an assignment to something of unknown origin")
         for call in source.walk(body, "call_expression"):
-            function, listed = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+            function, listed = field_of(call, "function"), field_of(call, "arguments")
             name = source.of(function)
             if name in code.macros and not code.loads(name):
                 raise Unsupported("a macro that may do anything")
             if function is not None and function.type == "field_expression":
                 raise Unsupported("an object that may keep something")
-            for argument in listed.named_children if listed is not None else []:
+            for argument in children_of(listed):
                 found = code.definition(argument) if argument.type == "identifier" else None
                 if found is not None and found.kind in {"local", "loop"} and code.lends(call, argument)[0]:
                     raise Unsupported("a function that may change a variable")
@@ -287,7 +272,7 @@ class RowThreads:
             arrow = target.type == "field_expression" and target.children[1].type == "->"
             if arrow or target.type not in {"field_expression", "subscript_expression"}:
                 return False
-            target = target.child_by_field_name("argument")
+            target = field_of(target, "argument")
         return target is not None
 
     def loop_of(self, node: Node) -> Loop | None:
@@ -323,7 +308,6 @@ class RowThreads:
     def _are_apart(self, a: Access, b: Access, written: set[str]) -> bool:
         """Whether two accesses mean the same element only in the same step, which is one thread's, or never."""
         first, second = self.loop_of(a.node), self.loop_of(b.node)
-        assert first is not None and second is not None
         step, rests = a.offset.coefficient(first.symbol).value, []
         if a.wide or b.wide or first.start != second.start or not step:
             return False
@@ -380,7 +364,7 @@ class RowThreads:
 
     def _macro(self, name: str) -> int | None:
         macro = self.code.macros.get(name)
-        text = self.source.of(macro.child_by_field_name("value")) if macro is not None else ""
+        text = self.source.of(macro, "value") if macro is not None else ""
         digits = text.split("//")[0].strip(" ()")
         return int(digits) if digits.isdigit() else None
 
@@ -410,21 +394,18 @@ class RowThreads:
             more, inner, passed = grid - Polynomial.symbol(symbol), symbol, {}
             call = symbol.node if symbol.node is not None and symbol.node.type == "call_expression" else None
             if call is not None:
-                name = self.source.of(call.child_by_field_name("function"))
+                name = self.source.of(call, "function")
                 function = self.code.functions.get(name) if len(self.code.overloads.get(name, [])) == 1 else None
                 returned = list(self.source.walk(function, "return_statement")) if function is not None else []
-                body = function.child_by_field_name("body") if function is not None else None
+                body = field_of(function, "body")
                 if body is None or len(returned) != 1 or len(statements(body)) != 1:
                     continue
                 value = self.code.polynomial(returned[0].named_children[0])
                 inner = next((s for s in value.symbols if s.operator == "/"), symbol)
                 more = more + value - Polynomial.symbol(inner)
-                parameters = function.child_by_field_name("declarator").child_by_field_name("parameters")
-                names = [
-                    self.source.of(declared_name(p.child_by_field_name("declarator")))
-                    for p in parameters.named_children
-                ]
-                arguments = call.child_by_field_name("arguments").named_children
+                parameters = field_of(function, "declarator", "parameters")
+                names = [self.source.of(declared_name(field_of(p, "declarator"))) for p in parameters.named_children]
+                arguments = field_of(call, "arguments").named_children
                 passed = {name: self.code.polynomial(a) for name, a in zip(names, arguments, strict=False)}
             if inner.operator == "/":
                 of, by = (self._known(operand, passed) for operand in inner.operands)

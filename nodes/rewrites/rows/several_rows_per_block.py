@@ -8,14 +8,16 @@ where a row fits (up to 8 steps a thread, as many as cache_row_in_registers keep
 from __future__ import annotations
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import code_of, insertion_point, require
+from nodes.rewrites.analysis.device_code import code_of
+from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.analysis.regions import begin_row
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, with_second_form
-from nodes.rewrites.syntax.insert import remove_line, renamed
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
+from nodes.rewrites.syntax.insert import renamed
+from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of
 
 SPEEDUP = 1.0
 
@@ -96,10 +98,7 @@ def speedup(facts: Facts) -> float:
     speedup=speedup,
     helps={"memory", "latency"},
     after=("warp_per_row",),
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "short_row_items" in source.text or not reduces(source):
@@ -109,18 +108,15 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not edits.changes:
         return None
     units = facts.device.units
-    try:
-        edits.insert(insertion_point(source), "\n" + TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
-        require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
-        require(edits, code, ITEMS, "short_row_items", "short_row_threads", includes=("type_traits",))
-        require(edits, code, MASK, "row_lanes")
-        shifted = "shifted_sum" in kinds
-        for kind in sorted(kinds - {"shifted_sum"} | ({"sum", "max"} if shifted else set())):
-            require(edits, code, REDUCTIONS[kind], f"row_{kind}")
-        text = edits.apply()
-        return behind(source.reparsed(text), "block_shifted_sum", REDUCTIONS["shifted_sum"]) if shifted else text
-    except Unsupported:
-        return None
+    edits.insert(insertion_point(source), "\n" + TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
+    require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
+    require(edits, code, ITEMS, "short_row_items", "short_row_threads", includes=("type_traits",))
+    require(edits, code, MASK, "row_lanes")
+    shifted = "shifted_sum" in kinds
+    for kind in sorted(kinds - {"shifted_sum"} | ({"sum", "max"} if shifted else set())):
+        require(edits, code, REDUCTIONS[kind], f"row_{kind}")
+    text = edits.apply()
+    return behind(source.reparsed(text), "block_shifted_sum", REDUCTIONS["shifted_sum"]) if shifted else text
 
 
 def _total(found: RowKernel) -> str:
@@ -134,19 +130,17 @@ def _new_kernel(found: RowKernel, name: str) -> str:
     edits.replace(kernel.name_node, name)
     bounds = "__launch_bounds__(SHORT_ROW_THREADS)"
     present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-    kind = kernel.node.child_by_field_name("type")
+    kind = field_of(kernel.node, "type")
     if present is not None:
         edits.replace(present, bounds)
     elif kind is not None:
         edits.replace(kind, f"{source.of(kind)} {bounds}")
     for call in found.reductions:
-        function = call.child_by_field_name("function")
-        assert function is not None
+        function = field_of(call, "function")
         edits.replace(function, f"row_{found.kind(call)}")
     for barrier in found.barriers:
-        remove_line(edits, source, barrier)
+        edits.remove(barrier, comment=True)
     if found.rows is not None:
-        assert found.rows.step_node is not None
         edits.replace(found.rows.start_node, "blockIdx.x * blockDim.y + threadIdx.y")
         edits.replace(found.rows.step_node, "gridDim.x * blockDim.y")
         return found.edited(edits)
@@ -161,7 +155,6 @@ def _new_kernel(found: RowKernel, name: str) -> str:
 
 def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
     source, code, launch = found.source, found.code, place.launch
-    indent, unit = source.indent(place.statement), source.unit(place.statement)
     threads, run = code.fresh("short_threads"), code.fresh("launch_short")
     arguments = [source.of(a) for a in launch.arguments]
     if found.rows is None:
@@ -173,28 +166,18 @@ def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -
         block=f"dim3({threads}, SHORT_ROW_THREADS / {threads})",
         arguments=arguments,
     )
-    original = source.of(place.statement)
+    original = source.of(place.statement).replace("\n", f"\n{source.unit(place.statement)}")
     if place.items:
-        inner = f"decltype({place.items})::value"
-        lines = [
-            f"const auto {run} = [&](auto {place.items}) {{",
-            f"{unit}const unsigned {threads} = short_row_threads({place.steps}, {inner});",
-            f"{unit}{call};",
-            "};",
-            f"switch (short_row_items({place.rows}, {place.steps})) {{",
-            *(f"{unit}case {n}: {run}(std::integral_constant<int, {n}>{{}}); break;" for n in (1, 2, 4, 8)),
-            f"{unit}default: {original}".replace("\n", f"\n{unit}"),
-            "}",
-        ]
-        edits.replace(place.statement, f"\n{indent}".join(lines))
+        width = f"const unsigned {threads} = short_row_threads({place.steps}, decltype({place.items})::value);"
+        chosen = f"short_row_items({place.rows}, {place.steps})"
+        edits.write(place.statement, by_items(run, place.items, [width, f"{call};"], chosen, original))
         return
     items = code.fresh("short_items")
     lines = [
         f"if (const int {items} = short_row_items({place.rows}, {place.steps})) {{",
-        f"{unit}const unsigned {threads} = short_row_threads({place.steps}, {items});",
-        f"{unit}{call};",
+        [f"const unsigned {threads} = short_row_threads({place.steps}, {items});", f"{call};"],
         "} else {",
-        f"{unit}{original}".replace("\n", f"\n{unit}"),
+        [original],
         "}",
     ]
-    edits.replace(place.statement, f"\n{indent}".join(lines))
+    edits.write(place.statement, lines)

@@ -19,32 +19,24 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import (
-    LOOPS,
-    Access,
-    Code,
-    Definition,
-    Kernel,
-    Launch,
-    Loop,
-    code_of,
-    host_text,
-    inside,
-    require,
-    same,
-    statements,
-    without_unused,
-)
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
 from nodes.rewrites.memory.vectorize_short_loops import own_vector
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.cache_row_in_registers import HOLD, Row, RowKeeper
+from nodes.rewrites.rows.cache_row_in_registers import HOLD, RowKeeper
+from nodes.rewrites.rows.row_kernels import unless_single
+from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.nodes import LOOPS, same, statements
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of, upward
 
 TUNABLES = """\
 #define TEAM_ITEMS {items}  // tune: 1 2 4
@@ -80,11 +72,7 @@ bool with_team(int64_t steps, Run run) {
     expected="a warp's row is read once, all its loads in flight together, and no lane of a short row is idle",
     speedup=1.2,
     helps={"memory", "latency"},
-    risks=(
-        Outcome.INCORRECT,
-        Outcome.RUNTIME_ERROR,
-        Outcome.OUT_OF_RESOURCES,
-    ),
+    risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if "__shfl" not in source.text or "with_team" in source.text:
@@ -93,34 +81,27 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     kinds, flat, holds, planar = set[str](), False, False, False
     long_rows = facts.share_of_workloads(lambda _, row_bytes: row_bytes > LONG_BYTES) > 0.5
     for kernel in code.kernels:
-        attempt = Edits(source)
-        try:
+        with edits.attempt():
             keeper = TeamKeeper(code, kernel, early=not long_rows)  # a long row takes all registers that there are
-            keeper.write(attempt)
-        except Unsupported:
-            continue
-        edits.changes += attempt.changes
-        kinds |= {reduction.kind for reduction in keeper.reductions}
-        flat, holds, planar = flat or keeper.flat, holds or keeper.holds, planar or keeper.planar
+            keeper.write(edits)
+            kinds |= {reduction.kind for reduction in keeper.reductions}
+            flat, holds, planar = flat or keeper.flat, holds or keeper.holds, planar or keeper.planar
     if not edits.changes:
         return None
-    try:
-        require(
-            edits,
-            code,
-            TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""),
-            "TEAM_ITEMS",
-            "TEAM_THREADS",
-        )
-        if flat:
-            require(edits, code, CEIL_DIV, "ceil_div")
-        require(edits, code, WITH_TEAM, "with_team", includes=("cstdint", "type_traits"))
-        require_team(edits, code, kinds, planar=planar)
-        if holds:
-            require(edits, code, HOLD, "hold_packed")
-        return without_unused(code, edits.apply())
-    except Unsupported:
-        return None
+    require(
+        edits,
+        code,
+        TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""),
+        "TEAM_ITEMS",
+        "TEAM_THREADS",
+    )
+    if flat:
+        require(edits, code, CEIL_DIV, "ceil_div")
+    require(edits, code, WITH_TEAM, "with_team", includes=("cstdint", "type_traits"))
+    require_team(edits, code, kinds, planar=planar)
+    if holds:
+        require(edits, code, HOLD, "hold_packed")
+    return without_unused(code, edits.apply())
 
 
 class TeamKeeper(RowKeeper):
@@ -136,7 +117,6 @@ class TeamKeeper(RowKeeper):
         if len(sizes) != 1 or len(self.warp_loops) != len(thread_loops(kernel)):
             raise Unsupported("no loops of a warp")
         (size,) = sizes
-        assert size is not None
         self.size = size
         self.team = code.fresh("TEAM")
         self.planar = self.warp_loops[0].start == Polynomial.symbol(THREAD)
@@ -277,8 +257,8 @@ class TeamKeeper(RowKeeper):
                 source.of(n) in {"threadIdx.x", "blockDim.x"} for n in self._named(node)
             ):
                 continue
-            left = node.child_by_field_name("left")
-            operator = {"&": "%", ">>": "/"}.get(op := source.of(node.child_by_field_name("operator")), op)
+            left = field_of(node, "left")
+            operator = {"&": "%", ">>": "/"}.get(op := source.of(node, "operator"), op)
             if left is None or operator not in {"/", "%"}:
                 continue
             for of in (THREAD, BLOCK_DIM):
@@ -319,9 +299,9 @@ class TeamKeeper(RowKeeper):
         parent = node.parent
         while parent is not None and parent.type in {"parenthesized_expression", "cast_expression"}:
             node, parent = parent, parent.parent
-        if parent is None or parent.type != "init_declarator" or not same(parent.child_by_field_name("value"), node):
+        if parent is None or parent.type != "init_declarator" or not same(field_of(parent, "value"), node):
             return False
-        name = parent.child_by_field_name("declarator")
+        name = field_of(parent, "declarator")
         changed = {self.source.of(t) for t in self.code.assigned(self.kernel.body)}
         return name is not None and name.type == "identifier" and self.source.of(name) not in changed
 
@@ -334,7 +314,7 @@ class TeamKeeper(RowKeeper):
             return
         if parent is not None and parent.type == "binary_expression":
             other = [c for c in parent.named_children if not same(c, here)]
-            joint = self.source.of(parent.child_by_field_name("operator"))
+            joint = self.source.of(parent, "operator")
             if joint == "==" and len(other) == 1 and self.code.polynomial(other[0]).value == 0:
                 return
         raise Unsupported("a lane that does more than its share of the row")
@@ -380,7 +360,7 @@ class TeamKeeper(RowKeeper):
                 raise Unsupported("a team's place within the row's elements")
             if carries_state(kernel, statements(loop.body)):
                 raise Unsupported("elements that depend on each other")
-            if any(True for _ in source.walk(loop.body, "return_statement", "goto_statement")) or any(
+            if source.has(loop.body, "return_statement", "goto_statement") or any(
                 _leaves(jump, loop) for jump in source.walk(loop.body, "break_statement", "continue_statement")
             ):
                 raise Unsupported("a loop that is left")
@@ -416,8 +396,8 @@ class TeamKeeper(RowKeeper):
         for use in self.code.uses(found, self.kernel.body):
             parent = use.parent
             named = parent is not None and parent.type == "assignment_expression" and (
-                same(parent.child_by_field_name("left"), use)
-                and self.source.of(parent.child_by_field_name("operator")) == "="
+                same(field_of(parent, "left"), use)
+                and self.source.of(parent, "operator") == "="
             )  # fmt: skip
             reduced = any(inside(use, node) for r in self.reductions for node in r.nodes)
             later = any(use.start_byte >= end for end in whole) or self._is_in_front(use, loop, found)
@@ -445,17 +425,9 @@ class TeamKeeper(RowKeeper):
         steps = host_text(kernel, launch, self.loops[0].bound_node)
         team, items, run = (code.fresh(n) for n in ("team", "items", "launch_teams"))
         of_team, of_items = f"decltype({team})::value", f"decltype({items})::value"
-        function = source.of(launch.function)
-        if launch.template_list is not None:
-            function = function[: function.rindex(">")].rstrip() + f", {of_team}, {of_items}>"
-        elif kernel.template is None:
-            function += f"<{of_team}, {of_items}>"
-        else:
-            raise Unsupported("a launch that leaves its types to be deduced")
-        function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, function, count=1)
+        function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, launch.with_arguments(of_team, of_items), count=1)
         width = self.widths[next(n for n, own in enumerate(kernel.launches) if own is launch)]
-        unit, indent = source.unit(statement), source.indent(statement)
-        lines = [f"const auto {run} = [&](auto {team}, auto {items}) {{"]
+        lines: Lines = [f"const auto {run} = [&](auto {team}, auto {items}) {{"]
         if self.flat:
             teams = f"static_cast<int64_t>({launch.extents(launch.grid)[0]}) * {width // self.size}"
             count = code.fresh("teams", "team_count")
@@ -470,16 +442,13 @@ class TeamKeeper(RowKeeper):
                 block = f"dim3({', '.join(extents[:2] if extents[2] == '1' else extents)})"
             call = launch.rendered(function=function, block=block)
         lines += [
-            f"{unit}{call};",
+            [f"{call};"],
             "};",
             f"if (!with_team<{self._bytes(launch)}>({steps}, {run})) {{",
-            f"{unit}{source.of(statement)}",
+            [source.of(statement)],
             "}",
         ]
-        packs = next((a for a in launch.template_arguments if re.fullmatch(r"WIDTH(_\d+)?", a)), None)
-        opening = [f"if constexpr ({packs} == 1) {{", f"{unit}{source.of(statement)}", "} else {"] if packs else ["{"]
-        lines = [*opening, *(unit + line for line in lines), "}"]
-        edits.replace(statement, f"\n{indent}".join(lines))
+        edits.write(statement, unless_single(launch, lines))
 
 
 def inside_any(nodes: list[Node], outer: Node) -> bool:
@@ -487,18 +456,16 @@ def inside_any(nodes: list[Node], outer: Node) -> bool:
 
 
 def _leaves(jump: Node, loop: Loop) -> bool:
-    here = jump.parent
-    while here is not None and not same(here, loop.node):
-        if here.type in {"for_statement", "while_statement", "do_statement", "switch_statement", "lambda_expression"}:
-            return False
-        here = here.parent
-    return True
+    return not any(
+        here.type in {"for_statement", "while_statement", "do_statement", "switch_statement", "lambda_expression"}
+        for here in upward(jump.parent, loop.node)
+    )
 
 
 def _function_name(function: Node) -> Node | None:
-    here = function.child_by_field_name("declarator")
+    here = field_of(function, "declarator")
     while here is not None and here.type not in {"identifier", "template_function"}:
-        here = here.child_by_field_name("declarator")
+        here = field_of(here, "declarator")
     return here
 
 
@@ -540,12 +507,12 @@ def _along_x(code: Code, kernel: Kernel, launch: Launch) -> int | None:
 def extent_of(code: Code, kernel: Kernel, node: Node) -> int | None:
     """A number in a launch's shape."""
     if node.type == "parameter_declaration":  # `dim3 block(WIDTH)` reads as a function
-        node = node.child_by_field_name("type") or node
+        node = field_of(node, "type") or node
     found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
     if found is None:
         return code.polynomial(node).value
     if found.kind == "macro":
-        text = code.source.of(found.declaration.child_by_field_name("value")).split("//")[0].strip(" ()")
+        text = code.source.of(found.declaration, "value").split("//")[0].strip(" ()")
         return int(text) if text.isdigit() else None
     settled = found.kind in {"local", "global"} and found.value is not None and not code.mutated(found)
     return code.polynomial(found.value).value or value_in(code, kernel, None, found.value) if settled else None

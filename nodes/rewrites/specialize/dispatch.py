@@ -17,6 +17,7 @@ from harness.tunables import Tunable, bake, tunables
 from kernels.spec import DTYPE_BYTES, Spec
 from nodes.rewrites.syntax.entry import has_c_linkage, measured, parameters
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 BANDS = {2: ("SMALL", "LARGE"), 3: ("SMALL", "MEDIUM", "LARGE")}
 
@@ -87,8 +88,8 @@ class _Dispatch:
         definitions = list(self.source.walk(None, "preproc_def", "preproc_function_def"))
         for _ in definitions:  # a macro may name one that is defined below it
             for node in definitions:
-                name = self.source.of(node.child_by_field_name("name"))
-                inside = self._words(node.child_by_field_name("value"))
+                name = self.source.of(node, "name")
+                inside = self._words(field_of(node, "value"))
                 needs = set().union(*(found[word] for word in inside & found.keys()))
                 if needs and name not in self.open:
                     found[name] = needs
@@ -109,20 +110,19 @@ class _Dispatch:
 
     def _name(self, node: Node | None) -> Node | None:
         """The declared name of a function or a constant, None for what declares something else."""
-        here = node.child_by_field_name("declarator") if node is not None else None
+        here = field_of(node, "declarator")
         if here is not None and here.type == "init_declarator" and self._constant(node):
-            name = here.child_by_field_name("declarator")
+            name = field_of(here, "declarator")
             return name if name is not None and name.type == "identifier" else None
         while here is not None and here.type in {"pointer_declarator", "reference_declarator"}:
-            here = here.child_by_field_name("declarator") or next(iter(here.named_children), None)
+            here = field_of(here, "declarator") or next(iter(here.named_children), None)
         if here is None or here.type != "function_declarator":
             return None
-        name = here.child_by_field_name("declarator")
+        name = field_of(here, "declarator")
         return name if name is not None and name.type in {"identifier", "field_identifier"} else None
 
     def _constant(self, node: Node | None) -> bool:
         """Whether a declaration is of one `constexpr`."""
-        assert node is not None
         qualifiers = [self.source.of(child) for child in node.children if child.type == "type_qualifier"]
         return "constexpr" in qualifiers and len(node.children_by_field_name("declarator")) == 1
 
@@ -176,7 +176,7 @@ class _Dispatch:
             if name in self.macros and not definition and self._name(holder) is None:
                 raise Unsupported(f"{name} is used in a member or an operator")
         for node in self.source.walk(None, "preproc_if", "preproc_elif"):
-            condition = node.child_by_field_name("condition")
+            condition = field_of(node, "condition")
             if condition is not None and {self.source.of(n) for n in self.source.walk(condition)} & self.macros.keys():
                 raise Unsupported("a number that the preprocessor compares")
 
@@ -204,9 +204,7 @@ class _Dispatch:
         if taken & set(new):
             raise Unsupported("bands of bands")
         definitions = [
-            node
-            for node in self.source.walk(None, "preproc_def")
-            if self.source.of(node.child_by_field_name("name")) in self.open
+            node for node in self.source.walk(None, "preproc_def") if self.source.of(node, "name") in self.open
         ]
         if any(node.parent != self.source.root for node in definitions):
             raise Unsupported("a number that is defined under a condition")
@@ -219,7 +217,7 @@ class _Dispatch:
         declared = ", ".join(f"int {name}" for name in needs)
         template = node.parent
         if template is not None and template.type == "template_declaration":
-            listed = template.child_by_field_name("parameters")
+            listed = field_of(template, "parameters")
             if listed is None or not listed.named_children:
                 raise Unsupported("a specialisation of a function")
             self.edits.insert(listed.start_byte + 1, f"{declared}, ")
@@ -238,8 +236,7 @@ class _Dispatch:
         listed = ", ".join(numbers or self._ordered(self.functions[self.source.of(node)].needs))
         parent = node.parent
         if parent is not None and parent.type == "template_function":
-            arguments = parent.child_by_field_name("arguments")
-            assert arguments is not None
+            arguments = field_of(parent, "arguments")
             return (
                 arguments.start_byte + 1,
                 arguments.start_byte + 1,
@@ -249,10 +246,10 @@ class _Dispatch:
 
     def _enter(self, node: Node, name: str) -> None:
         """The entry point compares its sizes and calls the band's instance of all that it did."""
-        body = node.child_by_field_name("body")
+        body = field_of(node, "body")
         if body is None:
             return  # a declaration stays as it is
-        if self.source.of(node.child_by_field_name("type")) != "void":
+        if self.source.of(node, "type") != "void":
             raise Unsupported("an entry point that returns something")
         needs = self._ordered(self.functions[name].needs)
         call = self._only_call(body)
@@ -267,9 +264,7 @@ class _Dispatch:
             while outer.parent is not None and outer.parent.type != "translation_unit":
                 outer = outer.parent
             head = ", ".join(f"int {number}" for number in needs)
-            declarator = node.child_by_field_name("declarator")
-            assert declarator is not None
-            parameters = self.source.of(declarator.child_by_field_name("parameters"))
+            parameters = self.source.of(field_of(node, "declarator"), "parameters")
             inner = _Instances(self.source, [(n, self._instance(n)) for n in self._references() if self._in(n, body)])
             whole = f"template <{head}>\nvoid {name}_tuned{parameters} {inner.text(body)}\n\n"
             self.edits.insert(outer.start_byte, whole)
@@ -284,7 +279,7 @@ class _Dispatch:
 
     def _only_call(self, body: Node) -> Node | None:
         """The statement that is all of the body, where it calls something that depends on the numbers and no more."""
-        inside = [node for node in body.named_children if node.type != "comment"]
+        inside = children_of(body)
         mine = [node for node in self._references() if self._in(node, body)]
         direct = any(self.source.of(n) in self.macros for n in self.source.walk(body, "identifier"))
         if len(inside) != 1 or len(mine) != 1 or direct or inside[0].type != "expression_statement":

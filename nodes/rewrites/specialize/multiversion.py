@@ -20,11 +20,12 @@ from functools import cached_property
 from tree_sitter import Node
 
 from kernels.spec import Spec
-from nodes.rewrites.analysis.device_code import same
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.entry import has_c_linkage, measured, parameters
 from nodes.rewrites.syntax.insert import include
+from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 _DIRECTIVES = {"preproc_def", "preproc_function_def"}
 _NAMED = {
@@ -95,20 +96,20 @@ class _File:
     @cached_property
     def macros(self) -> frozenset[str]:
         defined = self.source.walk(None, *_DIRECTIVES)
-        return frozenset(self.source.of(node.child_by_field_name("name")) for node in defined)
+        return frozenset(self.source.of(node, "name") for node in defined)
 
     @cached_property
     def undefined(self) -> frozenset[str]:
         """Names of macros that end somewhere."""
         calls = self.source.walk(None, "preproc_call")
-        ends = [node for node in calls if self.source.of(node.child_by_field_name("directive")).endswith("undef")]
-        return frozenset(self.source.of(node.child_by_field_name("argument")).strip() for node in ends)
+        ends = [node for node in calls if self.source.of(node, "directive").endswith("undef")]
+        return frozenset(self.source.of(node, "argument").strip() for node in ends)
 
     @cached_property
     def scopes(self) -> frozenset[str]:
         """Names that may stand in front of `::` and mean something of this file."""
         named = self.source.walk(None, "namespace_definition")
-        spaces = [self.source.of(node.child_by_field_name("name")) for node in named]
+        spaces = [self.source.of(node, "name") for node in named]
         return frozenset(part for name in spaces for part in name.split("::")) | self.groups.keys()
 
     def leaves(self, node: Node) -> frozenset[str]:
@@ -121,7 +122,7 @@ class _File:
         """The definition of the entry point for a data type, None where no such function can be seen."""
         for name in self.spec.entry_names(dtype):
             for item in self.groups.get(name, []):
-                if item.node.child_by_field_name("body") is not None and has_c_linkage(item.node):
+                if field_of(item.node, "body") is not None and has_c_linkage(item.node):
                     return item.node
         return None
 
@@ -151,7 +152,7 @@ class _File:
             words = {self.source.of(child) for child in self.source.walk(node)}
             if {"extern", "__shared__"} <= words:
                 for declarator in node.children_by_field_name("declarator"):
-                    found[self._last(declarator)] = self.source.of(node.child_by_field_name("type"))
+                    found[self._last(declarator)] = self.source.of(node, "type")
         return found
 
     def directives(self, item: _Item) -> list[Node]:
@@ -166,7 +167,7 @@ class _File:
             variables = [
                 one
                 for one in node.children_by_field_name("declarator")
-                if not any(True for _ in self.source.walk(one, "function_declarator"))
+                if not self.source.has(one, "function_declarator")
             ]
             return bool(variables) and not self._is_fixed(node)
         inside = self.source.walk(node, "declaration") if node.type == "function_definition" else ()
@@ -179,20 +180,20 @@ class _File:
 
     def _is_fixed(self, declaration: Node) -> bool:
         words = {self.source.of(child) for child in declaration.children}
-        pointers = any(True for _ in self.source.walk(declaration, "pointer_declarator"))
+        pointers = self.source.has(declaration, "pointer_declarator")
         return "constexpr" in words or ("const" in words and not pointers)
 
     def _foreign(self, source: Source, node: Node) -> bool:
         """Whether it is somebody else's: `max` in `std::max`."""
         here = node
         while here.parent is not None and here.parent.type in {"template_function", "template_type", "dependent_name"}:
-            if not same(here.parent.child_by_field_name("name") or here.parent, here):
+            if not same(field_of(here.parent, "name") or here.parent, here):
                 return False
             here = here.parent
         outer = here.parent
         if outer is None or outer.type not in {"qualified_identifier", "using_declaration"}:
             return False
-        scope = outer.child_by_field_name("scope")
+        scope = field_of(outer, "scope")
         if scope is None or same(scope, here):
             return False
         words = [source.of(word) for word in source.walk(scope, *_WORDS)]
@@ -227,9 +228,9 @@ class _File:
         """Definitions, those within `extern "C"` and namespaces too, with the names of the namespaces."""
         found: list[tuple[Node, tuple[str, ...]]] = []
         for child in node.named_children:
-            body = child.child_by_field_name("body")
+            body = field_of(child, "body")
             if child.type in {"linkage_specification", "namespace_definition"} and body is not None:
-                name = child.child_by_field_name("name")
+                name = field_of(child, "name")
                 inside = (*scope, self.source.of(name)) if name is not None else scope
                 if any(self.source.of(one) == "inline" for one in child.children):
                     inside = (*inside, _INLINE)
@@ -251,7 +252,7 @@ class _File:
 
     def _alone(self, comment: Node) -> bool:
         """Whether nothing stands in front of it on its line."""
-        line = self.source.data.rfind(b"\n", 0, comment.start_byte) + 1
+        line = self.source.line_start(comment)
         return not self.source.data[line : comment.start_byte].strip()
 
     def _adjacent(self, comment: Node, start: int) -> bool:
@@ -266,8 +267,8 @@ class _File:
             declarators = node.children_by_field_name("declarator")
             if any(self._is_member(one) for one in declarators):
                 return [""]
-            names, kind = [self._last(one) for one in declarators], node.child_by_field_name("type")
-            if kind is not None and kind.type in _NAMED and kind.child_by_field_name("body") is not None:
+            names, kind = [self._last(one) for one in declarators], field_of(node, "type")
+            if kind is not None and kind.type in _NAMED and field_of(kind, "body") is not None:
                 names += [name for name in self._type_names(kind) if name or not names]  # `typedef struct A { } B;`
             return names or [self._last(kind)]
         return [""]
@@ -275,19 +276,19 @@ class _File:
     def _type_names(self, node: Node) -> list[str]:
         inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
         named = [node, *inside]  # what an enum lists is known beside it, too
-        return [self._last(one.child_by_field_name("name")) for one in named]
+        return [self._last(field_of(one, "name")) for one in named]
 
     def _is_member(self, declarator: Node) -> bool:
         """Whether it is of something that is declared elsewhere: `int Some::get() { ... }`."""
         here: Node | None = declarator
         while here is not None and here.type != "qualified_identifier":
-            here = here.child_by_field_name("declarator")
+            here = field_of(here, "declarator")
         return here is not None
 
     def _last(self, node: Node | None) -> str:
         """The name that a declarator ends in, "" where it has none of its own."""
         while node is not None and node.type not in {"identifier", "type_identifier"}:
-            inner = node.child_by_field_name("declarator") or node.child_by_field_name("name")
+            inner = field_of(node, "declarator") or field_of(node, "name")
             if inner is None and node.type in {"reference_declarator", "parenthesized_declarator"}:
                 inner = next(iter(reversed(node.named_children)), None)
             node = inner
@@ -315,10 +316,8 @@ class _Joined:
         edits.insert(at, self._written(copied, names))
         for mine, theirs in self._distinct():
             self._enter(edits, mine, names[self._name(theirs)])
-        headers = [self.second.source.of(n.child_by_field_name("path")) for n in self._includes(self.second)]
-        missing = set(headers) - {
-            self.first.source.of(n.child_by_field_name("path")) for n in self._includes(self.first)
-        }
+        headers = [self.second.source.of(n, "path") for n in self._includes(self.second)]
+        missing = set(headers) - {self.first.source.of(n, "path") for n in self._includes(self.first)}
         text = edits.apply()
         for header in sorted(missing):
             if not header.startswith("<"):
@@ -478,11 +477,10 @@ class _Joined:
 
     def _enter(self, edits: Edits, entry: Node, called: str) -> None:
         source, version = self.first.source, self.version
-        body = entry.child_by_field_name("body")
-        assert body is not None
+        body = field_of(entry, "body")
         indent, unit = source.indent(entry), source.unit(entry)
         call = f"{called}({', '.join(parameters(source, entry))})"
-        returns = source.of(entry.child_by_field_name("type")) != "void"
+        returns = source.of(entry, "type") != "void"
         calls = [f"return {call};"] if returns else [f"{call};", "return;"]
         if version.measure is None:
             edits.replace(body, f"{{\n{indent}{unit}{calls[0]}\n{indent}}}")

@@ -7,24 +7,22 @@ from tree_sitter import Node
 from harness.bands import Measure
 from kernels.spec import Spec
 from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 
 def has_c_linkage(node: Node) -> bool:
-    here: Node | None = node
-    while here is not None and here.type != "linkage_specification":
-        here = here.parent
+    here = enclosing(node, "linkage_specification")
     return here is not None
 
 
 def parameters(source: Source, definition: Node) -> list[str]:
     """Names of a function's parameters, in order. Raises Unsupported where one has none."""
-    declarator = definition.child_by_field_name("declarator")
-    listed = declarator.child_by_field_name("parameters") if declarator is not None else None
+    listed = field_of(definition, "declarator", "parameters")
     names = []
-    for parameter in listed.named_children if listed is not None else []:
-        here = parameter.child_by_field_name("declarator")
+    for parameter in children_of(listed):
+        here = field_of(parameter, "declarator")
         while here is not None and here.type != "identifier":
-            here = here.child_by_field_name("declarator") or next(iter(reversed(here.named_children)), None)
+            here = field_of(here, "declarator") or next(iter(reversed(here.named_children)), None)
         if here is None:
             raise Unsupported("an entry point with a parameter that has no name")
         names.append(source.of(here))

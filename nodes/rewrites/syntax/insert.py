@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tree_sitter import Node
 
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of
 
 
 def after_includes(source: Source) -> int:
@@ -26,10 +29,10 @@ def after_definitions(source: Source, type_name: str) -> int:
     end = after_includes(source)
     for node in source.root.named_children:
         field = {"struct_specifier": "name", "type_definition": "declarator"}.get(node.type)
-        if field is not None and source.of(node.child_by_field_name(field)) == type_name:
+        if field is not None and source.of(field_of(node, field)) == type_name:
             end = max(end, source.data.find(b"\n", node.end_byte) + 1)
         if node.type == "function_definition":
-            declared = source.of(node.child_by_field_name("declarator")).partition("(")[0]
+            declared = source.of(node, "declarator").partition("(")[0]
             if declared.startswith(("simd_", "bits_of", "float_of", "is_nan")):
                 end = max(end, source.data.find(b"\n", node.end_byte) + 1)
     return end
@@ -39,14 +42,14 @@ def behind_stores(source: Source) -> int:
     """The byte behind the last definition of store_lanes."""
     end = 0
     for node in source.walk(None, "function_definition"):
-        if source.of(node.child_by_field_name("declarator")).startswith("store_lanes("):
+        if source.of(node, "declarator").startswith("store_lanes("):
             end = max(end, source.data.find(b"\n", node.end_byte) + 1)
     return end or after_definitions(source, "")
 
 
 def define(source: Source, edits: Edits, name: str, line: str) -> None:
     """Adds a `#define` once."""
-    if any(source.of(node.child_by_field_name("name")) == name for node in source.walk(None, "preproc_def")):
+    if any(source.of(node, "name") == name for node in source.walk(None, "preproc_def")):
         return
     at = after_includes(source)
     edits.insert(at, f"{line}\n" if _follows_define(source, at) else f"\n{line}\n")
@@ -56,7 +59,7 @@ def include(source: Source, edits: Edits, header: str) -> None:
     """Adds `#include <header>` unless it is there, after the last include."""
     path = f"<{header}>"
     includes = list(source.walk(None, "preproc_include"))
-    if any(source.of(node.child_by_field_name("path")) == path for node in includes):
+    if any(source.of(node, "path") == path for node in includes):
         return
     top = [node for node in includes if node.parent == source.root]
     at = top[-1].end_byte if top else 0
@@ -68,17 +71,11 @@ def _follows_define(source: Source, at: int) -> bool:
 
 
 def remove(source: Source, statement: Node, edits: Edits) -> None:
-    """Takes a statement away, and its line where nothing else stands on it."""
-    start = source.data.rfind(b"\n", 0, statement.start_byte) + 1
-    end = source.data.find(b"\n", statement.end_byte) + 1
-    alone = not source.data[start : statement.start_byte].strip() and end
-    if alone and not source.data[statement.end_byte : end].strip():
-        edits.changes.append((start, end, ""))
-    else:
-        edits.changes.append((statement.start_byte, statement.end_byte, ""))
+    """As `Edits.remove`."""
+    edits.remove(statement)
 
 
-def free(name: str, taken: set[str]) -> str:
+def free(name: str, taken: Collection[str]) -> str:
     """The name, or one like it that nothing has."""
     return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)
 
@@ -87,13 +84,3 @@ def renamed(function: str, old: str, new: str) -> str:
     """`old<arguments>` as `new<arguments>`."""
     head, bracket, rest = function.partition("<")
     return head.replace(old, new) + bracket + rest
-
-
-def remove_line(edits: Edits, source: Source, node: Node) -> None:
-    """Deletes a statement with its line, and a comment of its own above it."""
-    before = node.prev_named_sibling
-    if before is not None and before.type == "comment" and before.end_point[0] == node.start_point[0] - 1:
-        line = source.data.rfind(b"\n", 0, before.start_byte) + 1
-        if not source.data[line : before.start_byte].strip():
-            edits.remove(before)
-    edits.remove(node)

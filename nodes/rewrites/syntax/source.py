@@ -7,14 +7,19 @@ both. Edits inside or next to an ERROR node are refused: what was not understood
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
 
+from nodes.rewrites.syntax.tree import field_of
+
 _LANGUAGE = Language(tree_sitter_cuda.language())
+Lines = Sequence["str | Lines"]
+"""Of a text: what is a list stands one level deeper."""
 
 
 class Unsupported(Exception):
@@ -41,9 +46,14 @@ class Source:
     def root(self) -> Node:
         return self.tree.root_node
 
-    def of(self, node: Node | None) -> str:
-        """The text of a node, "" for None."""
-        return "" if node is None else self.data[node.start_byte : node.end_byte].decode()
+    def of(self, node: Node | None, *path: str) -> str:
+        """The text of a node, or of what the grammar calls so below it; "" where there is none."""
+        found = field_of(node, *path)
+        return "" if found is None else self.data[found.start_byte : found.end_byte].decode()
+
+    def called(self, call: Node | None) -> str:
+        """The plain name of the function that a call names, without namespaces and template arguments."""
+        return self.of(call, "function").split("<")[0].split("::")[-1]
 
     @cached_property
     def _preorder(self) -> tuple[list[Node], dict[int, tuple[int, int]], dict[str, list[int]]]:
@@ -74,6 +84,10 @@ class Source:
         inside = [at for here in found for at in here[bisect_left(here, first) : bisect_left(here, last)]]
         return (nodes[at] for at in (sorted(inside) if len(types) > 1 else inside))
 
+    def has(self, node: Node | None, *types: str) -> bool:
+        """Whether there is any of these types among the node and all below it."""
+        return next(self.walk(node, *types), None) is not None
+
     def query(self, pattern: str, node: Node | None = None) -> list[dict[str, list[Node]]]:
         """Matches of a tree-sitter query, each a mapping of capture name to nodes."""
         cursor = QueryCursor(Query(_LANGUAGE, pattern))
@@ -88,9 +102,23 @@ class Source:
                 at = inner.end_byte
         return "".join(pieces) + self.data[at : node.end_byte].decode()
 
+    def line_start(self, node: Node | int) -> int:
+        """The first byte of the line on which the node starts, or the byte lies."""
+        return self.data.rfind(b"\n", 0, node if isinstance(node, int) else node.start_byte) + 1
+
+    def line_end(self, node: Node) -> int:
+        """The byte behind the end of the line on which the node ends."""
+        newline = self.data.find(b"\n", node.end_byte)
+        return len(self.data) if newline < 0 else newline + 1
+
+    def alone(self, node: Node) -> bool:
+        """Whether nothing else stands on the node's lines."""
+        start, end = self.line_start(node), self.line_end(node)
+        return not self.data[start : node.start_byte].strip() and not self.data[node.end_byte : end].strip()
+
     def indent(self, node: Node) -> str:
         """The white space in front of the line on which the node starts."""
-        line = self.data[self.data.rfind(b"\n", 0, node.start_byte) + 1 : node.start_byte].decode()
+        line = self.data[self.line_start(node) : node.start_byte].decode()
         return line[: len(line) - len(line.lstrip())]
 
     def unit(self, node: Node) -> str:
@@ -110,6 +138,23 @@ class Source:
 
 def inside(node: Node, outer: Node) -> bool:
     return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
+def levelled(lines: Lines, unit: str) -> list[str]:
+    """The lines, a list among them one level deeper than what stands around it. Directives stay at the margin."""
+    found: list[str] = []
+    for line in lines:
+        if isinstance(line, str):
+            found.append(line)
+        else:
+            found += [inner if inner.startswith("#") else unit + inner for inner in levelled(line, unit)]
+    return found
+
+
+def lifted(source: Source, statement: Node, text: str) -> str:
+    """A statement's lines moved left by its own indentation."""
+    indent = source.indent(statement)
+    return "\n".join(line.removeprefix(indent) for line in text.rstrip("\n").split("\n"))
 
 
 def operands(source: Source, node: Node, operator: str) -> list[Node]:
@@ -145,20 +190,42 @@ class Edits:
     changes: list[tuple[int, int, str]] = field(default_factory=list)
 
     def replace(self, node: Node, text: str) -> None:
-        if node.has_error or (node.parent is not None and node.parent.type == "ERROR"):
-            raise Unsupported(f"the parser did not understand line {node.start_point[0] + 1}")
-        self.changes.append((node.start_byte, node.end_byte, text))
+        self.span(node, node, text)
+
+    def span(self, first: Node, last: Node, text: str) -> None:
+        """Replaces all from one node to another."""
+        for node in (first, last):
+            if node.has_error or (node.parent is not None and node.parent.type == "ERROR"):
+                raise Unsupported(f"the parser did not understand line {node.start_point[0] + 1}")
+        self.changes.append((first.start_byte, last.end_byte, text))
+
+    def write(self, node: Node, lines: Lines) -> None:
+        """Puts lines in a statement's place, at its indentation; a list among them is one level deeper."""
+        self.replace(node, f"\n{self.source.indent(node)}".join(levelled(lines, self.source.unit(node))))
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """All that the block asks for or, where it meets a form that it does not understand, nothing of it."""
+        kept = len(self.changes)
+        try:
+            yield
+        except Unsupported:
+            del self.changes[kept:]
 
     def insert(self, at: int, text: str) -> None:
         self.changes.append((at, at, text))
 
-    def remove(self, node: Node) -> None:
-        """Deletes a statement, and its line where nothing else stands on it."""
-        data, start, end = self.source.data, node.start_byte, node.end_byte
-        line = data.rfind(b"\n", 0, start) + 1
-        if not data[line:start].strip() and data[end : end + 1] == b"\n":
-            start, end = line, end + 1
-        self.changes.append((start, end, ""))
+    def remove(self, node: Node, comment: bool = False, instead: str = "") -> None:
+        """Deletes a statement with its line, with a comment of its own above it where asked for; where something else stands on
+        that line, puts `instead` in its place."""
+        above = node.prev_named_sibling if comment else None
+        own = above is not None and above.type == "comment" and above.end_point[0] == node.start_point[0] - 1
+        if own and self.source.alone(above):
+            self.remove(above)
+        alone = self.source.alone(node)
+        self.replace(node, "" if alone else instead)
+        if alone:
+            self.changes[-1] = (self.source.line_start(node), self.source.line_end(node), "")
 
     def apply(self) -> str:
         """The new text. Raises Unsupported where two changes overlap."""

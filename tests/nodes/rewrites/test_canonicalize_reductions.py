@@ -221,18 +221,6 @@ def reduced(reduction: str, helpers: str = FASTER_TRANSFORMER, width: str = "256
 
 
 LARGEST = FASTER_TRANSFORMER.replace("val += ", "val = fmaxf(val, ").replace(", mask, 32)", ", mask, 32))")
-TILE = """\
-namespace cg = cooperative_groups;
-__device__ float sum_of_tiles(float v, float* slots) {
-  cg::thread_block block = cg::this_thread_block();
-  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
-  v = cg::reduce(warp, v, cg::plus<float>());
-  if (warp.thread_rank() == 0) slots[warp.meta_group_rank()] = v;
-  block.sync();
-  v = warp.thread_rank() < warp.meta_group_size() ? slots[warp.thread_rank()] : 0.0f;
-  return cg::reduce(warp, v, cg::plus<float>());
-}
-"""
 
 
 def test_extremes_keep_the_bound_that_they_had() -> None:
@@ -248,9 +236,7 @@ def test_extremes_keep_the_bound_that_they_had() -> None:
     assert least is not None and "sum_of_block = block_min<0>(sum);" in least
 
 
-def test_cooperative_groups_and_cub() -> None:
-    new = reduced("  __shared__ float slots[32];\n  sum = sum_of_tiles(sum, slots);\n" + TOLD, TILE, "columns / 8 * 32")
-    assert new is not None and "sum_of_block = block_sum<0>(sum);" in new and "slots" not in new
+def test_cub() -> None:
     cub = """\
   using Reduce = cub::BlockReduce<float, 256>;
   __shared__ typename Reduce::TempStorage temporary;

@@ -14,8 +14,9 @@ from harness.tunables import bake
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
-from nodes.rewrites.analysis.device_code import Code, code_of, statements
+from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.reductions.online import Online, recurrence
+from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Source, Unsupported
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, refused

@@ -20,8 +20,9 @@ from tree_sitter import Node
 
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-from nodes.rewrites.analysis.device_code import Code, declared_name
+from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.normalize.expand_macros import expanded
+from nodes.rewrites.syntax.nodes import declared_name
 from nodes.rewrites.syntax.source import Edits, Source
 
 HERE = Path(__file__).parent

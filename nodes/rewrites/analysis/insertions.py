@@ -1,0 +1,94 @@
+"""New functions and headers in a CUDA source, once each, and what is left unused without its host variables."""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.syntax.nodes import declared_name
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
+
+
+def insertion_point(source: Source) -> int:
+    """Behind the last #include of the file."""
+    includes = [n for n in source.root.children if n.type == "preproc_include"]
+    return includes[-1].end_byte if includes else 0
+
+
+def require(edits: Edits, code: Code, text: str, *names: str, includes: tuple[str, ...] = ()) -> None:
+    """Put `text` behind the includes unless it is there. Raises Unsupported where its names mean something else."""
+    source = edits.source
+    at = insertion_point(source)
+    for header in includes:
+        line = f"#include <{header}>\n"
+        if line not in source.text and not any(line in change[2] for change in edits.changes):
+            edits.insert(at, line)
+    if text in source.text or any(text in change[2] for change in edits.changes):
+        return
+    if set(names) & code.names():
+        raise Unsupported(f"the source already has a {', '.join(sorted(set(names) & code.names()))}")
+    edits.insert(_behind_called(source, at, text), "\n" + text)
+
+
+def _behind_called(source: Source, at: int, text: str) -> int:
+    """Where `text` may stand: behind the functions in front of the first kernel that it calls, if these are no further up."""
+    called = set(re.findall(r"\b(\w+)\(", text))
+    for node in source.root.children:
+        if "__global__" in source.of(node):
+            break
+        declarator = field_of(node, "declarator") if node.type == "function_definition" else None
+        name = declared_name(declarator) if declarator is not None else None
+        if node.start_byte >= at and name is not None and source.of(name) in called:
+            at = node.end_byte
+    return at
+
+
+def without_unused(before: Code, text: str) -> str:
+    """The text without the host variables that shaped a launch before and that nothing reads any more."""
+    names = set()
+    for launch in before.launches:
+        for node in launch.config_nodes[:3]:
+            names |= {before.source.of(n) for n in before.source.walk(node, "identifier")}
+    return drop_unused(before.source, text, names)
+
+
+def drop_unused(source: Source, text: str, names: set[str]) -> str:
+    """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
+    for _ in range(16):
+        here = source.reparsed(text)
+        dropped = _unused(here, names)
+        if dropped is None:
+            return text
+        names |= {here.of(n) for n in here.walk(dropped, "identifier")}
+        if dropped.type == "declaration":
+            start = here.line_start(dropped)
+            text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
+        else:  # one of several
+            before, after = dropped.prev_named_sibling, dropped.next_named_sibling
+            first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
+            start = dropped.start_byte if first or before is None else before.end_byte
+            end = after.start_byte if first and after is not None else dropped.end_byte
+            text = (here.data[:start] + here.data[end:]).decode()
+    return text
+
+
+def _unused(source: Source, names: set[str]) -> Node | None:
+    """A declaration, or one of several declarators, of a name that is used nowhere else."""
+    for node in source.walk(None, "declaration"):
+        parent, declarators = node.parent, node.children_by_field_name("declarator")
+        if parent is None or parent.type != "compound_statement":
+            continue
+        for declarator in declarators:
+            if declarator.type not in {"init_declarator", "function_declarator"}:
+                continue
+            name = field_of(declarator, "declarator")
+            if name is None or name.type != "identifier" or source.of(name) not in names:
+                continue
+            uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
+            impure = source.has(node, "assignment_expression", "update_expression")
+            if uses == 1 and not impure:
+                return node if len(declarators) == 1 else declarator
+    return None

@@ -1,0 +1,400 @@
+"""Kernels as the rewrites see them: parameters, loops, accesses to memory, barriers, launches."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.nodes import declared_name, same
+from nodes.rewrites.syntax.source import Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
+
+if TYPE_CHECKING:
+    from nodes.rewrites.analysis.device_code import Code
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    node: Node
+    element: str
+    """Type without const, pointer, restrict: `T`, `__half`, `int64_t`."""
+    pointer: bool
+    const: bool
+    restrict: bool
+
+
+_FORS = [f"for ($T $i = $start; $i < $bound; {step}) $body;" for step in ("++$i", "$i++", "$i += $step")]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`for (int i = start; i < bound; i += step)`."""
+
+    node: Node
+    name: str
+    symbol: Symbol
+    type: str
+    start_node: Node
+    bound_node: Node
+    step_node: Node | None
+    """None for `++i`."""
+    start: Polynomial
+    bound: Polynomial
+    step: Polynomial
+    name_nodes: tuple[Node, ...]
+    """The loop variable's occurrences in the header."""
+
+    @property
+    def body(self) -> Node:
+        return field_of(self.node, "body")
+
+
+@dataclass(frozen=True)
+class Access:
+    """One place where a kernel reads or writes an element behind a pointer."""
+
+    node: Node
+    """The whole lvalue or read, `__ldg(...)` included; the pointer itself where a helper reads or writes through it."""
+    base: Symbol
+    root: str
+    """The kernel's parameter that the pointer comes from, "" for arrays of the thread or block, "?" where unknown."""
+    offset: Polynomial
+    """In elements."""
+    element: str
+    reads: bool
+    writes: bool
+    address: bool = False
+    """The node is a pointer that a helper function takes."""
+    wide: bool = False
+    """Several elements from the offset on, as through a vector type."""
+
+
+class Kernel:
+    """A `__global__` function with a body."""
+
+    def __init__(self, code: Code, node: Node) -> None:
+        self.code, self.node, self.source = code, node, code.source
+        declarator = field_of(node, "declarator")
+        body = field_of(node, "body")
+        name = declared_name(declarator)
+        parameters = field_of(declarator, "parameters")
+        if name is None or parameters is None:
+            raise Unsupported("a kernel without a name")
+        self.name = self.source.of(name)
+        self.name_node, self.parameter_list, self.body = name, parameters, body
+        parent = node.parent
+        self.template = parent if parent is not None and parent.type == "template_declaration" else None
+        kinds = {"parameter_declaration", "optional_parameter_declaration"}
+        self.parameters = [self._parameter(p) for p in parameters.named_children if p.type in kinds]
+        self.has_defaults = any(p.type == "optional_parameter_declaration" for p in parameters.named_children)
+        """Whether a launch may leave arguments out, and no parameter can come behind the last one."""
+
+    def _parameter(self, node: Node) -> Parameter:
+        text = self.source.of
+        declarator = field_of(node, "declarator")
+        name = declared_name(declarator) if declarator is not None else None
+        if name is None or declarator is None:
+            raise Unsupported(f"a parameter without a name: {text(node)}")
+        qualifiers = [text(c) for c in node.children if c.type == "type_qualifier"]
+        pointer = declarator.type == "pointer_declarator"
+        head = text(declarator).removesuffix(text(name))
+        return Parameter(
+            name=text(name), node=node, element=text(node, "type"), pointer=pointer,
+            const="const" in qualifiers, restrict="__restrict__" in head or "__restrict" in head,
+        )  # fmt: skip
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """Every launch; none where there may be others, see `Code.launches_of`, or where one leaves arguments out."""
+        found = self.code.launches_of(self.name)
+        return found if all(len(launch.arguments) == len(self.parameters) for launch in found) else []
+
+    @property
+    def outer(self) -> Node:
+        """With `template <...>` in front, where it has one."""
+        return self.template or self.node
+
+    @property
+    def template_parameters(self) -> list[Node]:
+        return children_of(self.template, "parameters")
+
+    @property
+    def template_names(self) -> list[str]:
+        return [template_name(self.source, p) for p in self.template_parameters]
+
+    def parameter(self, name: str) -> Parameter | None:
+        return next((p for p in self.parameters if p.name == name), None)
+
+    @property
+    def text(self) -> str:
+        return self.source.of(self.node)
+
+    def identifiers(self) -> set[str]:
+        return {self.source.of(n) for n in self.source.walk(self.outer, "identifier", "type_identifier")}
+
+    @cached_property
+    def loops(self) -> list[Loop]:
+        """Every for loop of the form that Loop describes, outer before inner."""
+        found = (self._loop(node) for node in self.source.walk(self.body, "for_statement"))
+        return [loop for loop in found if loop is not None]
+
+    def _loop(self, node: Node) -> Loop | None:
+        code, found = self.code, match(self.source, node, *_FORS)
+        body = field_of(node, "body")
+        if found is None or found["i"].type != "identifier":
+            return None
+        name, declared = self.source.of(found["i"]), found["i"].parent
+        if declared is None or any(self.source.of(n) == name for n in code.assigned(body)):
+            return None
+        step_node = found.get("step")
+        step = code.polynomial(step_node) if step_node is not None else Polynomial.constant(1)
+        symbol = Symbol(name, declared.start_byte, node=found["i"])
+        return Loop(
+            node, name, symbol, self.source.of(found["T"]), found["start"], found["bound"], step_node,
+            code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]),
+        )  # fmt: skip
+
+    def calls(self, *names: str) -> list[Node]:
+        """Calls of functions of these names in the body."""
+        return [
+            call for call in self.source.walk(self.body, "call_expression")
+            if self.source.of(call, "function").split("<")[0] in names
+        ]  # fmt: skip
+
+    @cached_property
+    def synchronises(self) -> bool:
+        """Whether its threads talk to each other: barriers, shuffles, votes, shared memory, atomics, unseen helpers."""
+        reached, stack = set(), [self.node]
+        while stack:
+            for node in self.source.walk(
+                stack.pop(), "call_expression", "type_qualifier", "asm_statement", "gnu_asm_expression"
+            ):
+                text = self.source.of(node)
+                if node.type == "type_qualifier":
+                    if text == "__shared__":
+                        return True
+                    continue
+                if node.type != "call_expression":
+                    return True
+                name = self.source.called(node)
+                if re.match(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative", name) or name in {
+                    "sync", "Reduce", "Sum",
+                }:  # fmt: skip
+                    return True
+                helper = self.code.functions.get(name)
+                if helper is not None and name not in reached:
+                    reached.add(name)
+                    stack.append(helper)
+        return False
+
+    @cached_property
+    def accesses(self) -> list[Access]:
+        """Reads and writes through pointers and arrays, in source order. See `escapes` for what this cannot see."""
+        return sorted(self._memory[0], key=lambda access: access.node.start_byte)
+
+    @cached_property
+    def escapes(self) -> list[tuple[Node, str]]:
+        """Calls that get a pointer and may do anything behind it, with the parameter that the pointer comes from."""
+        return self._memory[1]
+
+    @cached_property
+    def _memory(self) -> tuple[list[Access], list[tuple[Node, str]]]:
+        found, escapes = [], []
+        for node in self.source.walk(self.body, "subscript_expression", "pointer_expression"):
+            access = self._access(node)
+            if access is not None:
+                found.append(access)
+        for call in self.source.walk(self.body, "call_expression"):
+            name = self.source.called(call)
+            arguments = children_of(call, "arguments")
+            if name in {"reinterpret_cast", "static_cast", "const_cast"}:
+                continue
+            effects = self.code.pointer_effects(name, len(arguments))
+            for argument, effect in zip(arguments, effects, strict=True):
+                pointer = self.code.polynomial(argument)
+                base = self.code.pointer_base(pointer)
+                if base is None:
+                    continue
+                root, element = self.code.root_of(base), self.code.element_of(base)
+                if effect is None:
+                    escapes.append((call, root))
+                    continue
+                offset = pointer - Polynomial.symbol(base)
+                load = self.code.loads(name)
+                node = call if load else argument
+                found.append(
+                    Access(
+                        node,
+                        base,
+                        root,
+                        offset,
+                        element,
+                        bool(set("rR") & set(effect)),
+                        bool(set("wW") & set(effect)),
+                        address=not load,
+                        wide=effect.lower() != effect,
+                    )
+                )
+        return found, escapes
+
+    def _access(self, node: Node) -> Access | None:
+        source, code = self.source, self.code
+        argument = field_of(node, "argument")
+        if argument is None:
+            return None
+        if node.type == "pointer_expression":
+            if source.of(node.children[0]) != "*":
+                return None
+            pointer = code.polynomial(argument)
+        else:
+            inner = children_of(node, "indices")
+            if len(inner) != 1:
+                return None
+            pointer = code.polynomial(argument) + code.polynomial(inner[0])
+        base = code.pointer_base(pointer)
+        target, owner = node, node.parent
+        while owner is not None and owner.type == "parenthesized_expression":
+            target, owner = owner, owner.parent
+        if base is None or owner is None:
+            return None
+        if owner.type == "pointer_expression" and source.of(owner.children[0]) == "&":
+            return None  # an address, no access
+        reads, writes = True, False
+        # A store to one field, or one element, of a struct in memory leaves the others: it reads as far as we know.
+        whole = True
+        while owner.type in {"field_expression", "subscript_expression"} and same(field_of(owner, "argument"), target):
+            target, whole = owner, False
+            if owner.parent is None:
+                return None
+            owner = owner.parent
+        if owner.type == "assignment_expression" and same(field_of(owner, "left"), target):
+            writes, reads = True, source.of(owner, "operator") != "=" or not whole
+        elif owner.type == "update_expression":
+            writes = True
+        elif owner.type == "pointer_expression" and not whole:
+            writes = True  # the address of a field: anything may happen to it
+        elif owner.type == "init_declarator":
+            writes = code.binds(owner.parent, field_of(owner, "declarator"))
+        wide = False
+        if owner.type == "argument_list" and owner.parent is not None and owner.parent.type == "call_expression":
+            writes, wide = code.lends(owner.parent, target)
+        offset = pointer - Polynomial.symbol(base)
+        return Access(node, base, code.root_of(base), offset, code.element_of(base), reads, writes, wide=wide)
+
+    @cached_property
+    def barriers(self) -> list[int]:
+        """Where all of the block's threads wait for each other, in any case: bytes of calls that no branch skips."""
+        waiting = {"__syncthreads", "Reduce", "Sum", "sync"} | {
+            name for name, functions in self.code.overloads.items() if any("__syncthreads" in self.source.of(f) for f in functions)
+        }  # fmt: skip
+        found = []
+        for call in self.source.walk(self.body, "call_expression"):
+            name = self.source.called(call).split(".")[-1]
+            here = enclosing(call.parent, "if_statement", "conditional_expression", "function_definition")
+            if name in waiting and here is not None and here.type == "function_definition":
+                found.append(call.start_byte)
+        return found
+
+    @cached_property
+    def has_barrier(self) -> bool:
+        """Whether the block's threads, not only a warp's, wait for each other."""
+        return any("__syncthreads" in self.source.of(f) for f in [self.node, *self.helpers])
+
+    @cached_property
+    def counts_warps(self) -> bool:
+        """Whether it, or a helper, reads a fixed number of places of its shared memory, one for each warp, whatever the
+        block's width: `sums[lane]` for all lanes, `sums[1]`, `for (w = 0; w < 8; ++w) ... sums[w]`."""
+        return any(self._counts_warps(function) for function in [self.node, *self.helpers])
+
+    def _counts_warps(self, function: Node) -> bool:
+        code, source = self.code, self.source
+        for node in source.walk(function, "subscript_expression"):
+            argument, indices = field_of(node, "argument"), field_of(node, "indices")
+            found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
+            if found is None or indices is None or "__shared__" not in source.of(found.declaration):
+                continue
+            owner = node.parent
+            if owner is not None and owner.type == "assignment_expression" and same(field_of(owner, "left"), node):
+                continue
+            index = code.polynomial(indices.named_children[0])
+            lane = any(s.operator == "%" and s.depends_on(Symbol("threadIdx.x")) for s in index.symbols)
+            if index.value == 0 or (index.value is None and not lane and not self._has_fixed_bound(node, index)):
+                continue
+            if not self._asks_width(node, function):
+                return True
+        return False
+
+    def _has_fixed_bound(self, node: Node, index: Polynomial) -> bool:
+        """Whether the index runs to a number that is known when the kernel is compiled."""
+        here: Node | None = node
+        while here is not None and here.type != "function_definition":
+            loop = self._loop(here) if here.type == "for_statement" else None
+            if loop is not None and any(s == loop.symbol for s in index.symbols):
+                kinds = {
+                    found.kind if (found := self.code.definition(n)) is not None else ""
+                    for n in self.source.walk(loop.bound_node, "identifier")
+                }
+                return not kinds & {"parameter", "local", "loop", ""}
+            here = here.parent
+        return False
+
+    def _asks_width(self, node: Node, function: Node) -> bool:
+        """Whether the node is only reached where a comparison with the block's width allows it."""
+        here = node
+        while here.parent is not None and not same(here, function):
+            parent = here.parent
+            condition = field_of(parent, "condition")
+            if condition is not None and parent.type in {"if_statement", "conditional_expression", "for_statement"}:
+                for part in self.source.walk(condition, "identifier", "field_expression"):
+                    if not inside(here, condition) and self.code.polynomial(part).depends_on(Symbol("blockDim.x")):
+                        return True
+            here = parent
+        return False
+
+    @cached_property
+    def helpers(self) -> list[Node]:
+        """Functions of the file that the kernel calls, and those that these call."""
+        found: list[Node] = []
+        stack = [self.node]
+        while stack:
+            for call in self.source.walk(stack.pop(), "call_expression"):
+                name = self.source.called(call)
+                for function in self.code.overloads.get(name, []):
+                    if not any(same(function, other) for other in found):
+                        found.append(function)
+                        stack.append(function)
+        return found
+
+    def block_indices(self, axis: str = "x") -> list[Node]:
+        """Where the kernel asks which block it is, or how many there are, along one dimension of the grid."""
+        names = {f"blockIdx.{axis}", f"gridDim.{axis}"}
+        return [n for n in self.source.walk(self.body, "field_expression") if self.source.of(n) in names]
+
+    def changes_within(self, polynomial: Polynomial, nodes: list[Node]) -> bool:
+        """Whether a variable of the polynomial is assigned to below one of the nodes."""
+        wheres = {symbol.where for symbol in polynomial.variables()}
+        for node in nodes:
+            for target in self.code.assigned(node):
+                found = self.code.definition(target)
+                if found is not None and found.where in wheres:
+                    return True
+        return False
+
+    def global_accesses(self) -> list[Access]:
+        """Through pointer parameters, and through pointers of unknown origin."""
+        return [access for access in self.accesses if access.root]
+
+
+def template_name(source: Source, node: Node) -> str:
+    if node.type == "type_parameter_declaration":
+        return source.of(node.named_children[-1])
+    declarator = field_of(node, "declarator") or node.named_children[-1]
+    return source.of(declared_name(declarator) or declarator)

@@ -1,0 +1,210 @@
+"""Launches of kernels, and what their hosts can say of a kernel's own expressions."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tree_sitter import Node
+
+from nodes.rewrites.syntax.nodes import same
+from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
+
+if TYPE_CHECKING:
+    from nodes.rewrites.analysis.device_code import Code, Kernel
+
+
+class Launch:
+    """A kernel's launch in a host function, written `name<args><<<grid, block, shared, stream>>>(arguments)` or
+    `launch_dependent(name<args>, grid, block, shared, stream, arguments)`, as the rewrite of that name leaves it."""
+
+    def __init__(self, code: Code, node: Node) -> None:
+        self.code, self.node = code, node
+        config = next((c for c in node.children if c.type == "kernel_call_syntax"), None)
+        listed = field_of(node, "arguments")
+        function = field_of(node, "function")
+        arguments = children_of(listed)
+        self.dependent = config is None
+        if config is not None:
+            self.config_nodes = children_of(config)
+        else:
+            function, self.config_nodes, arguments = arguments[0], arguments[1:5], arguments[5:]
+        self.function, self.arguments = function, arguments
+        named = function
+        while named.type == "qualified_identifier" and (inside_of := field_of(named, "name")) is not None:
+            named = inside_of
+        self.kernel_name = code.source.of(field_of(named, "name") or named)
+        self.template_list = field_of(named, "arguments") if named.type == "template_function" else None
+        inner = self.template_list.named_children if self.template_list else []
+        self.template_arguments = [code.source.of(c) for c in inner]
+
+    def rendered(
+        self,
+        function: str | None = None,
+        grid: str | None = None,
+        block: str | None = None,
+        shared: str | None = None,
+        arguments: list[str] | None = None,
+        dependent: bool | None = None,
+    ) -> str:
+        """The launch as text, without the semicolon, with some of its parts replaced."""
+        text = self.code.source.of
+        function = text(self.function) if function is None else function
+        config = [grid or text(self.grid), block or text(self.block), shared or self.shared_text, self.stream_text]
+        arguments = [text(a) for a in self.arguments] if arguments is None else arguments
+        # NULL may be a number, where an argument's type is deduced.
+        arguments = ["nullptr" if a == "NULL" else a for a in arguments]
+        if self.dependent if dependent is None else dependent:
+            return f"launch_dependent({', '.join([function, *config, *arguments])})"
+        return f"{function}<<<{', '.join(config)}>>>({', '.join(arguments)})"
+
+    def with_arguments(self, *added: str) -> str:
+        """The function with more template arguments behind its own. Raises Unsupported where these are deduced."""
+        text, kernel = self.code.source.of(self.function), self.code.functions[self.kernel_name]
+        if self.template_list is not None:
+            return f"{text[: text.rindex('>')].rstrip()}, {', '.join(added)}>"
+        if kernel.parent is not None and kernel.parent.type == "template_declaration":
+            raise Unsupported("a launch that leaves its types to be deduced")
+        return f"{text}<{', '.join(added)}>"
+
+    @property
+    def statement(self) -> Node:
+        node = self.node
+        if node.parent is None or node.parent.type != "expression_statement":
+            raise Unsupported("a launch that is no statement of its own")
+        return node.parent
+
+    @property
+    def grid(self) -> Node:
+        return self.config_nodes[0]
+
+    @property
+    def block(self) -> Node:
+        return self.config_nodes[1]
+
+    @property
+    def shared_text(self) -> str:
+        return self.code.source.of(self.config_nodes[2]) if len(self.config_nodes) > 2 else "0"
+
+    @property
+    def stream_text(self) -> str:
+        return self.code.source.of(self.config_nodes[3]) if len(self.config_nodes) > 3 else "0"
+
+    def extents(self, node: Node) -> tuple[str, str, str]:
+        """x, y, z of a grid or block expression, seen through `dim3` variables; "1" where not given."""
+        parts = self._dim3(node)
+        if parts is None:
+            return (self.code.source.of(node), "1", "1")
+        texts = [self.code.source.of(p) for p in parts] + ["1", "1", "1"]
+        later = self._set_later(node)
+        x, y, z = (f"{self.code.source.of(node)}.{c}" if c in later else t for c, t in zip("xyz", texts, strict=False))
+        return (x, y, z)
+
+    def along_x(self, node: Node) -> Node:
+        """The expression that x is, of a grid or block. Raises Unsupported where it is assigned to later."""
+        parts = self._dim3(node)
+        if parts is not None and (not parts or "x" in self._set_later(node)):
+            raise Unsupported("a launch shape that is assigned to, or 1")
+        return parts[0] if parts else node
+
+    def _set_later(self, node: Node) -> set[str]:
+        """Which of a `dim3` variable's fields are assigned to behind its declaration."""
+        source, found = self.code.source, self.code.definition(node) if node.type == "identifier" else None
+        targets = [t for t in self.code.assigned(source.root) if source.of(t) == source.of(node)] if found else []
+        targets = [t for t in targets if (here := self.code.definition(t)) is not None and here.where == found.where]
+        fields = {source.of(t.parent, "field") for t in targets if t.parent.type == "field_expression"}
+        if any(t.parent is None or t.parent.type != "field_expression" for t in targets):
+            raise Unsupported("a launch shape that is assigned to")
+        return fields
+
+    def _dim3(self, node: Node, depth: int = 0) -> list[Node] | None:
+        source = self.code.source
+        if node.type == "call_expression" and source.of(node, "function") == "dim3":
+            arguments = field_of(node, "arguments")
+            return children_of(arguments) if arguments else []
+        if node.type == "compound_literal_expression" or node.type == "initializer_list":
+            holder = field_of(node, "value") or node
+            return children_of(holder)
+        if node.type == "identifier" and depth < 3:
+            found = self.code.definition(node)
+            if found is None or found.kind != "local" or found.declarator is None:
+                return None
+            if "dim3" not in source.of(found.declaration, "type") and found.value is None:
+                return None
+            self._set_later(node)
+            if found.value is not None:
+                if found.value.type == "argument_list" or found.value.type == "initializer_list":
+                    return children_of(found.value)
+                return self._dim3(found.value, depth + 1)
+            if found.declarator.type == "function_declarator":  # `dim3 grid(tokens)` parses as a function
+                listed = field_of(found.declarator, "parameters")
+                return children_of(listed) if listed else []
+            if found.declarator.type == "identifier":  # `dim3 grid;`, set field by field
+                return []
+        return None
+
+
+_HOST_FUNCTIONS = {"static_cast", "min", "max", "std::min", "std::max", "int", "int64_t"}
+_HOST_EXPRESSIONS = {
+    "binary_expression", "parenthesized_expression", "cast_expression", "call_expression", "unary_expression",
+    "conditional_expression", "compound_literal_expression",
+}  # fmt: skip
+
+
+def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str:
+    """A kernel's expression as the launch's function can write it: parameters become the launch's arguments.
+
+    Raises Unsupported where the value is only known on the device.
+    """
+    code, source = kernel.code, kernel.source
+    if node.type == "number_literal":
+        return source.of(node)
+    if node.type == "identifier":
+        return _host_name(kernel, launch, node, depth)
+    if node.type == "sizeof_expression":
+        return _substituted(kernel, launch, node)
+    if node.type == "field_expression":  # of a struct that the launch passes by its name
+        holder = field_of(node, "argument")
+        found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+        if found is not None and found.kind == "parameter" and node.children[1].type != "->":
+            struct = host_text(kernel, launch, holder, depth)
+            if re.fullmatch(r"\w+", struct):
+                return f"{struct}.{source.of(node, 'field')}"
+    name = source.of(node, "function").split("<")[0]
+    if node.type not in _HOST_EXPRESSIONS or (name and name not in _HOST_FUNCTIONS and name not in code.functions):
+        raise Unsupported(f"{source.of(node)} is only known on the device")
+    told = [c for c in children_of(node) if not any(same(c, field_of(node, f)) for f in ("function", "type"))]
+    lists = {"argument_list", "initializer_list"}
+    parts = [part for child in told for part in (children_of(child) if child.type in lists else [child])]
+    return source.render(node, [(part, host_text(kernel, launch, part, depth)) for part in parts])
+
+
+def _host_name(kernel: Kernel, launch: Launch, node: Node, depth: int) -> str:
+    code, text = kernel.code, kernel.source.of(node)
+    found = code.definition(node)
+    if found is None or found.kind == "macro" or (found.kind == "global" and found.value is not None):
+        return text
+    if found.kind == "parameter":
+        names = [p.name for p in kernel.parameters]
+        if text not in names or names.index(text) >= len(launch.arguments) or code.mutated(found):
+            raise Unsupported(f"{text} is not an argument of the launch")
+        argument = launch.arguments[names.index(text)]
+        plain = argument.type in {"identifier", "number_literal", "call_expression", "parenthesized_expression"}
+        return code.source.of(argument) if plain else f"({code.source.of(argument)})"
+    if found.kind == "template":
+        names = kernel.template_names
+        if text not in names or names.index(text) >= len(launch.template_arguments):
+            raise Unsupported(f"{text} is not named by the launch")
+        return launch.template_arguments[names.index(text)]
+    if found.kind != "local" or found.value is None or code.mutated(found) or depth >= 16:
+        raise Unsupported(f"{text} is only known on the device")
+    inner = host_text(kernel, launch, found.value, depth + 1)
+    return inner if re.fullmatch(r"[\w.]+|\(.*\)", inner) and inner.count("(") <= 1 else f"({inner})"
+
+
+def _substituted(kernel: Kernel, launch: Launch, node: Node) -> str:
+    text = kernel.source.of(node)
+    for name, value in zip(kernel.template_names, launch.template_arguments, strict=False):
+        text = re.sub(rf"\b{re.escape(name)}\b", value, text)
+    return text

@@ -1,0 +1,242 @@
+"""A region's body in three: what a pack's addresses need, what is the same for a whole pack, and what each lane does."""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Access
+from nodes.rewrites.analysis.regions import (
+    Region,
+    Stride,
+    accesses_in,
+)
+from nodes.rewrites.memory.packs import (
+    Group,
+    Packed,
+    lane_of,
+)
+from nodes.rewrites.syntax.nodes import declared_name, same
+from nodes.rewrites.syntax.source import Unsupported, lifted
+from nodes.rewrites.syntax.tree import field_of, is_integer
+
+
+def places_of_indices(packed: Packed, first: str) -> list[tuple[Node, str]]:
+    """The element's index where the pack's first stands for all: in what is read for all of them, and in conditions."""
+    conditions = [condition for group in packed.groups for condition in group.conditions]
+    asked = [statement for group in packed.groups for statement in group.asked or ()]
+    nodes = [*packed.shared, *conditions, *asked]
+    return [place for node in nodes for place in places_of_index(packed, node, first)]
+
+
+def lane_accesses(packed: Packed, lane: str) -> list[tuple[Node, str]]:
+    """The packs' accesses, each with the lane that stands for it."""
+    return [
+        (
+            access.node,
+            f"{'&' if access.address else ''}{group.name}.at[{_lane(lane, group.stride, lane_of(access, group.stride))}]",
+        )
+        for group in packed.groups
+        for access in group.accesses
+    ]
+
+
+def address_of_pack(packed: Packed, group: Group, first: str, stored: bool = False) -> str:
+    """The pack's first element, as `&base[index]`; as the kernel writes it where that is `stored`, for what it reads may go
+    by another name, that of a pointer to constants."""
+    begins = [a for a in group.accesses if lane_of(a, group.stride) == 0]
+    access = begins[0]
+    if stored and _is_through_constants(packed, access):
+        access = next((a for a in begins if a.writes), access)
+    source, node = packed.kernel.source, access.node
+    if access.address:
+        return source.render(node, places_of_index(packed, node, first))
+    if node.type == "call_expression":  # __ldg(pointer)
+        arguments = field_of(node, "arguments")
+        return source.render(arguments.named_children[0], places_of_index(packed, arguments, first))
+    if node.type == "pointer_expression":
+        argument = field_of(node, "argument")
+        return source.render(argument, places_of_index(packed, argument, first))
+    return "&" + source.render(node, places_of_index(packed, node, first))
+
+
+def _is_through_constants(packed: Packed, access: Access) -> bool:
+    """`const T* row = x + at;` with `row[i]`"""
+    source = packed.kernel.source
+    for name in source.walk(access.node, "identifier"):
+        found = packed.kernel.code.definition(name)
+        if found is not None and found.kind == "local" and found.declaration.type == "declaration":
+            pointer = found.value is not None and source.has(found.declaration, "pointer_declarator")
+            constants = any(c.type == "type_qualifier" and source.of(c) == "const" for c in found.declaration.children)
+            if pointer and constants:
+                return True
+    return False
+
+
+def places_of_index(packed: Packed, node: Node, first: str) -> list[tuple[Node, str]]:
+    """The element's index below `node`, to be replaced by the pack's first."""
+    region, code = packed.region, packed.kernel.code
+    found = []
+    for identifier in code.source.walk(node, "identifier"):
+        if code.source.of(identifier) == region.name:
+            definition = code.definition(identifier)
+            if definition is not None and definition.where == region.symbol.where:
+                found.append((identifier, first))
+    return found
+
+
+def split_body(packed: Packed, first: str, lane: str) -> tuple[list[str], list[str], list[str]]:
+    """The body in three: indices that the pack's addresses need, what else is the same for a whole pack, and what is done
+    for every lane."""
+    region, kernel = packed.region, packed.kernel
+    source, code = kernel.source, kernel.code
+    packed_nodes = [access.node for group in packed.groups for access in group.accesses]
+    written = {name for a in accesses_in(kernel, region) if a.writes for name in (a.root, a.base.text)}
+    varying = {region.symbol.where}
+    for statement in region.body:
+        for target in code.assigned(statement):
+            found = code.definition(target)
+            if found is not None:
+                varying.add(found.where)
+    hoisted: list[Node] = []
+    indices: list[Node] = []
+    for statement in region.body:
+        if statement.type != "declaration":
+            continue
+        declared = statement.children_by_field_name("declarator")
+        if _is_index(code, region, statement, declared, varying):
+            indices.append(statement)
+            varying |= {d.start_byte for d in declared if not _is_whole(code, packed, d)}
+            continue
+        if not _varies(code, statement, varying, written, packed_nodes):
+            hoisted.append(statement)
+        else:
+            varying |= {d.start_byte for d in declared}
+    replaced = [*lane_accesses(packed, lane), *places_of_indices(packed, first)]
+    rest = [s for s in region.body if not any(same(s, h) for h in [*hoisted, *indices])]
+    per_lane = [lifted(source, s, source.render(s, replaced)) for s in rest]
+    addresses = " ".join(address_of_pack(packed, group, first) for group in packed.groups)
+    conditions = [condition for group in packed.groups for condition in group.conditions]
+    _check_once(code, packed, conditions, [*hoisted, *indices], varying)
+    asked = [statement for group in packed.groups for statement in group.asked or ()]
+    addresses = " ".join([addresses, *(source.of(node) for node in [*conditions, *asked])])
+    needed: list[str] = []
+    per_pack: list[str] = []
+    kept_lane: list[str] = []
+    # Backwards: an index is declared for the pack where addresses use it, and for each lane where the arithmetic does.
+    above, below = addresses, " ".join(per_lane)
+    for statement in reversed([s for s in region.body if any(same(s, h) for h in [*hoisted, *indices])]):
+        names = {_name(code, d) for d in statement.children_by_field_name("declarator")}
+        once = source.render(statement, places_of_index(packed, statement, first))
+        still = any(d.start_byte in varying for d in statement.children_by_field_name("declarator"))
+        used_below = any(_named_in(n, below) for n in names)
+        used_above = any(_named_in(n, above) for n in names)
+        if used_above:
+            needed.insert(0, lifted(source, statement, once))
+            above += " " + once
+        elif (used_below and not still) or any(_named_in(n, " ".join(per_pack)) for n in names):
+            per_pack.insert(0, lifted(source, statement, once))
+        if used_below and still:
+            each = source.of(statement)
+            kept_lane.insert(0, lifted(source, statement, each))
+            below += " " + each
+    per_lane = kept_lane + per_lane
+    if _named_in(region.name, " ".join(per_lane)):
+        kind = region.type if region.type != "auto" else "int64_t"
+        per_lane.insert(0, f"const {kind} {region.name} = {first} + {lane};")
+    return needed, per_pack, per_lane
+
+
+def _named_in(name: str, text: str) -> bool:
+    """Whether a variable is named, and not only a field called alike."""
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)}\b", text))
+
+
+def _check_once(code: Code, packed: Packed, conditions: list[Node], once: list[Node], varying: set[int]) -> None:
+    """Raises Unsupported where a condition names what is not declared in front of the loads, for the whole pack."""
+    lanes = [access.node for group in packed.groups for access in group.accesses]
+    for name in (n for lane in lanes for n in code.source.walk(lane, "identifier")):
+        found = code.definition(name)
+        known = found is None or not packed.region.holds(found.declaration)
+        if not known and not any(same(found.declaration, statement) for statement in once):
+            raise Unsupported("an address that is not known in front of the loads")
+    asked = [statement for group in packed.groups for statement in group.asked or ()]
+    for node in [*conditions, *asked]:
+        for name in code.source.walk(node, "identifier"):
+            found = code.definition(name)
+            if found is None or not packed.region.holds(found.declaration) or any(inside(name, lane) for lane in lanes):
+                continue
+            if any(same(found.declaration, statement) for statement in asked):
+                continue
+            if found.where in varying or not any(same(found.declaration, statement) for statement in once):
+                raise Unsupported("a condition that is not the same for a whole pack")
+
+
+def _lane(lane: str, stride: int, remainder: int) -> str:
+    return lane if stride == 1 else f"{stride} * {lane} + {remainder}" if remainder else f"{stride} * {lane}"
+
+
+def _name(code: Code, declarator: Node) -> str:
+    name = declared_name(declarator)
+    return code.source.of(name) if name is not None else ""
+
+
+def _stride_or_none(code: Code, region: Region, declarator: Node) -> int | None:
+    value = field_of(declarator, "value")
+    if value is None:
+        return None
+    try:
+        return Stride(region.symbol).of(code.polynomial(value))
+    except Unsupported:
+        return None
+
+
+def _is_whole(code: Code, packed: Packed, declarator: Node) -> bool:
+    """Whether an index is the same for all lanes of a pack, given what the host checks."""
+    value, stride = field_of(declarator, "value"), Stride(packed.region.symbol)
+    checked = {polynomial for polynomial, _ in packed.multiples}
+    return value is not None and stride.of(code.polynomial(value)) == 0 and checked >= set(stride.multiples)
+
+
+def _is_index(code: Code, region: Region, statement: Node, declared: list[Node], varying: set[int]) -> bool:
+    """Integers and pointers that move by a constant with the element and come from no memory."""
+    for declarator in declared:
+        if declarator.type != "init_declarator" or _stride_or_none(code, region, declarator) is None:
+            return False
+        named = {symbol.where for symbol in code.polynomial(field_of(declarator, "value")).variables()}
+        if named & varying - {region.symbol.where}:
+            return False  # built on what the body works out
+        inner = field_of(declarator, "declarator")
+        kind = code.source.of(statement, "type")
+        pointer = inner is not None and inner.type == "pointer_declarator"
+        if not (pointer or kind == "auto" or is_integer(kind)):
+            return False
+        if declarator.start_byte in varying:
+            return False
+        if pointer and any(code.root_of(s) == "" for s in code.polynomial(field_of(declarator, "value")).symbols):
+            return False  # to a variable of each element's own
+    if code.source.has(statement, "subscript_expression"):
+        return False
+    return not any(code.source.of(n.children[0]) == "*" for n in code.source.walk(statement, "pointer_expression"))
+
+
+def _varies(code: Code, statement: Node, varying: set[int], written: set[str], packed_nodes: list[Node]) -> bool:
+    source = code.source
+    for declarator in statement.children_by_field_name("declarator"):
+        if declarator.type != "init_declarator" or declarator.start_byte in varying:
+            return True
+    for node in source.walk(statement, "identifier", "call_expression", "assignment_expression", "update_expression"):
+        if node.type in {"assignment_expression", "update_expression"}:
+            return True
+        if node.type == "call_expression":
+            if re.search(r"atomic|sync|shfl|asm", source.of(node, "function")):
+                return True
+            continue
+        if source.of(node) in written:
+            return True
+        found = code.definition(node)
+        if found is not None and found.where in varying:
+            return True
+    return any(inside(node, statement) for node in packed_nodes)

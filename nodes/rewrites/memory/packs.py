@@ -1,0 +1,481 @@
+"""Which accesses of a region are the lanes of packs, and what must hold for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis import vectors as _vectors
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.regions import (
+    Guard,
+    Region,
+    Stride,
+    accesses_in,
+    carries_state,
+    guards_of,
+    streams,
+)
+from nodes.rewrites.memory.pack_conditions import Condition, asked_once
+from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.nodes import same
+from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
+
+WIDEST = 32
+"""Elements: a constant index term must be a multiple of this to keep any pack aligned."""
+
+
+@dataclass
+class Group:
+    """Accesses that are the lanes of one pack."""
+
+    accesses: list[Access]
+    stride: int
+    name: str = ""
+    remainders: set[int] = field(default_factory=set)
+    guards: dict[int, tuple[Guard, ...]] = field(default_factory=dict)
+    """By access: the conditions under which it is reached."""
+    asked: list[Node] | None = None
+    """Declarations that the conditions of a load need for each lane; None where they are the same for the whole pack."""
+
+    @property
+    def first(self) -> Access:
+        return self.accesses[0]
+
+    @property
+    def reads(self) -> bool:
+        """Whether an element is read before it is written."""
+        seen_write: set[int] = set()
+        for access in sorted(self.accesses, key=_moment):
+            lane = lane_of(access, self.stride)
+            if access.reads and lane not in seen_write:
+                return True
+            if access.writes and not self.guards.get(access.node.id):
+                seen_write.add(lane)
+        return False
+
+    def cases(self, accesses: list[Access]) -> list[tuple[Guard, ...]]:
+        """The conditions of which one must hold for any of the accesses; [()] where nothing need hold."""
+        found = {tuple(g.key for g in guards): guards for guards in (self.guards.get(a.node.id, ()) for a in accesses)}
+        while True:
+            both = next((k for k in found if k and (*k[:-1], (k[-1][0], not k[-1][1])) in found), None)
+            if both is None:
+                break
+            found[both[:-1]] = found[both][:-1]
+            del found[both], found[(*both[:-1], (both[-1][0], not both[-1][1]))]
+        return [guards for k, guards in found.items() if not any(k[:n] in found for n in range(len(k)))]
+
+    def check_stores(self, shared: set[int]) -> None:
+        """Raises Unsupported where some lanes may be stored and others not: `shared` are the conditions of whole packs."""
+        stores = [access for access in self.accesses if access.writes]
+        cases = [
+            {tuple(g.key for g in guards) for guards in self.cases([s for s in stores if lane_of(s, self.stride) == r])}
+            for r in sorted({lane_of(s, self.stride) for s in stores})
+        ]
+        if any(other != cases[0] or any(node not in shared for keys in other for node, _ in keys) for other in cases):
+            raise Unsupported("lanes of one pack that are stored under different conditions")
+
+    @property
+    def writes(self) -> bool:
+        return any(access.writes for access in self.accesses)
+
+    @property
+    def conditions(self) -> list[Node]:
+        """What is asked before the pack is loaded or stored."""
+        reading, writing = ([a for a in self.accesses if getattr(a, effect)] for effect in ("reads", "writes"))
+        cases = [*(self.cases(reading) if self.reads else ()), *self.cases(writing)]
+        return [guard.condition for guards in cases for guard in guards]
+
+
+@dataclass
+class Packed:
+    """One region that can be packed, and what must hold for it."""
+
+    kernel: Kernel
+    region: Region
+    groups: list[Group]
+    multiples: list[tuple[Polynomial, int]]
+    """Each polynomial must be a multiple of (width * the integer)."""
+    shared: list[Node]
+    """Reads of an element that a whole pack has in common, `scale[i / columns]`."""
+
+
+def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
+    """The region with its packs; None where it has none, or where packs would change what it does."""
+    if region.kind == "guard":
+        if kernel.synchronises:
+            return None
+        code = Code(code.source, pinned=frozenset({region.symbol.where}))
+        kernel = next(k for k in code.kernels if k.name == kernel.name and k.node.start_byte == kernel.node.start_byte)
+    jumps = ("continue_statement", "return_statement", "break_statement", "goto_statement")
+    if any(_leaves(jump, region) for statement in region.body for jump in code.source.walk(statement, *jumps)):
+        return None
+    if any(region.holds(call) for call, _ in kernel.escapes) or any(a.root == "?" for a in accesses_in(kernel, region)):
+        return None
+    try:
+        if Stride(region.symbol).of(region.bound) != 0:
+            return None
+    except Unsupported:
+        return None
+    found = _Found(code, kernel, region)
+    for access in accesses_in(kernel, region):
+        found.add(access)
+    kept = found.kept()
+    if kept is None or not _may_move(code, kernel, region):
+        return None
+    if not kept or not kernel.launches or all(_is_fallback(code, launch) for launch in kernel.launches):
+        return None
+    # A pack that is only read with holes wastes bandwidth as the scalar loads did; a unit stride is what pays.
+    if not any(g.stride == 1 or len(g.remainders) == g.stride for g in kept):
+        return None
+    for launch in kernel.launches:
+        host_text(kernel, launch, region.bound_node)
+    taken = kernel.identifiers() | code.names()
+    for group in kept:
+        group.name = free(f"{array_name(code.source, group.first)}_pack", taken)
+        taken.add(group.name)
+    return Packed(kernel, region, kept, [*found.multiples, (region.bound, 1)], found.shared)
+
+
+def _may_move(code: Code, kernel: Kernel, region: Region) -> bool:
+    """Whether it makes no difference which thread has an element."""
+    if region.kind == "guard" and not counts_elements(kernel, region):
+        return False
+    stores = any(access.writes for access in accesses_in(kernel, region))
+    if _tell_apart(code, region, [*(region.body if stores else ()), *([region.otherwise] if region.otherwise else ())]):
+        return False  # what an element becomes is not to depend on who has it
+    if region.otherwise is not None and any(
+        not inside(a.node, region.guard) and region.holds(a.node) for a in kernel.accesses
+    ):
+        return False  # loads in front of a guard that both of its branches use
+    if carries_state(kernel, list(region.body)) and not streams(kernel, region):
+        return False
+    # A thread's own share, written out, would become another share.
+    return not any(
+        access.writes and access.root and not region.holds(access.node) and region.tells_apart(access.offset)
+        for access in kernel.accesses
+    )
+
+
+class _Found:
+    """Accesses of a region, one after another, and the packs that they come to."""
+
+    def __init__(self, code: Code, kernel: Kernel, region: Region) -> None:
+        self.code, self.kernel, self.region = code, kernel, region
+        self.groups: dict[tuple[object, ...], Group] = {}
+        self.multiples: list[tuple[Polynomial, int]] = []
+        self.shared: list[Node] = []
+        self.shared_conditions: set[int] = set()
+        self.varied: list[tuple[Access, tuple[Guard, ...], tuple[object, ...]]] = []
+        """Reads that each element asks for itself."""
+        self.scalar_writes: set[str] = set()
+        accesses = accesses_in(kernel, region)
+        self.stored = {name for access in accesses if access.writes for name in (access.root, access.base.text)}
+        seen_as: dict[str, set[Symbol]] = {}
+        for access in accesses:
+            seen_as.setdefault(access.root, set()).add(access.base)
+        self.in_two_sizes = {
+            root for root, bases in seen_as.items()
+            if len(bases) > 1 and any(base.node is not None and base.node.type != "identifier" for base in bases)
+        }  # fmt: skip
+
+    def add(self, access: Access) -> None:
+        try:
+            self._add(access)
+        except Unsupported:
+            if access.writes:
+                self.scalar_writes.add(access.root)
+
+    def _add(self, access: Access) -> None:
+        stride = Stride(self.region.symbol)
+        access, pointer, size = self._checked(access)
+        step, uneven = divmod(stride.of(access.offset), size)
+        if access.wide:
+            raise Unsupported("packed already")
+        self._check_steady(access, pointer)
+        if step == 0 and not uneven and stride.multiples and not access.writes and access.root not in self.stored:
+            self._check_host(needed := [(polynomial, 1) for polynomial in stride.multiples])
+            self.shared.append(access.node)
+            self.multiples += needed
+            return
+        guards = guards_of(access.node, self.region, self.kernel)
+        if uneven or not 1 <= step <= (4 if size == 1 else 1) or guards is None:
+            raise Unsupported("not lanes of a pack")
+        remainder = lane_of(access, step)
+        aligned = access.offset - Polynomial.constant(remainder)
+        self._check_host(needed := [*((m, 1) for m in stride.multiples), (aligned, size)])
+        key = (access.base, aligned, step)
+        if guards:
+            _check_in_front(self.code, self.region, access.node)
+            if not _is_sized(self.kernel, access.element):
+                raise Unsupported("elements of unknown size")
+            of_pack = asked_once(self.code, self.kernel, self.region, self.stored, guards)
+            needed += [(m, 1) for _, multiples_of in of_pack for m in multiples_of]
+            self.shared_conditions |= {guard.condition.id for guard, _ in of_pack}
+            if len(of_pack) < len(guards) and (access.reads or not access.writes):
+                if access.writes or step != 1:
+                    raise Unsupported("an element that is changed where it asks for that itself")
+                self.varied.append((access, guards, key))
+                self.multiples += needed
+                return
+        group = self.groups.setdefault(key, Group([], step))
+        group.accesses.append(access)
+        group.remainders.add(remainder)
+        group.guards[access.node.id] = guards
+        self.multiples += needed
+
+    def _checked(self, access: Access) -> tuple[Access, Symbol, int]:
+        if access.root in self.in_two_sizes & self.stored:
+            raise Unsupported("elements that are written in one size and met in another")
+        return _in_parameter(self.code, access)
+
+    def _check_steady(self, access: Access, pointer: Symbol) -> None:
+        if self.kernel.changes_within(Polynomial.symbol(pointer), [self.kernel.body]):
+            raise Unsupported("a pointer that moves, from an address that the host cannot check")
+        if self.kernel.changes_within(access.offset, list(self.region.body)):
+            raise Unsupported("an index that the body changes")
+        if any(_looked_up(self.code, symbol) & self.stored for symbol in access.offset.symbols):
+            raise Unsupported("an index out of memory that the body changes")
+
+    def _check_host(self, needed: list[tuple[Polynomial, int]]) -> None:
+        """Raises Unsupported where a host cannot know whether these are multiples."""
+        for launch in self.kernel.launches:
+            for polynomial, times in needed:
+                multiples_of_width(self.kernel, launch, self.region, polynomial, times)
+
+    def kept(self) -> list[Group] | None:
+        """The packs; None where elements of one array would be reached through packs and past them."""
+        self.multiples += _divided_whole(self.code, self.kernel, self.region)
+        for group in self.groups.values():
+            try:
+                group.check_stores(self.shared_conditions)
+            except Unsupported:
+                self.scalar_writes.add(group.first.root)
+        kept = []
+        for group in self.groups.values():
+            whole = group.remainders == set(range(group.stride))
+            if group.first.root in self.scalar_writes and not group.writes:
+                return None
+            if whole or (group.stride > 1 and not group.writes and 0 in group.remainders):
+                kept.append(group)
+            elif group.writes:
+                self.scalar_writes.add(group.first.root)
+        kept = [g for g in kept if g.first.root not in self.scalar_writes]
+        self._add_varied(kept)
+        return kept
+
+    def _add_varied(self, kept: list[Group]) -> None:
+        """Reads that each element asks for itself join the packs, where what they ask can be told from packs that are loaded
+        in any case. The others stay reads of single elements."""
+        told = [g for g in kept if g.reads and not g.writes and not any(g.guards.values())]
+        for access, guards, key in self.varied:
+            group = self.groups.get(key) or Group([], 1)
+            if access.root in self.scalar_writes or (group.accesses and not any(group is g for g in kept)):
+                continue
+            condition = Condition(self.code, self.kernel, self.region, self.stored, told)
+            try:
+                for guard in guards:
+                    condition.checked(guard.condition)
+            except Unsupported:
+                continue
+            group.asked = [*(group.asked or ()), *condition.per_lane]
+            if not group.accesses:
+                self.groups[key] = group
+                kept.append(group)
+            group.accesses.append(access)
+            group.remainders.add(0)
+            group.guards[access.node.id] = guards
+
+
+def _check_in_front(code: Code, region: Region, node: Node) -> None:
+    """Raises Unsupported where an address names what is declared under a condition."""
+    for name in code.source.walk(node, "identifier"):
+        found = code.definition(name)
+        if found is None or not region.holds(found.declaration) or found.where == region.symbol.where:
+            continue
+        if not any(same(found.declaration, statement) for statement in region.body):
+            raise Unsupported("an address that is only known under the condition")
+
+
+def _tell_apart(code: Code, region: Region, nodes: list[Node]) -> bool:
+    """Whether the nodes ask which of the threads that share the elements out it is. A team's row is asked for by right, in
+    more ways than can be told from that."""
+    return region.kind != "team" and any(
+        region.tells_apart(code.polynomial(name))
+        for node in nodes
+        for name in code.source.walk(node, "identifier", "field_expression")
+        if name.type == "identifier" or code.source.of(name).startswith("threadIdx.")
+    )
+
+
+def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
+    """The access, the pointer that its offset counts from, and how many units of the offset an element is long: of a vector
+    that the kernel sees somewhere in its parameter, the offset counts the parameter's elements.
+
+    Raises Unsupported where the host cannot say where the vectors begin.
+    """
+    node = access.base.node
+    if access.base.text == access.root or node is None or node.type == "identifier":
+        return access, access.base, 1
+    held = code.polynomial(_vectors.seen_through(node))
+    parameter = code.pointer_base(held)
+    if parameter is None or parameter.text != access.root:
+        raise Unsupported("elements of another type than the parameter's")
+    start = held - Polynomial.symbol(parameter)
+    if not start.terms:
+        return access, parameter, 1
+    own, other = (ELEMENT_BYTES.get(code.plain_type(e), 0) for e in (access.element, code.element_of(parameter)))
+    if not other or own % other or not own:
+        raise Unsupported("elements of unknown sizes")
+    size = own // other
+    return replace(access, offset=start + Polynomial.constant(size) * access.offset), parameter, size
+
+
+def _looked_up(code: Code, symbol: Symbol) -> set[str]:
+    """Every name in an element that an index is read from."""
+    named = (
+        code.source.walk(symbol.node, "identifier") if symbol.address is not None and symbol.node is not None else ()
+    )
+    roots = (
+        {code.root_of(s) for s in symbol.address.symbols if code.element_of(s)} if symbol.address is not None else set()
+    )
+    return roots | {code.source.of(name) for name in named}
+
+
+def _divided_whole(code: Code, kernel: Kernel, region: Region) -> list[tuple[Polynomial, int]]:
+    """What the host can check so that an index like `i / columns`, once declared, is the same for a whole pack."""
+    found: list[tuple[Polynomial, int]] = []
+    for declarator in (d for s in region.body for d in s.children_by_field_name("declarator")):
+        value, stride = field_of(declarator, "value"), Stride(region.symbol)
+        if value is None:
+            continue
+        try:
+            stride.of(code.polynomial(value))
+            for launch in kernel.launches:
+                for polynomial in stride.multiples:
+                    multiples_of_width(kernel, launch, region, polynomial, 1)
+        except Unsupported:
+            continue
+        found += [(polynomial, 1) for polynomial in stride.multiples]
+    return found
+
+
+def counts_elements(kernel: Kernel, region: Region) -> bool:
+    """Whether the number of blocks means nothing to the kernel but the elements of the region."""
+    holders = [region.definition] if region.definition is not None else []
+    if region.loop is not None:
+        holders += [n for n in (region.loop.start_node, region.loop.step_node) if n is not None]
+        for identifier in kernel.source.walk(region.loop.start_node, "identifier"):
+            found = kernel.code.definition(identifier)
+            if found is not None and found.kind == "local":
+                holders.append(found.declaration)
+    return all(any(inside(use, holder) for holder in holders) for use in kernel.block_indices(region.axis))
+
+
+def _is_fallback(code: Code, launch: Launch) -> bool:
+    """Whether the launch is what is left where a check of sizes or addresses ruled a wider kernel out."""
+    node = launch.statement
+    while node.parent is not None and node.parent.type != "function_definition":
+        parent = node.parent
+        otherwise = field_of(parent, "alternative") if parent.type == "if_statement" else None
+        condition = field_of(parent, "condition")
+        if otherwise is not None and condition is not None and inside(node, otherwise):
+            consequence = field_of(parent, "consequence")
+            rival = consequence is not None and any(inside(other.node, consequence) for other in code.launches)
+            if rival and _divides(code, condition):
+                return True
+        node = parent
+    return False
+
+
+def _divides(code: Code, node: Node, depth: int = 0) -> bool:
+    """Whether a remainder decides the condition, seen through the variables that it names."""
+    for here in code.source.walk(node, "binary_expression", "identifier", "assignment_expression"):
+        if here.type == "binary_expression" and code.source.of(here, "operator") in {"%", "&"}:
+            return True
+        if here.type == "identifier" and depth < 4:
+            found = code.definition(here)
+            if found is not None and found.value is not None and _divides(code, found.value, depth + 1):
+                return True
+    return False
+
+
+def array_name(source: Source, access: Access) -> str:
+    """What the source calls the array there, which may be a pointer into the parameter."""
+    if access.address:
+        return next((source.of(n) for n in source.walk(access.node, "identifier")), access.root)
+    argument = field_of(access.node, "argument")
+    plain = argument is not None and argument.type == "identifier" and access.node.type == "subscript_expression"
+    return source.of(argument) if plain else access.root
+
+
+def _leaves(node: Node, region: Region) -> bool:
+    """Whether a jump leaves the element's visit, and not only a loop inside of it or a lambda."""
+    ends = {"for_statement", "while_statement", "do_statement"}
+    if node.type == "return_statement":
+        ends = set()
+    elif node.type == "break_statement":
+        ends |= {"switch_statement"}
+    here = node.parent
+    while here is not None and region.holds(here):
+        if here.type in ends or here.type == "lambda_expression":
+            return False
+        here = here.parent
+    return True
+
+
+def _moment(access: Access) -> int:
+    """Where in the source an access takes effect: `y[i] = f(y[i])` writes once its right side has been read."""
+    if access.reads:
+        return access.node.start_byte
+    here = access.node
+    while here.parent is not None and here.type != "expression_statement":
+        here = here.parent
+    return here.end_byte
+
+
+def lane_of(access: Access, stride: int) -> int:
+    constant = next((c for m, c in access.offset.terms if not m), 0)
+    return constant % stride
+
+
+def multiples_of_width(
+    kernel: Kernel, launch: Launch, region: Region, polynomial: Polynomial, times: int
+) -> list[tuple[tuple[str, ...], int]]:
+    """Products, as their factors, that must be multiples of (width * the integer) so that the polynomial is a multiple of
+    (width * times). Raises where the host cannot know."""
+    found = []
+    # In an order of its own: a set's would differ from one process to the next.
+    for monomial, coefficient in sorted(polynomial.terms, key=lambda term: [symbol.text for symbol in term[0]]):
+        if any(s == region.symbol or (s.operator == "%" and s.depends_on(region.symbol)) for s in monomial):
+            continue  # the element is the first of a pack, and its stride is the pack's
+        if coefficient % (WIDEST * times) == 0:
+            continue
+        factors = []
+        for symbol in monomial:
+            try:
+                if symbol.node is not None and not symbol.depends_on(region.symbol):
+                    factors.append(host_text(kernel, launch, symbol.node))
+            except Unsupported:
+                continue
+        if not factors:
+            raise Unsupported("an offset whose alignment the host cannot know")
+        found.append((tuple(factors), times))
+    return found
+
+
+def _is_sized(kernel: Kernel, element: str) -> bool:
+    plain = kernel.code.plain_type(_vectors.spelt_out(kernel, element))
+    return element in kernel.template_names or plain in ELEMENT_BYTES or bool(trait_bytes(kernel, element))
+
+
+def trait_bytes(kernel: Kernel, element: str) -> list[int]:
+    """The sizes of `typename Trait<T>::type`, by T; empty where one is not known."""
+    found = [ELEMENT_BYTES.get(kernel.code.plain_type(name), 0) for name in _vectors.trait_types(kernel, element)]
+    return found if all(0 < size <= 8 for size in found) else []

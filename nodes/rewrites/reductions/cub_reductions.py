@@ -1,0 +1,138 @@
+"""CUB's reductions over a block."""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.block_shape import whole_warps
+from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.reductions.foreign_reductions import (
+    Result,
+    Step,
+    declared_type,
+    put_reduction,
+    reduction_text,
+    statement_of,
+)
+from nodes.rewrites.reductions.uses import (
+    keep_apart,
+)
+from nodes.rewrites.reductions.whole_warps import round_up
+from nodes.rewrites.syntax.nodes import declared_name, statements
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, field_of
+
+CUB_SCOPES = {"cub", "cuda", "cuda::std", "::cub", "::cuda", "::cuda::std"}
+CUB = {"Sum": "sum", "plus": "sum", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}
+
+
+def cub_reduction(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
+    for call in code.source.walk(kernel.body, "call_expression"):
+        try:
+            step = _without_cub(code, kernel, widths, call, site)
+        except Unsupported:
+            continue
+        if step is not None:
+            return step
+    return None
+
+
+def _without_cub(
+    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, site: int
+) -> Step | None:
+    """`Reduce(temporary).Sum(value)` and `.Reduce(value, cub::Max())`, of `cub::BlockReduce<float, 256>`."""
+    source, function = code.source, field_of(call, "function")
+    if function is None or function.type != "field_expression":
+        return None
+    made, method = field_of(function, "argument"), source.of(function, "field")
+    if made is None or made.type != "call_expression" or method not in {"Sum", "Reduce"}:
+        return None
+    held = field_of(made, "arguments").named_children
+    kind = source.of(made, "function")
+    alias = next((a for a in source.walk(kernel.body, "alias_declaration", "type_definition") if kind in {
+        source.of(a, "name"), source.of(a, "declarator")}), None)  # fmt: skip
+    words = source.of(alias, "type") if alias is not None else kind
+    inside_of = words.removeprefix("cub::BlockReduce<").removesuffix(">").split(",")
+    if not words.startswith("cub::BlockReduce<") or len(inside_of) != 2 or len(held) != 1:
+        raise Unsupported("another block reduction")
+    element = inside_of[0].strip()
+    arguments = children_of(call, "arguments")
+    operation = _operation(code, arguments[1]) if method == "Reduce" and len(arguments) > 1 else "sum"
+    counted = arguments[2:] if method == "Reduce" else arguments[1:]
+    if not operation or [source.of(c) for c in counted] not in ([], ["blockDim.x"]):
+        raise Unsupported("a reduction of another kind")
+    edits = Edits(source)
+    if not all(len(sizes) == 1 or whole_warps(code, kernel, launch.block) for launch, sizes in widths):
+        reduced = code.definition(arguments[0]) if arguments[0].type == "identifier" else None
+        if reduced is None or reduced.kind != "local" or not counted:
+            raise Unsupported("blocks that may not be whole warps")
+        round_up(edits, code, kernel, call, reduced, operation)
+    if not counted and any([str(s) for s in sizes] != [inside_of[1].strip()] for _, sizes in widths):
+        raise Unsupported("fewer threads than CUB counts on")
+    temporary = source.of(held[0])
+    if any(source.of(n) == temporary and not _is_temporary(source, n) for n in source.walk(kernel.body, "identifier")):
+        raise Unsupported("memory that serves more than CUB")
+    value = source.of(arguments[0])
+    if declared_type(code, arguments[0]) != element:
+        value = f"static_cast<{element}>({value})"
+    result = Result(operation, False, "", set())
+    reduction = reduction_text(result, site, value, element)
+    keep_apart(edits, code, kernel, statement_of(call))
+    put_reduction(edits, code, kernel, call, arguments[0], reduction, element, everywhere=False)
+    return Step(edits.apply(), result.kind, {temporary, kind})
+
+
+def _operation(code: Code, node: Node) -> str:
+    """sum, max or min: `cub::Max()`, `cuda::std::plus<float>{}`, a functor or a short name of the file's; "" for others."""
+    name = code.source.of(node).removesuffix("()").removesuffix("{}").partition("<")[0]
+    scope, _, last = name.rpartition("::")
+    if scope in CUB_SCOPES:
+        return CUB.get(last, "")
+    return _functor(code, last) or _short_name(code, last)
+
+
+def _short_name(code: Code, name: str) -> str:
+    """`using CubAddOp = cuda::std::plus<>;`, of which there may be one for each version of the library."""
+    source, kinds = code.source, set[str]()
+    for alias in source.walk(None, "alias_declaration"):
+        if source.of(alias, "name") == name:
+            scope, _, last = source.of(alias, "type").partition("<")[0].rpartition("::")
+            kinds.add(CUB.get(last, "") if scope in CUB_SCOPES else "")
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _functor(code: Code, name: str) -> str:
+    """Of a struct of the file whose one operator returns `a + b`, or `max(a, b)`."""
+    source = code.source
+    structs = [s for s in source.walk(None, "struct_specifier") if source.of(s, "name") == name]
+    structs = [s for s in structs if field_of(s, "body") is not None]
+    functions = [f for s in structs for f in source.walk(s, "function_definition")]
+    if len(structs) != 1 or len(functions) != 1:
+        return ""
+    listed = next(source.walk(functions[0], "parameter_list"), None)
+    names = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children] if listed else []
+    body = field_of(functions[0], "body")
+    inner = statements(body) if body is not None else []
+    made = inner[0].named_children[0] if len(inner) == 1 and inner[0].type == "return_statement" else None
+    if made is None or len(names) != 2:
+        return ""
+    both = [source.of(n) for n in names]
+    if made.type == "binary_expression" and source.of(made, "operator") == "+":
+        return "sum" if [source.of(c) for c in made.named_children] == both else ""
+    if made.type == "call_expression":
+        called_ = source.of(made, "function").removeprefix("::").removeprefix("std::")
+        given = [source.of(c) for c in field_of(made, "arguments").named_children]
+        return EXTREMES.get(called_, "") if sorted(given) == sorted(both) else ""
+    return ""
+
+
+def _is_temporary(source: Source, name: Node) -> bool:
+    parent = name.parent
+    if parent is None or parent.type == "declaration":
+        return parent is not None
+    made = parent.parent if parent.type == "argument_list" else None
+    owner = made.parent if made is not None else None
+    return owner is not None and owner.type == "field_expression" and source.of(owner, "field") in {"Sum", "Reduce"}

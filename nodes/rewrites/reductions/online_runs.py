@@ -1,0 +1,159 @@
+"""What threads hold after each statement behind a loop of an online recurrence: the statements run on numbers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
+from nodes.rewrites.analysis.block_values import Memory
+from nodes.rewrites.analysis.device_code import Code, Definition
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.numbers import Numbers, close
+from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import field_of
+
+Threads = dict[str, list[float]]
+"""What each thread has of the state, by its names."""
+
+
+@dataclass
+class Held:
+    """Where the row's maximum or a sum of it is, `m`, `md.m`, `maxs[0]` or `total.m`, and whether every thread may read it."""
+
+    place: str
+    everywhere: bool
+
+
+class Ends(dict[tuple[int, int], dict[str, list[Held]]]):
+    """Behind which statement which result is where, by the state's own names."""
+
+
+class Surroundings:
+    """What names mean outside of the statements that run."""
+
+    def __init__(self, code: Code, kernel: Kernel, launch: Launch) -> None:
+        self.code, self.kernel, self.launch = code, kernel, launch
+        self.block: Numbers | None = None
+        self.memories: dict[int, Memory] = {}
+
+    def __call__(self, name: Node) -> object:
+        code, found = self.code, self.code.definition(name)
+        if found is None:
+            return UNKNOWN
+        number = value_in(code, self.kernel, self.launch, name)
+        if number is not None:
+            return number
+        if found.kind == "macro":
+            return _number(code.source.of(found.declaration, "value"))
+        if found.kind == "parameter" and code.source.of(found.declaration, "type") == "float":
+            plain = found.declarator is not None and found.declarator.type == "identifier"
+            return random.Random(found.name).uniform(0.5, 1.5) if plain else UNKNOWN
+        if found.kind == "local" and found.where not in self.memories and (element := slots_of(code, found)):
+            scalar = found.declarator is not None and found.declarator.type == "identifier"
+            self.memories[found.where] = Memory(found.name, element, scalar=scalar)
+        if found.where in self.memories:
+            return self.memories[found.where]
+        declarator = field_of(found.declarator, "declarator")
+        if found.value is None or code.mutated(found) or declarator is None or declarator.type != "identifier":
+            return UNKNOWN
+        try:
+            return self.block.value(found.value, self.block.frame(), self.block.everyone)
+        except Unsupported:
+            return UNKNOWN
+
+
+def _number(text: str) -> object:
+    """Of a macro."""
+    try:
+        return float(text.split("//")[0].strip(" ()").rstrip("fF"))
+    except ValueError:
+        return UNKNOWN
+
+
+class Run:
+    """A block that has run some of the statements, from what each of its threads has of the state."""
+
+    def __init__(self, code: Code, kernel: Kernel, launch: Launch, width: int, threads: Threads) -> None:
+        self.around = Surroundings(code, kernel, launch)
+        self.block = self.around.block = Numbers(code, width, self.around)
+        self.frame, self.active = self.block.frame(), self.block.everyone
+        for path, values in threads.items():
+            name, _, part = path.partition(".")
+            held = self.frame.scopes[0].get(name) or [{} for _ in range(width)]
+            assert isinstance(held, list)
+            mine = [{**h, part: v} for h, v in zip(held, values, strict=True)] if part else list(values)
+            self.frame.scopes[0][name], self.frame.held[name] = mine, "struct" if part else "float"
+
+    def step(self, statement: Node) -> None:
+        self.block.run(statement, self.frame, self.active)
+
+    def enter(self, branch: Node) -> None:
+        """The threads for which a condition holds go on alone."""
+        condition = field_of(branch, "condition", "value")
+        holds = self.block.value(condition, self.frame, self.active)
+        self.active = [t for t in self.active if self.block._truth(self.block.of_thread(holds, t))]
+        self.frame.scopes.append({})
+
+    def leave(self) -> None:
+        self.active = self.block.everyone
+        self.frame.scopes.pop()
+
+    def value(self, node: Node) -> object:
+        """What the first thread has of it, outside of the statements."""
+        try:
+            return self.block.of_thread(self.block.value(node, self.block.frame(), self.block.everyone), 0)
+        except Unsupported:
+            return UNKNOWN
+
+    def initial(self, found: Definition, part: str) -> object:
+        """What a variable, or a field of it, is declared with."""
+        frame = self.block.frame()
+        try:
+            self.block.run(found.declaration, frame, self.block.everyone)
+        except Unsupported:
+            return UNKNOWN
+        value = self.block.of_thread(frame.scopes[0][found.name], 0)
+        return value.get(part, UNKNOWN) if isinstance(value, dict) else value
+
+    def number(self, node: Node) -> float:
+        """Raises Unsupported for what is not known."""
+        value = self.value(node)
+        if not isinstance(value, (int, float)):
+            raise Unsupported("a scale of unknown value")
+        return float(value)
+
+    def places(self) -> dict[str, tuple[object, bool]]:
+        """What the first thread finds where, and whether the others find the same; structs field by field."""
+        block, found = self.block, dict[str, tuple[object, bool]]()
+        for memory in [*self.around.memories.values(), *block.shared.values()]:
+            if 0 in memory.held:
+                value, everywhere = memory.held[0][0], self._is_readable(memory)
+                place = memory.name if memory.scalar else f"{memory.name}[0]"
+                parts = (
+                    {f"{place}.{part}": v for part, v in value.items()} if isinstance(value, dict) else {place: value}
+                )
+                found |= {name: (v, everywhere) for name, v in parts.items()}
+        for name, value in {n: v for scope in self.frame.scopes for n, v in scope.items()}.items():
+            values = value if isinstance(value, list) else [value] * block.width
+            for part in values[0] if isinstance(values[0], dict) else [""]:
+                mine = [v.get(part, UNKNOWN) if isinstance(v, dict) else v for v in values] if part else values
+                found[f"{name}.{part}" if part else name] = (mine[0], all(close(v, mine[0]) for v in mine))
+        return found
+
+    def found(self, expected: dict[str, float]) -> dict[str, list[Held]]:
+        """Where each of the numbers is, once threads have met."""
+        places = self.places().items() if self.block.barriers else ()
+        return {path: [Held(p, all_) for p, (v, all_) in places if close(v, want)] for path, want in expected.items()}
+
+    def _is_readable(self, memory: Memory) -> bool:
+        try:
+            self.block._read(memory, 0, self.block.everyone)
+        except Unsupported:
+            return False
+        return True

@@ -1,0 +1,511 @@
+"""Which elements of a row, and which rows in shared memory, a kernel's threads may keep in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
+from nodes.rewrites.analysis.vectors import seen_through
+from nodes.rewrites.reductions.shares import check_block_shares
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.nodes import declared_name, same, statements
+from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import field_of
+
+CANONICAL = Symbol("element")
+
+
+class RowReader:
+    """What is read of a kernel and its row loops. Raises Unsupported where a row is not the threads' own."""
+
+    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
+        self.code, self.kernel, self.source = code, kernel, code.source
+        if not kernel.launches:
+            raise Unsupported("a kernel that is not launched here")
+        self._check_talk()
+        self.loops = self._group()
+        if any(carries_state(kernel, statements(o.body)) and not sums_up(kernel, o) for o in self.loops):
+            raise Unsupported("elements that depend on each other")
+        self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
+        self.kept = self._kept()
+        self.rows = self._rows()
+        if not self.kept and not self.rows:
+            raise Unsupported("nothing is read twice")
+        self._check_block()
+        self._check_shares()
+        self.moved: list[Node] = []
+        """Declarations from between the loops that early loads need: they go in front of these."""
+        self.early = self._early() if early else []
+        self.names: dict[tuple[Symbol, Polynomial], str] = {}
+        taken = code.names()
+        for value in [*(v for v in self.values if v.address in self.kept), *self.early, *self._first_loads()]:
+            if value.address not in self.names:
+                stem = value.variable.removesuffix("_pack")
+                name = next(n for n in (f"{stem}_row", *(f"{stem}_row_{i}" for i in range(2, 99))) if n not in taken)
+                taken.add(name)
+                self.names[value.address] = name
+        self.holds = False
+        """Whether packs are held in whole registers, see HOLD."""
+        self.item = code.fresh("item")
+        self.count = code.fresh("ITEMS")
+
+    def _check_shares(self) -> None:
+        """There may be more threads a row than the source has, or fewer: what one brings that has no element must be nothing."""
+        check_block_shares(self.code, self.kernel)
+
+    def _check_talk(self) -> None:
+        if self.kernel.synchronises and not self.kernel.has_barrier:
+            raise Unsupported("a kernel whose warps work alone: the block must stay as it is")
+
+    def _shared_out(self) -> list[Loop]:
+        """Loops that those who share a row stride through together."""
+        return [
+            loop for loop in thread_loops(self.kernel)
+            if loop.start == Polynomial.symbol(THREAD) and loop.step == Polynomial.symbol(BLOCK_DIM)
+        ]  # fmt: skip
+
+    def _group(self) -> list[Loop]:
+        """The loops over the same range, neighbours in one list of statements."""
+        loops = self._shared_out()
+        for first in loops:
+            group = [o for o in loops if o.bound == first.bound and same(o.node.parent, first.node.parent)]
+            if len(group) >= 2:
+                return group
+        raise Unsupported("no two loops over the same range")
+
+    def _within(self) -> list[Node]:
+        """Where an address must not change."""
+        return [self.loops[0].node.parent or self.kernel.body]
+
+    def _canonical(self, access: Access, loop: Loop) -> tuple[Symbol, Polynomial]:
+        """Also of `*reinterpret_cast<const uint4*>(x + 8 * i)`, a vector that begins on an element of the parameter's."""
+        node = access.base.node
+        if node is not None and node.type != "identifier" and access.base.depends_on(loop.symbol):
+            held = self.code.polynomial(seen_through(node))
+            base = self.code.pointer_base(held)
+            if base is None or access.offset.terms:
+                raise Unsupported("an address through a cast")
+            access = replace(access, base=base, offset=held - Polynomial.symbol(base))
+        address = Polynomial.symbol(access.base) + access.offset.without(loop.symbol)
+        if self.kernel.changes_within(address, self._within()):
+            raise Unsupported("an address that changes on the way")
+        # A base that moves with the element (a cast of an address) would hide the element in an opaque term.
+        if access.base.depends_on(loop.symbol) or any(
+            s.parts and s.depends_on(loop.symbol) for s in access.offset.symbols
+        ):
+            raise Unsupported("an address through a cast")
+        return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(CANONICAL))
+
+    def _values(self, number: int, loop: Loop) -> list[Value]:
+        """Declarations that only load, and statements that only store a variable, directly in the loop's body."""
+        found = []
+        for statement in statements(loop.body):
+            inner = [a for a in self.kernel.accesses if a.root and inside(a.node, statement)]
+            if len(inner) != 1:
+                continue
+            access = inner[0]
+            whole = access.node
+            if access.address and whole.parent is not None and whole.parent.parent is not None:
+                whole = whole.parent.parent  # the call of the helper that loads or stores
+            try:
+                address = self._canonical(access, loop)
+            except Unsupported:
+                continue
+            value = self._value(number, statement, access, whole)
+            if value is not None:
+                value.address = address
+                found.append(value)
+        return found
+
+    def _value(self, number: int, statement: Node, access: Access, whole: Node) -> Value | None:
+        text = self.source.of
+        if statement.type == "declaration" and access.reads and not access.writes:
+            declarators = statement.children_by_field_name("declarator")
+            if len(declarators) != 1 or declarators[0].type != "init_declarator":
+                return None
+            name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
+            kind = text(statement, "type")
+            if name is None or name.type != "identifier" or not same(value, whole):
+                return None
+            kind = access.element if kind == "auto" and not access.address else kind
+            return None if kind == "auto" else Value(number, text(name), kind, access, statement, True)
+        if statement.type == "expression_statement" and access.writes and not access.reads:
+            expression = statement.named_children[0]
+            if access.address and same(expression, whole):
+                arguments = field_of(expression, "arguments")
+                last = arguments.named_children[-1] if arguments is not None else None
+            elif expression.type == "assignment_expression" and same(field_of(expression, "left"), whole):
+                last = field_of(expression, "right")
+            else:
+                return None
+            declared = self.code.definition(last) if last is not None and last.type == "identifier" else None
+            if declared is None or last is None or not inside(declared.declaration, self.loops[number].body):
+                return None
+            inner = declared.declarator
+            plain = inner is not None and inner.type in {"identifier", "init_declarator"}
+            kind = text(declared.declaration, "type")
+            if (
+                not plain
+                or kind == "auto"
+                or not any(same(declared.declaration, s) for s in statements(self.loops[number].body))
+            ):
+                return None
+            return Value(number, text(last), kind, access, statement, False)
+        return None
+
+    def _kept(self) -> set[tuple[Symbol, Polynomial]]:
+        """Addresses that a later loop loads and an earlier one has already had in a variable of the same type."""
+        kept = set()
+        for later in self.values:
+            if not later.loads or later.loop == 0:
+                continue
+            before = [v for v in self.values if v.address == later.address and v.loop < later.loop]
+            if not before or len({v.type for v in [*before, later]}) != 1:
+                continue
+            # Every write to the array must be one of the stores that we follow, and of one variable a loop.
+            writes = [a for a in self.kernel.accesses if a.root == later.access.root and a.writes]
+            stores = [v for v in self.values if v.address == later.address and not v.loads]
+            if len(writes) != len(stores) or any(root in {later.access.root, "?"} for _, root in self.kernel.escapes):
+                continue
+            if any(a.root == "?" and a.writes for a in self.kernel.accesses):
+                continue
+            by_loop: dict[int, set[str]] = {}
+            for value in self.values:
+                if value.address == later.address:
+                    by_loop.setdefault(value.loop, set()).add(value.variable)
+            if all(len(names) == 1 for names in by_loop.values()):
+                kept.add(later.address)
+        return kept
+
+    def _rows(self) -> list[Row]:
+        found: dict[str, Row] = {}
+        refused: set[str] = set()
+        shared = self._shared_names()
+        for access in self.kernel.accesses:
+            argument = field_of(access.node, "argument")
+            name = self.source.of(argument) if argument is not None else ""
+            if access.root or name not in shared or access.address:
+                continue
+            loop = next((o for o in self.loops if inside(access.node, o.body)), None)
+            try:
+                if loop is None:
+                    raise Unsupported("a row that is used outside the loops")
+                width, index = self._slot(access, loop)
+            except Unsupported:
+                refused.add(name)
+                continue
+            row = found.setdefault(name, Row(name, access.element, width, [], shared[name]))
+            if row.width != width:
+                refused.add(name)
+            row.uses.append((access.node, index))
+        rows = []
+        for name, row in found.items():
+            mentions = sum(self.source.of(n) == name for n in self.source.walk(self.kernel.body, "identifier"))
+            if name not in refused and mentions == len(row.uses) + 1:
+                rows.append(row)
+        return rows
+
+    def _shared_names(self) -> dict[str, Node]:
+        """Arrays in shared memory and pointers into it, by name, with their declarations."""
+        found: dict[str, Node] = {}
+        for node in self.source.walk(self.kernel.body, "declaration"):
+            declarators = node.children_by_field_name("declarator")
+            if len(declarators) != 1:
+                continue
+            declarator = declarators[0]
+            if any(self.source.of(c) == "__shared__" for c in node.children) and declarator.type == "array_declarator":
+                name = field_of(declarator, "declarator")
+                if name is not None and name.type == "identifier":
+                    found[self.source.of(name)] = node
+            elif declarator.type == "init_declarator":
+                inner = field_of(declarator, "declarator")
+                value = field_of(declarator, "value")
+                name = (
+                    field_of(inner, "declarator") if inner is not None and inner.type == "pointer_declarator" else None
+                )
+                if name is None or value is None or name.type != "identifier":
+                    continue
+                inward = {self.source.of(n) for n in self.source.walk(value, "identifier")}
+                if inward & set(found):
+                    found[self.source.of(name)] = node
+        return found
+
+    def _slot(self, access: Access, loop: Loop) -> tuple[str, str]:
+        """Elements for each step and the index among them, of `row[i * width + index]`."""
+        width = access.offset.coefficient(loop.symbol)
+        rest = access.offset.without(loop.symbol)
+        if rest.depends_on(loop.symbol) or any(m.count(loop.symbol) > 1 for m, _ in access.offset.terms):
+            raise Unsupported("an index that is not linear")
+        if width.value == 1 and not rest.terms:
+            return "", ""
+        if width.value is not None and rest.value is not None and 0 <= rest.value < width.value:
+            return str(width.value), str(rest.value)
+        if len(rest.terms) == 1 and len(rest.symbols) == 1:
+            (symbol,) = rest.symbols
+            inner = next((o for o in self.kernel.loops if o.symbol == symbol and inside(o.node, loop.body)), None)
+            whole = inner is not None and inner.start.value == 0 and inner.bound == width and inner.step.value == 1
+            if inner is not None and whole and rest == Polynomial.symbol(symbol) and self._constant(inner.bound_node):
+                return self.source.of(inner.bound_node), symbol.text
+        raise Unsupported("an index that other threads may use")
+
+    def _constant(self, node: Node) -> bool:
+        """Whether the expression is known when the kernel is compiled, and its names in sight before the loops."""
+        for identifier in self.source.walk(node, "identifier"):
+            found = self.code.definition(identifier)
+            if found is None or found.kind in {"parameter", "loop"}:
+                return False
+            if found.kind == "local":
+                qualifiers = {self.source.of(c) for c in found.declaration.children}
+                if "constexpr" not in qualifiers or found.declaration.end_byte > self.loops[0].node.start_byte:
+                    return False
+        return True
+
+    def _check_block(self) -> None:
+        """The block's width must be free: nothing in the kernel or its helpers may count on the launch's number."""
+        kernel, code = self.kernel, self.code
+        if kernel.counts_warps:
+            raise Unsupported("shared memory of which a fixed number of warps is read")
+        functions = [kernel.node]
+        for call in self.source.walk(kernel.body, "call_expression"):
+            name = self.source.of(call, "function").split("<")[0]
+            functions += code.overloads.get(name, [])
+        used = {self.source.of(n) for f in functions for n in self.source.walk(f, "identifier", "number_literal")}
+        for launch in kernel.launches:
+            x, y, z = launch.extents(launch.block)
+            if (y, z) != ("1", "1") or (self._is_wide(launch) and row_loop(kernel) is not None):
+                raise Unsupported("a launch of more than one dimension")
+            width = self._width_name(x, launch)
+            stands = {
+                n for n, a in zip(kernel.template_names, launch.template_arguments, strict=False) if a in {x, width}
+            }
+            if (width and width in used) or stands & used:
+                raise Unsupported("a kernel that names the width of its block")
+        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
+            if any(self.source.of(n) == name for n in self.source.walk(kernel.body, "field_expression")):
+                raise Unsupported(f"{name} is in use")
+        removed = {row.name for row in self.rows}
+        slots: dict[str, int] = {}
+        for function in functions:
+            for node in self.source.walk(function, "declaration"):
+                declarator = field_of(node, "declarator")
+                if not any(self.source.of(c) == "__shared__" for c in node.children) or declarator is None:
+                    continue
+                if declarator.type != "array_declarator" or any(
+                    self.source.of(c) == "extern" for c in self.source.walk(node)
+                ):
+                    continue
+                name, size = field_of(declarator, "declarator"), field_of(declarator, "size")
+                if name is None or size is None or self.source.of(name) in removed:
+                    continue
+                slots[self.source.of(name)] = code.polynomial(size).value or 0
+                if slots[self.source.of(name)] < 32:
+                    raise Unsupported("shared memory for a fixed number of warps")
+        for access in kernel.accesses:
+            argument = field_of(access.node, "argument")
+            name = self.source.of(argument) if argument is not None else ""
+            if access.root or name in removed or not access.offset.depends_on(THREAD):
+                continue
+            if access.base.where >= 0 and not self._is_shared(access.base):
+                continue  # the thread's own
+            if not self._within_warps(access, slots.get(name, 0)):
+                raise Unsupported("shared memory for a fixed number of threads")
+
+    def _is_shared(self, base: Symbol) -> bool:
+        found = self.code.definition(base.node) if base.node is not None and base.node.type == "identifier" else None
+        return found is None or "__shared__" in self.source.of(found.declaration)
+
+    def _within_warps(self, access: Access, slots: int) -> bool:
+        """Whether the index stays below 32 for any block: a warp's or lane's number, or guarded by a comparison."""
+        if len(access.offset.terms) == 1 and len(access.offset.symbols) == 1:
+            (symbol,) = access.offset.symbols
+            if symbol.operator and access.offset == Polynomial.symbol(symbol):
+                divisor = symbol.operands[1].value or 0
+                return divisor >= 32 if symbol.operator == "/" else divisor <= slots
+        here: Node | None = access.node
+        while here is not None and here.type != "function_definition":
+            parent = here.parent
+            if parent is not None and parent.type in {"if_statement", "conditional_expression"}:
+                condition = field_of(parent, "condition")
+                taken = same(field_of(parent, "consequence"), here)
+                if condition is not None and taken and self._below_warps(condition, access.offset):
+                    return True
+            here = parent
+        return False
+
+    def _below_warps(self, condition: Node, index: Polynomial) -> bool:
+        if condition.type in {"condition_clause", "parenthesized_expression"} and condition.named_child_count == 1:
+            return self._below_warps(condition.named_children[0], index)
+        if condition.type != "binary_expression":
+            return False
+        left, right = field_of(condition, "left"), field_of(condition, "right")
+        operator = self.source.of(condition, "operator")
+        if left is None or right is None or operator not in {"<", "=="} or self.code.polynomial(left) != index:
+            return False
+        limit = self.code.polynomial(right)
+        if limit.value is not None:
+            return limit.value <= 32
+        return any(s.operator == "/" and (s.operands[1].value or 0) >= 32 for s in limit.symbols)
+
+    def _width_name(self, text: str, launch: Launch, depth: int = 0) -> str:
+        """The number or the global constant that a block's width is; "" where it is computed."""
+        text = text.strip("() ")
+        if text.isdigit() or text in self.code.macros:
+            return text
+        if not text.isidentifier() or depth > 4:
+            return ""
+        here = next(
+            (n for n in self.source.walk(launch.statement.parent, "identifier") if self.source.of(n) == text), None
+        )
+        found = self.code.definition(here) if here is not None else None
+        if found is None or found.kind == "global":
+            return text
+        return self._width_name(self.source.of(found.value), launch, depth + 1) if found.value is not None else ""
+
+    def _first_loads(self) -> list[Value]:
+        """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
+        found = []
+        waiting = self._waiting()
+        for statement in statements(self.loops[0].body):
+            value = next((v for v in self.values if v.loads and v.loop == 0 and same(v.statement, statement)), None)
+            if value is not None and any(same(statement, other) for other in waiting):
+                break
+            if value is not None:
+                # A name of its own is only safe where no store of another variable claims the address.
+                same_address = {v.variable for v in self.values if v.address == value.address and v.loop == 0}
+                if len(same_address) == 1 or value.address not in self.kept:
+                    found.append(value)
+            elif statement.type != "declaration" or self._has_access(statement):
+                break
+        return found
+
+    def _waiting(self) -> list[Node]:
+        """Declarations of the first loop that name what it has loaded before."""
+        names = {v.variable for v in self.values if v.loads and v.loop == 0}
+        found = []
+        for statement in statements(self.loops[0].body):
+            if statement.type != "declaration":
+                continue
+            declared = {self.source.of(declared_name(d)) for d in statement.children_by_field_name("declarator")}
+            if (names - declared) & {self.source.of(n) for n in self.source.walk(statement, "identifier")}:
+                found.append(statement)
+                names |= declared
+        return found
+
+    def _has_access(self, statement: Node) -> bool:
+        return any(inside(a.node, statement) for a in self.kernel.accesses) or any(
+            inside(call, statement) for call, _ in self.kernel.escapes
+        )
+
+    def _early(self) -> list[Value]:
+        """Loads of later loops that depend on nothing computed in between, from arrays that nobody writes."""
+        written = {a.root for a in self.kernel.accesses if a.writes} | {root for _, root in self.kernel.escapes}
+        if "?" in written:
+            return []
+        first = self.loops[0]
+        found = []
+        for value in self.values:
+            if value.loop == 0 or not value.loads or value.address in self.kept or value.access.root in written:
+                continue
+            if any(v.address == value.address for v in found):
+                continue
+            variables = set()
+            for polynomial in (value.access.offset, Polynomial.symbol(value.access.base)):
+                variables |= polynomial.variables()
+            loop = self.loops[value.loop]
+            late = [s for s in variables if s != loop.symbol and s.where >= first.node.start_byte]
+            between = self._between(value.statement, loop, written)
+            if not late and between is not None and self._spelled_in_first(value):
+                found.append(value)
+                self.moved += [d for d in between if not any(same(d, other) for other in self.moved)]
+        self.moved.sort(key=lambda declaration: declaration.start_byte)
+        return found
+
+    def _between(self, node: Node, loop: Loop, written: set[str]) -> list[Node] | None:
+        """Declarations between the loops that the node's names need, directly or not; None where they cannot move in front
+        of the first loop, as they are computed from what it leaves or from memory that is written."""
+        first, found, stack = self.loops[0].node, list[Node](), [node]
+        while stack:
+            for name in self.source.walk(stack.pop(), "identifier"):
+                held = self.code.definition(name)
+                if held is None or held.kind != "local" or held.declaration.start_byte < first.start_byte:
+                    continue
+                declaration = held.declaration
+                if inside(declaration, loop.body):
+                    if not same(declaration, node) and not inside(name, declaration):
+                        stack.append(declaration)
+                    continue
+                if any(same(declaration, other) for other in found):
+                    continue
+                if not same(declaration.parent, first.parent) or not self._can_move(declaration, held.name, written):
+                    return None
+                found.append(declaration)
+                stack.append(declaration)
+        return found
+
+    def _can_move(self, declaration: Node, name: str, written: set[str]) -> bool:
+        source, first = self.source, self.loops[0].node
+        declarators = declaration.children_by_field_name("declarator")
+        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+            return False
+        before = [n for n in source.walk(first.parent, "identifier") if source.of(n) == name]
+        if any(first.start_byte <= n.start_byte < declaration.start_byte for n in before):
+            return False
+        if any(source.of(t) == name for t in self.code.assigned(self.kernel.body)):
+            return False
+        for call in source.walk(declaration, "call_expression", "assignment_expression", "update_expression"):
+            called = source.of(call, "function")
+            if not self.code.loads(called) and not called.startswith(("static_cast<", "reinterpret_cast<")):
+                return False
+        if any(n.start_byte > first.start_byte for n in source.walk(self.kernel.body, "return_statement")):
+            return False  # which may be there so that nothing behind it is read
+        changed = {source.of(t) for t in self.code.assigned(self.kernel.body) if t.start_byte >= first.start_byte}
+        names = {source.of(n) for n in source.walk(declaration, "identifier")}
+        accesses = [a for a in self.kernel.accesses if inside(a.node, declaration)]
+        return not names & changed and all(a.root and a.root not in written for a in accesses)
+
+    def _spelled_in_first(self, value: Value) -> bool:
+        """Whether the load's own words mean the same in the first loop."""
+        loop, first = self.loops[value.loop], self.loops[0]
+        if loop.name != first.name:
+            return False
+        waiting = self._waiting()
+        ready = [s for s in statements(first.body) if not any(same(s, other) for other in waiting)]
+        declared = {self.source.of(s).strip() for s in ready if s.type == "declaration"}
+        for identifier in self.source.walk(value.statement, "identifier"):
+            found = self.code.definition(identifier)
+            if found is None or not inside(found.declaration, loop.body) or same(found.declaration, value.statement):
+                continue
+            if self.source.of(found.declaration).strip() not in declared:
+                return False
+        return True
+
+
+@dataclass
+class Value:
+    """A variable of a loop's body that is loaded from, or stored to, one address for each element."""
+
+    loop: int
+    variable: str
+    type: str
+    access: Access
+    statement: Node
+    loads: bool
+    address: tuple[Symbol, Polynomial] = field(init=False)
+
+
+@dataclass
+class Row:
+    """A row in shared memory of which each thread uses only its own elements."""
+
+    name: str
+    element: str
+    width: str
+    """Elements for each step, "" for one."""
+    uses: list[tuple[Node, str]]
+    """Accesses, each with its index within the step."""
+    declaration: Node
