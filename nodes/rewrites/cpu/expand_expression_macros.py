@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import enclosing_function
+from nodes.rewrites.analysis.host_source import enclosing_function
 from nodes.rewrites.normalize.expand_macros import conditional, pieces
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import declared_type, element_type, functions, is_float
+from nodes.rewrites.analysis.host_source import declared_type, element_type, functions, is_float
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import (
+from nodes.rewrites.analysis.host_source import (
     aliases,
     assignments,
     declared_names,

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import (
+from nodes.rewrites.analysis.host_effects import effects
+from nodes.rewrites.analysis.host_loops import Effects, Loop, loops
+from nodes.rewrites.analysis.host_source import (
     PURE,
-    Effects,
-    Loop,
     assignments,
-    effects,
     enclosing_function,
     functions,
     identifiers,
     indentation,
     is_float,
-    loops,
     pragma_node,
 )
 from nodes.rewrites.registry import rule

@@ -14,20 +14,17 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_loops import (
+from nodes.rewrites.analysis.host_effects import effects
+from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, loops
+from nodes.rewrites.analysis.host_source import (
     PURE,
-    Access,
-    Loop,
     assignments,
-    canonical,
     declared_names,
-    effects,
     enclosing_function,
     functions,
     identifiers,
     indentation,
     is_float,
-    loops,
     over_lanes,
     pragma_node,
 )

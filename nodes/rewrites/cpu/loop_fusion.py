@@ -8,7 +8,9 @@ block, one row a block, and loops over the elements of a row are joined in turn.
 from __future__ import annotations
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_loops import Loop, canonical, declared_names, identifiers, pragma_node, unordered
+from nodes.rewrites.analysis.host_dependence import unordered
+from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_source import declared_names, identifiers, pragma_node
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 

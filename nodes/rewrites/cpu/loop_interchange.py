@@ -14,18 +14,16 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import (
-    Loop,
+from nodes.rewrites.analysis.host_dependence import unordered
+from nodes.rewrites.analysis.host_loops import Loop, canonical, loops
+from nodes.rewrites.analysis.host_source import (
     assignments,
-    canonical,
     declared_names,
     enclosing_function,
     identifiers,
     indentation,
-    loops,
     over_lanes,
     pragma_node,
-    unordered,
 )
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule

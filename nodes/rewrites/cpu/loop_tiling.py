@@ -11,16 +11,9 @@ tiles of 32, 13.1 with 64, 21.9 with 16.
 from __future__ import annotations
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_loops import (
-    Access,
-    Loop,
-    canonical,
-    declared_names,
-    identifiers,
-    indentation,
-    loops,
-    unordered,
-)
+from nodes.rewrites.analysis.host_dependence import unordered
+from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, loops
+from nodes.rewrites.analysis.host_source import declared_names, identifiers, indentation
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import define, free, include

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import INTEGERS, enclosing_function, escapes, functions, identifiers
+from nodes.rewrites.analysis.host_source import INTEGERS, enclosing_function, escapes, functions, identifiers
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import remove
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside

@@ -10,15 +10,8 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from kernels.spec import Workload
-from nodes.rewrites.analysis.host_loops import (
-    Loop,
-    canonical,
-    enclosing_function,
-    identifiers,
-    indentation,
-    pragma_node,
-    root_name,
-)
+from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_source import enclosing_function, identifiers, indentation, pragma_node, root_name
 from nodes.rewrites.cpu import lanes_text as prelude
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores, define

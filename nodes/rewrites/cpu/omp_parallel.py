@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import (
-    Effects,
-    Loop,
-    assignments,
-    canonical,
+from nodes.rewrites.analysis.host_dependence import reduction_clauses, scratch_arrays, unordered
+from nodes.rewrites.analysis.host_loops import Effects, Loop, canonical, loops
+from nodes.rewrites.analysis.host_source import (
+    changed_names,
     declared_names,
     functions,
     identifiers,
     indentation,
-    loops,
     over_lanes,
     pragma_before,
     pragma_node,
-    reduction_clauses,
-    scratch_arrays,
-    unordered,
 )
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define
@@ -52,12 +47,12 @@ def rewrite(source: Source, facts: object) -> str | None:
             continue
         try:
             own = scratch_arrays(source, loop)
-            found, carried, whole = _shared_out(source, loop, own)
+            found, carried = unordered(source, loop, own)
             if any(loop.node in _nodes(source, name) for name in repeated) or _forks(source, found):
                 continue
             clauses = reduction_clauses(carried)
             indent = indentation(source, loop.node)
-            condition = " && ".join([*whole, _condition(source, loop, found)])
+            condition = _condition(source, loop, found)
         except Unsupported:
             continue
         if _collapses(source, loop):
@@ -74,20 +69,6 @@ def rewrite(source: Source, facts: object) -> str | None:
         return None
     define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
     return edits.apply()
-
-
-def _shared_out(source: Source, loop: Loop, own: frozenset[str]) -> tuple[Effects, dict[str, str], list[str]]:
-    """As `unordered`, and what has to hold for it: that rows of pairs, say, are of even length."""
-    try:
-        return *unordered(source, loop, own), []
-    except Unsupported:
-        steps: list[tuple[Node, int]] = []
-        found, carried = unordered(source, loop, own, steps)
-    inside = {name for name, _ in assignments(source, loop.body)} | declared_names(source, loop.body) | {loop.variable}
-    bounds = dict.fromkeys((factor(source.of(bound)), step) for bound, step in steps)
-    if not bounds or any(identifiers(source, bound) & inside for bound, _ in steps):
-        raise Unsupported("a length that changes")
-    return found, carried, [f"{bound} % {step} == 0" for bound, step in bounds]
 
 
 def may_fork(source: Source, loop: Loop) -> bool:
@@ -154,7 +135,7 @@ def _nodes(source: Source, name: str) -> set:
 
 def _condition(source: Source, loop: Loop, found: Effects) -> str:
     """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
-    inside = {name for name, _ in assignments(source, loop.body)} | declared_names(source, loop.body) | {loop.variable}
+    inside = changed_names(source, loop.body) | declared_names(source, loop.body) | {loop.variable}
     products: list[str] = []
     for inner in found.inner_loops:
         chain = [inner]
@@ -169,8 +150,7 @@ def _condition(source: Source, loop: Loop, found: Effects) -> str:
     if not products and (found.inner_loops or found.called_loops):
         return f"{outer} > 1"  # how long an iteration is cannot be said here
     work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)
-    counter = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
-    if "int" in counter.split():  # a product of int may overflow
+    if "int" in loop.kind.split():  # a product of int may overflow
         work = f"int64_t{{1}} * {work}"
     return f"{work} >= PARALLEL_FROM"
 

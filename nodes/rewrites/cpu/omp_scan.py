@@ -8,8 +8,19 @@ additions, and only the last of them is waited for. One Zen 4 core, 4096 float32
 from __future__ import annotations
 
 from harness.records import Outcome
-from nodes.rewrites.analysis import host_loops as _loops
-from nodes.rewrites.cpu.omp_simd import VECTOR_CALLS
+from nodes.rewrites.analysis.host_dependence import independent
+from nodes.rewrites.analysis.host_effects import effects
+from nodes.rewrites.analysis.host_loops import Loop, has_pragma, loops
+from nodes.rewrites.analysis.host_source import (
+    declared_names,
+    declared_type,
+    fields,
+    identifiers,
+    indentation,
+    operator,
+    over_lanes,
+)
+from nodes.rewrites.cpu.omp_simd import vectorizes
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 
@@ -24,7 +35,7 @@ from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 )
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
-    for loop in _loops.loops(source):
+    for loop in loops(source):
         try:
             _scan(source, loop, edits)
         except Unsupported:
@@ -32,32 +43,26 @@ def rewrite(source: Source, facts: object) -> str | None:
     return edits.apply() if edits.changes else None
 
 
-def _scan(source: Source, loop: _loops.Loop, edits: Edits) -> None:
-    if loop.step is not None or loop.body.type != "compound_statement" or _loops.over_lanes(source, loop.node):
+def _scan(source: Source, loop: Loop, edits: Edits) -> None:
+    if loop.step is not None or loop.body.type != "compound_statement" or over_lanes(source, loop.node):
         raise Unsupported("a loop of another form")
-    if _loops.pragma_node(source, loop.node) is not None or any(source.walk(loop.body, "preproc_call")):
+    if has_pragma(source, loop) or any(source.walk(loop.body, "preproc_call")):
         raise Unsupported("a loop with a pragma")
-    found = _loops.effects(source, loop)
-    plain = found.calls <= VECTOR_CALLS | set(_loops.functions(source))
-    if len(found.carried) != 1 or found.inner_loops or found.called_loops or not plain:
+    found = effects(source, loop)
+    if len(found.carried) != 1 or found.inner_loops or not vectorizes(source, found):
         raise Unsupported("more than one running sum")
-    if why := _loops.independent(found):
+    if why := independent(found):
         raise Unsupported(why)
     (sum_,) = found.carried
     name, node = sum_.name, sum_.node
     statements = [child for child in loop.body.named_children if child.type != "comment"]
-    adds = node.type == "assignment_expression" and source.of(node.child_by_field_name("operator")) == "+="
-    if (
-        not adds
-        or node.parent not in statements
-        or name in _loops.identifiers(source, node.child_by_field_name("right"))
-    ):
-        raise Unsupported("not a sum that every iteration adds to")
-    if _loops.declared_type(source, node.child_by_field_name("left")) not in {"float", "double"}:
-        raise Unsupported("no sum of floats")
+    adds = node.type == "assignment_expression" and operator(source, node) == "+=" and node.parent in statements
+    left, right = fields(node, "left", "right")
+    if not adds or name in identifiers(source, right) or declared_type(source, left) not in {"float", "double"}:
+        raise Unsupported("not a sum of floats that every iteration adds to")
     at = statements.index(node.parent)
     before, after = statements[:at], statements[at + 1 :]
-    reads = [any(name in _loops.identifiers(source, each) for each in part) for part in (before, after)]
+    reads = [any(name in identifiers(source, each) for each in part) for part in (before, after)]
     if reads == [False, True]:
         kind, place, first, second = "inclusive", after[0], before, after
     elif reads == [True, False] and not after:
@@ -65,9 +70,9 @@ def _scan(source: Source, loop: _loops.Loop, edits: Edits) -> None:
     else:
         raise Unsupported("a sum that is not read, or on both sides")
     # Each side of the directive is a block of its own.
-    declared = {name for each in first for name in _loops.declared_names(source, each)}
-    if any(_loops.identifiers(source, each) & declared for each in second):
+    declared = {name for each in first for name in declared_names(source, each)}
+    if any(identifiers(source, each) & declared for each in second):
         raise Unsupported("a value that both sides need")
-    indent, inner = _loops.indentation(source, loop.node), _loops.indentation(source, place)
+    indent, inner = indentation(source, loop.node), indentation(source, place)
     edits.insert(loop.node.start_byte, f"#pragma omp simd reduction(inscan, +:{name})\n{indent}")
     edits.insert(place.start_byte, f"#pragma omp scan {kind}({name})\n{inner}")

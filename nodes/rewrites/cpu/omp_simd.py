@@ -1,23 +1,32 @@
 """`#pragma omp simd` on inner loops whose iterations are provably independent, with their reductions.
 
 Without it g++ -O3 does not reorder a float sum or maximum, and guards every loop by run-time overlap checks between
-the pointers. A loop that still calls into libm is left alone: the pragma would not help it.
+the pointers. A loop with a call that has no vector form is left alone: the pragma would not help it.
 """
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis import host_loops as _loops
+from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
+from nodes.rewrites.analysis.host_loops import Effects, Loop, loops
+from nodes.rewrites.analysis.host_source import (
+    constants,
+    functions,
+    indentation,
+    initial_value,
+    over_lanes,
+    pragma_before,
+    pragma_node,
+)
+from nodes.rewrites.cpu.vector_math import declared
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 
-# What g++ 12 turns into vector instructions; any other call keeps the loop scalar.
-VECTOR_CALLS = frozenset({
+# What g++ 12 turns into vector instructions by itself; any other call keeps the loop scalar.
+_VECTOR_CALLS = frozenset({
     "fabs", "fabsf", "std::fabs", "abs", "fma", "fmaf", "floor", "floorf", "ceil", "ceilf", "trunc", "truncf",
     "rint", "rintf", "nearbyint", "nearbyintf", "copysign", "copysignf", "min", "max", "clamp", "sqrt", "sqrtf",
     "isnan", "signbit",
 })  # fmt: skip
-
-
 SHORT = 8
 """Iterations, known when it is compiled, up to which a loop is unrolled whole. Marked, it would be vectors of a few lanes:
 a convolution of width 4 took 1.6 times as long (one Zen 4 core, 64 x 256 float32: 114 us, 72 without)."""
@@ -31,37 +40,38 @@ a convolution of width 4 took 1.6 times as long (one Zen 4 core, 64 x 256 float3
     after=("vector_math",),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    edits, own = Edits(source), _loops.functions(source)
-    for loop in _loops.loops(source):
-        pragma = _loops.pragma_before(source, loop.node)
+    edits = Edits(source)
+    for loop in loops(source):
+        pragma = pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or _loops.over_lanes(source, loop.node):
+        if (pragma and not shared) or over_lanes(source, loop.node) or _short(source, loop):
             continue
         if loop.step is not None and not (source.of(loop.step).isdigit() and int(source.of(loop.step)) <= SHORT):
             continue
-        if _short(source, loop):
-            continue
         try:
-            found, carried = _loops.unordered(source, loop)
-            libm = {name for name in found.calls if name not in VECTOR_CALLS and name not in own}
-            if found.inner_loops or found.called_loops or libm:
+            found, carried = unordered(source, loop)
+            if found.inner_loops or not vectorizes(source, found):
                 continue
-            clauses = _loops.reduction_clauses(carried)
-            indent = _loops.indentation(source, loop.node)
+            line = f"#pragma omp simd{reduction_clauses(carried)}\n{indentation(source, loop.node)}"
         except Unsupported:
             continue
         if shared:
             combined = pragma.replace(" for ", " for simd ", 1).replace(" if (", " if (parallel: ")
-            edits.replace(_loops.pragma_node(source, loop.node), f"{combined}\n")
-            continue
-        edits.insert(loop.node.start_byte, f"#pragma omp simd{clauses}\n{indent}")
+            edits.replace(pragma_node(source, loop.node), f"{combined}\n")
+        else:
+            edits.insert(loop.node.start_byte, line)
     return edits.apply() if edits.changes else None
 
 
-def _short(source: Source, loop: _loops.Loop) -> bool:
+def vectorizes(source: Source, found: Effects) -> bool:
+    """Whether all that an iteration calls has a vector form, or is inlined and without a loop."""
+    return not found.called_loops and found.calls <= _VECTOR_CALLS | functions(source).keys() | declared(source)
+
+
+def _short(source: Source, loop: Loop) -> bool:
     """Whether the loop runs from 0 to a small number that stands in the file."""
     bound = source.of(loop.bound)
     if loop.bound.type == "identifier":
-        inside = _loops.initial_value(source, loop.bound)
-        bound = source.of(inside) if inside is not None else str(_loops.constants(source).get(bound, ""))
+        value = initial_value(source, loop.bound)
+        bound = source.of(value) if value is not None else str(constants(source).get(bound, ""))
     return source.of(loop.start) == "0" and bound.isdigit() and int(bound) <= SHORT

@@ -6,14 +6,13 @@ bit, so loops whose values are rounded to integers are left alone.
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.host_loops import (
-    Loop,
+from nodes.rewrites.analysis.host_loops import Loop, loops
+from nodes.rewrites.analysis.host_source import (
     assignments,
     declared_type,
     enclosing_function,
     identifiers,
     indentation,
-    loops,
     pragma_node,
 )
 from nodes.rewrites.registry import rule

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import (
-    Loop,
-    canonical,
+from nodes.rewrites.analysis.host_loops import Loop, canonical, loops
+from nodes.rewrites.analysis.host_source import (
     declared_names,
     enclosing_function,
     functions,
     identifiers,
-    loops,
     over_lanes,
     root_name,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import declared_names, enclosing_function, functions, is_float
+from nodes.rewrites.analysis.host_source import declared_names, enclosing_function, functions, is_float
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 

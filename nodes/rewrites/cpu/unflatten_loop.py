@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import (
-    Loop,
+from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_source import (
     assignments,
     calls,
-    canonical,
     declared_names,
     enclosing_function,
     functions,

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodes.rewrites.analysis.host_loops import effects, independent, loops, reductions
+from nodes.rewrites.analysis.host_dependence import independent, reductions
+from nodes.rewrites.analysis.host_effects import effects
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.syntax.source import Source, Unsupported
 
 

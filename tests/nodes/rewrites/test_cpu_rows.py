@@ -8,7 +8,8 @@ from textwrap import dedent
 import pytest
 
 from nodes.rewrites import catalog
-from nodes.rewrites.analysis.host_loops import loops, unordered
+from nodes.rewrites.analysis.host_dependence import unordered
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.syntax.source import Source, Unsupported
 
 

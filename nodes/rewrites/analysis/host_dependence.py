@@ -1,0 +1,252 @@
+"""Whether iterations of a C++ loop may run in any order, and what they then add up to.
+
+`independent` decides whether two different iterations can ever touch the same element where one of them writes; `reductions`
+says what the variables are that an iteration takes over from the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.host_effects import effects
+from nodes.rewrites.analysis.host_loops import (
+    SIZE,
+    Access,
+    Carried,
+    Effects,
+    Iteration,
+    Loop,
+    is_multiple,
+    quotient,
+)
+from nodes.rewrites.analysis.host_source import arguments, called, enclosing_function, fields, identifiers, operator
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.source import Source, Unsupported, inside
+
+_ONE = Polynomial.constant(1)
+_EXTREMES = {
+    "max": "max", "fmaxf": "max", "fmax": "max", "simd_max": "max",
+    "min": "min", "fminf": "min", "fmin": "min", "simd_min": "min",
+}  # fmt: skip
+
+
+def unordered(source: Source, loop: Loop, private: frozenset[str] = frozenset()) -> tuple[Effects, dict[str, str]]:
+    """What an iteration does and what the loop reduces (variable -> operator), where iterations may run in any order.
+
+    `private` names arrays of which every thread gets its own. Raises Unsupported where iterations may not, or where that
+    is not known.
+    """
+    found = effects(source, loop)
+    carried = reductions(source, found)
+    if carried is None:
+        raise Unsupported("a variable that an iteration takes from the one before")
+    shared = [access for access in found.accesses if access.root.text not in private or access.root.where < 0]
+    if why := independent(replace(found, accesses=shared)):
+        raise Unsupported(why)
+    return found, carried
+
+
+# --- elements ------------------------------------------------------------------------------------------------------
+
+
+def independent(found: Effects) -> str:
+    """ "" where no two iterations touch one element that either of them writes, or why that is not known.
+
+    With `v` the loop's variable, every access to a root that is written must be `S * v + low + high`: one stride `S`
+    for all, `low` inside one window of `S` elements, `high` a multiple of the whole span `S * extent`.
+    """
+    for root in found.written:
+        accesses = [access for access in found.accesses if access.root == root]
+        if len({access.unit for access in accesses}) > 1:
+            return f"{root.text} is accessed as two types"
+        try:
+            strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
+        except Unsupported as refused:
+            return str(refused)
+        if len(set(strides)) != 1:
+            return f"{root.text} is indexed with several strides"
+        apart = strides[0] * Polynomial.constant(found.iteration.step)
+        if any(not _not_negative(apart - _ONE - (high - low)) for low, _ in windows for _, high in windows):
+            return f"iterations of {found.iteration.symbol.text} overlap in {root.text}"
+    return ""
+
+
+def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Polynomial, Polynomial]]:
+    """How far an iteration moves an access on, and the smallest and largest place that it has in one. Raises Unsupported."""
+    variable, line, name = iteration.symbol, f"line {access.node.start_point[0] + 1}", access.root.text
+    if access.offset is None:
+        raise Unsupported(f"{line}: which element of {name} is meant is not known")
+    stride, rest = access.offset.coefficient(variable), access.offset.without(variable)
+    if rest.depends_on(variable) or stride.depends_on(variable):
+        raise Unsupported(f"{line}: the index of {name} is not linear in {variable.text}")
+    if any(stride.depends_on(inner.symbol) for inner in access.inner):
+        raise Unsupported(f"{line}: the stride of {name} changes")
+    if not _not_negative(stride - _ONE):
+        raise Unsupported(f"{line}: {name} is indexed without {variable.text}, or backwards")
+    if iteration.low is not None and iteration.high is not None and iteration.low.value == 0:
+        span = stride * (iteration.high + _ONE)
+        rest = Polynomial.of((m, c) for m, c in rest.terms if not is_multiple(m, c, span))
+    window = _range(rest, access.inner)
+    if window is None:
+        raise Unsupported(f"{line}: the range of {name}'s index is not known")
+    return stride, window
+
+
+def _not_negative(value: Polynomial) -> bool:
+    """True where the value cannot be negative for sizes >= 1 and loop variables >= 0."""
+    if all(c >= 0 for _, c in value.terms):
+        return True
+    shifted = _without_quotients(value)
+    for symbol in value.symbols:
+        if symbol.where == SIZE:
+            shifted = shifted.substitute(symbol, Polynomial.symbol(symbol) + _ONE)
+    return all(c >= 0 for _, c in shifted.terms)
+
+
+def _without_quotients(value: Polynomial) -> Polynomial:
+    """Not more than the value: where `a / b * b` is taken away, a is, which is no less."""
+    total = Polynomial()
+    for monomial, coefficient in value.terms:
+        divided = next((s for s in monomial if s.operator == "/"), None) if coefficient < 0 else None
+        term = Polynomial.of([(monomial, coefficient)])
+        if divided is not None:
+            rest = list(monomial)
+            rest.remove(divided)
+            dividend, divisor = divided.operands
+            factor = quotient(Polynomial.of([(tuple(rest), coefficient)]), divisor)
+            term = term if factor is None else factor * dividend
+        total = total + term
+    return total
+
+
+def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial, Polynomial] | None:
+    """Smallest and largest value over the loops inside, None where that is not known."""
+    ends = [(each.symbol, each.low, each.high) for each in reversed(inner) if value.depends_on(each.symbol)]
+    for symbol in value.symbols:
+        if symbol.operator == "%" and any(symbol.depends_on(each.symbol) for each in inner):
+            ends.append((symbol, Polynomial(), symbol.operands[1] - _ONE))
+    low = high = value
+    for symbol, first, last in ends:
+        if first is None or last is None or not all(_not_negative(end.coefficient(symbol)) for end in (low, high)):
+            return None
+        low, high = low.substitute(symbol, first), high.substitute(symbol, last)
+    return None if any(end.depends_on(each.symbol) for end in (low, high) for each in inner) else (low, high)
+
+
+def scratch_arrays(source: Source, loop: Loop) -> frozenset[str]:
+    """Arrays and vectors declared before a loop that every iteration fills before it reads them, and nothing else names."""
+    found, names = effects(source, loop), set()
+    function = enclosing_function(loop.node)
+    for root in {access.root for access in found.accesses if access.root.where >= 0}:
+        mentions = [n for n in source.walk(function, "identifier") if source.of(n) == root.text]
+        within = [n for n in mentions if inside(n, loop.body)]
+        first, *others = (access for access in found.accesses if access.root == root)
+        if any(access.unit for access in (first, *others)):
+            continue
+        if len(mentions) == len(within) + 1 and _fills(first) and all(_filled_before(first, other) for other in others):
+            names.add(root.text)
+    return frozenset(names)
+
+
+def _fills(access: Access) -> bool:
+    """Whether an access writes all elements from 0 up to the last that its loop counts."""
+    if not (access.writes and access.certain and len(access.inner) == 1 and access.offset is not None):
+        return False
+    (inner,) = access.inner
+    counts = inner.low is not None and inner.low.value == 0 and inner.high is not None
+    return counts and access.offset == Polynomial.symbol(inner.symbol)
+
+
+def _filled_before(first: Access, other: Access) -> bool:
+    found = _range(other.offset, other.inner) if other.offset is not None else None
+    return found is not None and _not_negative(found[0]) and _not_negative(first.inner[0].high - found[1])
+
+
+# --- variables -----------------------------------------------------------------------------------------------------
+
+
+def reductions(source: Source, found: Effects) -> dict[str, str] | None:
+    """OpenMP reduction operator of each variable that the loop carries; None where one is not a reduction."""
+    kinds: dict[str, str] = {}
+    for carried in found.carried:
+        kind = _reduction(source, carried)
+        if kind is None or kinds.setdefault(carried.name, kind) != kind:
+            return None
+    for name in kinds:
+        uses = [n for n in source.walk(found.loop.body, "identifier") if source.of(n) == name]
+        statements = [_statement_of(carried.node) for carried in found.carried if carried.name == name]
+        if any(not any(inside(use, statement) for statement in statements) for use in uses):
+            return None
+    return kinds
+
+
+def reduction_clauses(carried: dict[str, str]) -> str:
+    """As OpenMP has them, each behind a space."""
+    return "".join(f" reduction({kind}:{name})" for name, kind in carried.items())
+
+
+def _statement_of(node: Node) -> Node:
+    """The statement of a reduction: the assignment, or the `if (x > m) m = x` around it."""
+    here = node.parent
+    while here.parent is not None and here.parent.type in {"compound_statement", "if_statement", "else_clause"}:
+        if here.parent.type == "compound_statement" and len(here.parent.named_children) > 1:
+            break
+        if here.parent.type == "compound_statement" and here.parent.parent.type != "if_statement":
+            break
+        here = here.parent
+    return here if here.type == "if_statement" else node
+
+
+def _plain(node: Node | None) -> Node | None:
+    while node is not None and node.type == "parenthesized_expression":
+        node = node.named_children[0]
+    return node
+
+
+def _reduction(source: Source, carried: Carried) -> str | None:
+    node, name = carried.node, carried.name
+    if node.type != "assignment_expression":
+        return "+" if node.type == "update_expression" and "++" in source.of(node) else None
+    sign, right = operator(source, node), _plain(node.child_by_field_name("right"))
+    if sign in {"+=", "-=", "*="}:
+        return None if name in identifiers(source, right) else sign[0]
+    if sign != "=":
+        return None
+    if right.type == "binary_expression":
+        others = [side for side in fields(right, "left", "right") if source.of(side) != name]
+        own = len(others) == 1 and name not in identifiers(source, others[0])
+        return operator(source, right) if own and operator(source, right) in {"+", "*"} else None
+    if right.type == "call_expression":
+        return _called_reduction(source, name, right)
+    if right.type == "conditional_expression":
+        condition, chosen, other = fields(right, "condition", "consequence", "alternative")
+        return _extreme(source, name, _plain(condition), source.of(chosen), source.of(other))
+    statement = _statement_of(node)
+    if statement.type == "if_statement" and statement.child_by_field_name("alternative") is None:
+        clause = statement.child_by_field_name("condition")
+        return _extreme(source, name, _plain(clause.child_by_field_name("value") or clause), source.of(right), name)
+    return None
+
+
+def _called_reduction(source: Source, name: str, call: Node) -> str | None:
+    """`m = std::max(m, x)` and `s = fmaf(a, b, s)`."""
+    given, function = arguments(call), called(source, call)
+    others = [argument for argument in given if source.of(argument) != name]
+    if len(others) != len(given) - 1 or any(name in identifiers(source, other) for other in others):
+        return None
+    if function in {"fma", "fmaf"}:
+        return "+" if len(given) == 3 and source.of(given[2]) == name else None
+    return _EXTREMES.get(function) if len(given) == 2 else None
+
+
+def _extreme(source: Source, name: str, condition: Node | None, chosen: str, other: str) -> str | None:
+    """`max` or `min` for `chosen > other ? chosen : other`, one of them being the variable."""
+    if condition is None or condition.type != "binary_expression" or name not in {chosen, other}:
+        return None
+    left, right = map(source.of, fields(condition, "left", "right"))
+    compare = operator(source, condition)
+    if {left, right} != {chosen, other} or chosen == other or compare not in {">", "<", ">=", "<="}:
+        return None
+    return "max" if (compare[0] == ">") == (left == chosen) else "min"
