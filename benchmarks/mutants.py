@@ -178,7 +178,7 @@ def in_a_fork(root: Path, log: Path, seconds: float, work: Callable[[], int]) ->
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             code = work()
             sys.stdout.flush()
-        except BaseException:  # noqa: BLE001: a fork ends here, whatever happened, and its log says what
+        except BaseException:  # noqa: BLE001  a fork ends here, whatever happened, and its log says what
             traceback.print_exc()
             code = BROKEN
         os._exit(code)
