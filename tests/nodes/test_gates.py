@@ -246,6 +246,32 @@ def test_the_search_gets_no_more_seconds_than_the_run_has_left(tmp_path: Path) -
     )
     update = tune(state, SimpleNamespace(context=context))  # type: ignore[arg-type]
     assert asked == [3.0] and update["drafts"][0].tuned == {"BLOCK": 64}
+    assert update["drafts"][0].tuning == "", "nothing was tried, so there is nothing to say"
+
+
+def test_only_what_passed_and_was_not_searched_before_is_searched() -> None:
+    """The time is what the run allows, and no less than none."""
+    asked: list[tuple[str, float]] = []
+
+    def search(candidate: str, *, seconds: float) -> Tuned:
+        asked.append((candidate[0], seconds))
+        return Tuned(candidate=candidate, tried=3, reason="none faster")
+
+    failed = Verdict(candidate="f" * 64, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="20 s")
+    drafts = [
+        draft("a", verdict(1.5)), draft("f", failed), draft("n", None), draft("t", verdict(1.5), tuned={"BLOCK": 32}),
+    ]  # fmt: skip
+
+    def tuned(**limits: float) -> list[Draft]:
+        context = SimpleNamespace(evaluator=SimpleNamespace(tune=search, width=1))
+        state = State(settings=settings(tune_seconds=8.0, **limits), spent=Spent(seconds=7.0), drafts=drafts)
+        return tune(state, SimpleNamespace(context=context))["drafts"]  # type: ignore[arg-type]
+
+    after = tuned()
+    assert after[1:] == drafts[1:] and after[0].tuning == "none faster"
+    tuned(seconds=100.0)
+    tuned(seconds=6.0)
+    assert asked == [("a", 8.0), ("a", 8.0), ("a", 0.0)]
 
 
 SOURCE = "#define STEP 1  // tune: 1 2\n" + 'extern "C" void k(float* y, int64_t n) { y[0] = STEP; }\n'
@@ -268,7 +294,7 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     tmp_path: Path, source: str, wrong: tuple[str, ...], tuned: dict[str, int]
 ) -> None:
     store = Store(tmp_path)
-    begun = draft("a", verdict(1.0)).model_copy(update={"candidate": store.put(source)})
+    begun = draft("a", verdict(1.0), seconds=7.0).model_copy(update={"candidate": store.put(source)})
     picked = Tuned(candidate=store.put(source.replace("STEP 1", "STEP 2")), values={"STEP": 2}, split=BY_SIZE,
                    tried=2, reason="2 of 23 variants tried, the best 1.100x")  # fmt: skip
     spec = Spec(
@@ -291,6 +317,11 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     assert ended.tuned == tuned
     assert ended.tuning.startswith("2 of 23 variants tried") and ("numbers stay" in ended.tuning) == (not tuned)
     assert (ended.candidate == begun.candidate) == (not tuned)
+    if tuned:
+        assert ended.build == ended.verdict.candidate == ended.candidate, "all of one source"
+    else:
+        assert (ended.build, ended.verdict) == (begun.build, begun.verdict)
+    assert 7.0 <= ended.seconds < 7.0 + 600
 
 
 # --- state ---------------------------------------------------------------------------------------------------------
