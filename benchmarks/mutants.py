@@ -97,7 +97,7 @@ def mistakes(path: str, source: str, choose: Callable[[list[int]], list[int]]) -
     def counts(mutation: Any) -> bool:
         node = mutation.original_node
         prose = isinstance(node, libcst.SimpleString) and " " in node.value
-        return mutation.contained_by_top_level_function is not None and not prose
+        return isinstance(mutation.contained_by_top_level_function, libcst.FunctionDef) and not prose
 
     made = [mutation for mutation in mutations if counts(mutation)]
     found = []
