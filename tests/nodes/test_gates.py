@@ -18,7 +18,7 @@ from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
 from nodes.measure import measure
 from nodes.roles import ROLES, Attempt, Plan, Usage
-from nodes.select import select
+from nodes.select import select, unfit
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
 from nodes.tune import tune
@@ -88,6 +88,24 @@ def test_one_slower_workload_disqualifies() -> None:
     update = chosen([draft("a", verdict(1.5, slower=0.91))])
     assert "incumbent" not in update
     assert update["attempts"][0].reason == "slower than the baseline on float32 n=8, cold: 0.910x"
+
+
+def slower_at(**speedups: float) -> Verdict:
+    """1.5x over the suite, and SLOWER in these cache states."""
+    found = verdict(1.5, gain=(1.2, "FASTER"))
+    timings = [
+        found.timings[0].model_copy(update={"cache": c, "speedup": interval(s), "comparison": Comparison.SLOWER})
+        for c, s in speedups.items()
+    ]
+    return found.model_copy(update={"timings": tuple(timings)})
+
+
+def test_the_slowest_of_several_workloads_is_named_and_what_the_incumbent_loses_already_is_not_counted() -> None:
+    said = chosen([draft("a", slower_at(cold=0.91, hot=0.85))])["attempts"][0].reason
+    assert said == "slower than the baseline on float32 n=8, hot: 0.850x"
+    before = Incumbent(candidate="0" * 64, verdict=slower_at(hot=0.8))
+    assert unfit(draft("a", slower_at(hot=0.85)), before) == ""
+    assert unfit(draft("a", slower_at(cold=0.91, hot=0.85)), before).endswith("n=8, cold: 0.910x")
 
 
 def test_every_draft_becomes_one_attempt_whatever_happened() -> None:
