@@ -69,9 +69,22 @@ def test_a_stop_leads_to_the_held_out_workloads(stop: Stop | None) -> None:
     assert routes.after_baseline(at) == expected
 
 
+@given(st.lists(st.sampled_from(["", "it divides by the number of columns"]), max_size=4))
+def test_one_objection_of_the_reviewer_asks_again(objections: list[str]) -> None:
+    at = state([Draft(plan=PLAN, objection=objection) for objection in objections])
+    assert routes.after_review_plans(at) == ("planner" if any(objections) else "approve_plans")
+    assert routes.after_review_candidates(at) == ("coder" if any(objections) else "approve_candidates")
+
+
+def test_a_problem_is_drafted_before_it_is_measured() -> None:
+    assert routes.after_tester(state([])) == "baseline"
+    assert routes.after_tester(state([]) | {"settings": settings(kernel="model.py")}) == "drafter"
+
+
 def test_every_route_names_nodes_that_exist() -> None:
     names = {node.__name__ for node in NODES} | {"__end__"}
     for name in (
+        "after_tester",
         "after_baseline",
         "after_planner",
         "after_review_plans",

@@ -92,6 +92,20 @@ def test_a_paused_run_goes_on_and_ends_as_an_unbroken_one(tmp_path: Path) -> Non
     assert ended.run.status.state == "finished"
 
 
+def test_the_status_says_how_far_a_run_has_come(tmp_path: Path) -> None:
+    """What `run.py runs` shows, without opening a database."""
+    paused = start(tmp_path, Down(ROUNDS, 2))
+    status = paused.run.status
+    assert (status.round, status.attempts, status.message) == (2, 1, "the server does not answer")
+    assert status.speedup == paused.result.speedup.median
+    ended = resume(tmp_path, Script(ROUNDS))
+    after, spent = ended.run.status, ended.result.attempts
+    assert (after.round, after.attempts, after.message) == (3, len(spent), "")
+    assert after.speedup == ended.result.speedup.median and after.updated >= status.updated
+    visits = Door(tmp_path, paper_context(Script(ROUNDS))).snapshot(ended.run).values["spent"].nodes.values()
+    assert after.checkpoints == sum(visit.count for visit in visits) > status.checkpoints > 0
+
+
 def test_seconds_go_on_counting_over_a_pause(tmp_path: Path) -> None:
     paused = start(tmp_path, Down(ROUNDS, 3))
     ended = resume(tmp_path, Script(ROUNDS))

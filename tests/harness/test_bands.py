@@ -164,6 +164,31 @@ def test_a_band_that_loses_when_it_is_measured_again_falls_to_the_single_choice(
     assert split is not None and split.bands[0] == Band(below=512, values={"N": 1}, others=(128, 2048))
 
 
+def test_a_variant_that_failed_when_it_was_measured_again_has_no_band():
+    workloads = [at(*size) for size in SIZES]
+    proposal = Measure(sizes=("rows",)), [(0, (("N", 1),)), (4, (("N", 2),))]
+    assert confirmed(SPEC, workloads, proposal, {(("N", 1),): [[1.0] * 9] * 7}, (("N", 1),), 0.01) is None
+
+
+@pytest.mark.parametrize(("cut", "below", "others"), [(1, 24, (48,)), (2, 48, (24, 128)), (6, 6144, (2048,))])
+def test_a_threshold_may_be_moved_to_the_gaps_beside_it_where_there_are_any(cut, below, others):
+    workloads = [at(*size) for size in SIZES]
+    proposal = Measure(sizes=("rows",)), [(0, (("N", 1),)), (cut, (("N", 2),))]
+    measured = {(("N", 1),): [[1.0] * 9] * 7, (("N", 2),): [[1.2] * 9] * 7}
+    split = confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
+    assert (split.bands[0].below, split.bands[0].others) == (below, others)
+
+
+def test_a_gap_that_is_another_bands_threshold_is_left_to_it():
+    workloads = [at(*size) for size in SIZES]
+    proposal = Measure(sizes=("rows",)), [(0, (("N", 2),)), (3, (("N", 1),)), (4, (("N", 2),))]
+    measured = {(("N", 1),): [[1.0] * 9] * 7, (("N", 2),): [[1.2] * 9] * 7}
+    split = confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
+    first, second, last = split.bands
+    assert (first.below, second.below, last.below) == (128, 512, None)
+    assert first.others == (48,) and second.others == (2048,) and last.others == ()
+
+
 def test_nothing_to_propose_for_a_single_size():
     measured = {(("N", 1),): [[1.0] * 3], (("N", 2),): [[1.5] * 3]}
     assert proposed(SPEC, [at(16, 4096)], measured, 0.01) is None

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from harness.correctness import UNIT_ROUNDOFF, Layout, distributions, expected, judge, make_case, summed, terms
+from harness.correctness import (
+    UNIT_ROUNDOFF,
+    Layout,
+    distributions,
+    expected,
+    judge,
+    judge_call,
+    make_case,
+    summed,
+    terms,
+)
 from harness.device import Arena
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -87,13 +97,14 @@ class Operation:
             shape=("rows", "columns") if function(torch.ones(shape)).dim() == 2 else ("rows",),
         )
         workload = Workload(axes={"rows": shape[0], "columns": shape[1]}, dtype=dtype)
-        self.function = function
+        self.function, self.asked = function, []
         self.spec = Spec(
             name="operation", summary="some", axes=("rows", "columns"), dtypes=(dtype,), arguments=(inputs, out),
             workloads=(workload,),
         )  # fmt: skip
 
-    def reference_in(self, _dtype, /, input):
+    def reference_in(self, dtype, /, input):
+        self.asked.append((dtype, input.dtype))
         return {"out": self.function(input)}
 
 
@@ -124,6 +135,7 @@ def test_the_stated_share_of_the_noise_is_the_one_that_is_judged_by():
     operation = Operation("float32", (6, 40), lambda x: (x + 4096.0) - 4096.0)
     given = torch.randn(6, 40)
     right = expected(operation, operation.spec.workloads[0], {"input": given})["out"]
+    assert operation.asked[:2] == [("float64", torch.float64), ("float32", torch.float32)]
     exact, rough = operation.function(given.to(torch.float64)), operation.function(given).to(torch.float64)
     rows = (exact - rough).abs().amax(1, keepdim=True)
     noise = torch.maximum(rows, rows.median())
@@ -162,6 +174,23 @@ def test_infinities_must_agree_in_sign_and_place():
     assert judge(value.float(), right, "float32")[0] == 0.0
     for swapped in ([1, float("-inf"), float("inf"), float("nan")], [1, float("inf"), float("-inf"), 0.0]):
         assert judge(torch.tensor(swapped), right, "float32")[0] > 1.0
+
+
+def test_what_a_type_cannot_hold_is_infinite_with_its_sign():
+    """Judged as the call of a kernel is: 65,520 and more is infinite in float16, and less is not."""
+    operation = Operation("float16", (1, 4), lambda x: x * x.abs())
+    workload = operation.spec.workloads[0]
+    given = torch.tensor([[300.0, -300.0, 250.0, 1.0]], dtype=torch.float16)
+    right = expected(operation, workload, {"input": given})
+
+    def said(*values: float) -> str:
+        return judge_call(operation.spec, workload, {"out": torch.tensor([values], dtype=torch.float16)}, right)[1]
+
+    infinite = float("inf")
+    assert said(infinite, -infinite, 62500, 1) == ""
+    assert said(65504, -infinite, 62500, 1).startswith("out[0, 0] is 65504, should be 90000")
+    assert said(-infinite, -infinite, 62500, 1).startswith("out[0, 0] is -inf")
+    assert said(infinite, -infinite, infinite, 1).startswith("out[0, 2] is inf, should be 62500")
 
 
 @pytest.mark.parametrize("name", catalog.names())

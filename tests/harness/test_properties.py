@@ -122,6 +122,38 @@ def test_what_is_behind_the_used_length_is_not_looked_at(folder):
     assert judge_call(kernel.spec, workload, outputs, case.expected)[1]
 
 
+ORDERED = """
+import torch
+
+
+def reference(x):
+    picked = torch.full(x.shape, -1)
+    places = torch.nonzero(x > 0).flatten()
+    picked[: len(places)] = places
+    return {"picked": picked, "total": (x > 0).sum().reshape(1)}
+"""
+
+
+def test_of_an_output_with_a_stated_length_the_reference_judges_that_much(folder):
+    (folder / "reference.py").write_text(ORDERED)
+    (folder / "properties.py").unlink()
+    kernel = catalog.load(str(folder))
+    workload = kernel.spec.workloads[0]
+    case = make_case(kernel, workload, "ordinary", {}, "cpu")
+    places = torch.nonzero(case.inputs["x"] > 0).flatten().int()
+
+    def said(picked: torch.Tensor, total: int = len(places)) -> str:
+        left = torch.cat([picked, torch.full((100 - len(picked),), 12345, dtype=torch.int32)])
+        outputs = {"picked": left, "total": torch.tensor([total], dtype=torch.int32)}
+        return judge_call(kernel.spec, workload, outputs, case.expected)[1]
+
+    assert said(places) == ""
+    last = len(places) - 1
+    assert said(places[:-1]).startswith(f"picked[{last}] is 12345, should be {places[-1]}")
+    assert said(places.flip(0)).startswith("picked[")
+    assert said(places[:-1], total=last).startswith("total[0] is")
+
+
 def test_a_kernel_may_have_properties_alone(folder):
     (folder / "reference.py").unlink()
     kernel = catalog.load(str(folder))

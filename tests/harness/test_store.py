@@ -42,6 +42,18 @@ def test_parts_are_told_apart():
     assert digest("ab", b"c") == hashlib.sha256(eight[0] + b"ab" + eight[1] + b"c").hexdigest()
 
 
+def test_sources_are_found_by_how_their_hashes_begin(tmp_path):
+    """Six digits at least, and nothing that a file system would take for a pattern."""
+    store = Store(tmp_path)
+    assert store.named("abcdef") == [], "there is no source yet"
+    first, *others = (f"{'abcdef'}{end:058x}" for end in (2, 1, 0))
+    for name in (first, *others, "abcde" + "0" * 59):
+        write_atomically(tmp_path / "sources" / name, "int x;")
+    assert store.named("abcdef") == sorted([first, *others]) and store.named(first) == [first]
+    assert store.named("abcde") == [] and store.named("") == []
+    assert store.named("abcde*") == [] and store.named("abcde[") == [] and store.named("ABCDEF") == []
+
+
 def test_a_hash_must_be_one_to_be_looked_up(tmp_path):
     """Of the right length or of the right letters alone it could still name a file that lies there."""
     store = Store(tmp_path)

@@ -300,6 +300,74 @@ def test_of_large_outputs_the_last_call_and_some_others_are_searched(
     assert one.unwritten() == ""  # nobody has called that one
 
 
+def test_as_many_calls_are_searched_as_the_bytes_allow(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = stage(negation("float32", 100))
+    one.called, asked, real = list(range(8)), [], random.sample
+    monkeypatch.setattr(
+        random, "sample", lambda several, count: asked.append((len(several), count)) or real(several, count)
+    )
+    for scanned in (3 * 400, 4 * 400 - 1, 400, 8 * 400):
+        monkeypatch.setattr(timing, "SCANNED_BYTES", scanned)
+        one.unwritten()
+    assert asked == [(7, 2), (7, 2), (7, 0)], "beside the last; and all where all may be"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn"])
+def test_poison_is_found_in_every_type_of_floats(stage: Any, dtype: str) -> None:
+    one = stage(negation(dtype, 100))
+    one.called = [0]
+    raw = one.layout.bytes_view(one.arena, one.kernel.spec.outputs[0])[0]
+    raw.zero_()
+    assert one.unwritten() == ""
+    size = len(raw) // 100
+    raw[5 * size : 7 * size - 1] = 0xFF
+    assert one.unwritten() == ("1 elements of out were not written")
+
+
+def test_who_works_on_after_it_has_answered_is_accused(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: the digest of the last call is another one once everything has come to rest."""
+    one = stage(negation("float32", 100))
+    lone = contestant(one)
+    one.sample(lone)
+    one.device = "cuda"
+    monkeypatch.setattr(one, "require_written", lambda: None)
+    monkeypatch.setattr(one.production, "last_digest", lambda: 7)
+    one.finished = 7
+    one._examine(lone, look=False)
+    one.finished = 8
+    with pytest.raises(WorkerFailure, match="worked on after it had answered") as failure:
+        one._examine(lone, look=False)
+    assert failure.value.outcome is Outcome.CHEATED
+
+
+@pytest.mark.parametrize(("new", "samples", "looks"), [([], 8, []), ([[], [], [3]], 3, [3])])
+def test_a_call_with_a_new_constant_is_waited_for_and_looked_at(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, new: list[list[int]], samples: int, looks: list[int]
+) -> None:
+    one = stage(negation("float32", 100))
+    lone = contestant(one)
+    taken, seen, left = [], [], list(new)
+
+    def sample(side: Side) -> None:
+        taken.append(side.name)
+        side.seconds.append(1.0)
+        side.lacking.append(1.0)
+
+    monkeypatch.setattr(one, "sample", sample)
+    monkeypatch.setattr(one, "look", lambda _side, slot: seen.append(slot))
+    monkeypatch.setattr(one, "_with_new_constants", lambda: left.pop(0) if left else [])
+    monkeypatch.setattr(one.production, "kept", {"weight": None})
+    one.look_at_new_constants(lone)
+    assert (len(taken), seen) == (samples, looks) and lone.seconds == lone.lacking == []
+    one.look_at_new_constants(Side(PAIR, None))  # type: ignore[arg-type]
+    one.company = "alone"
+    one.look_at_new_constants(lone)
+    one.company = "plain"
+    monkeypatch.setattr(one.production, "kept", {})
+    one.look_at_new_constants(lone)
+    assert len(taken) == samples, "these have no constants, or nobody looks at them"
+
+
 def test_integers_may_rightly_be_all_ones(stage: Any) -> None:
     one = stage(negation("int8", 100))
     one.bench.read(0, one.kernel.spec.outputs[0]).fill_(-1)
@@ -511,6 +579,35 @@ def test_a_clock_cannot_say_more_than_has_passed(stage: Any) -> None:
     with pytest.raises(WorkerFailure, match="its clock says more seconds than have passed") as failure:
         one.sample(lone)
     assert failure.value.outcome is Outcome.CHEATED
+
+
+@pytest.mark.parametrize(
+    ("device", "pace_s"), [("cuda", 1e-4), ("cuda", 1.0), ("cpu", 1e-4), ("cpu", 1e-6), ("cpu", 1.0)]
+)
+def test_a_long_sample_outlasts_what_the_pipe_costs(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, device: str, pace_s: float
+) -> None:
+    """Whatever its calls take; what each request left is looked for as after any other."""
+    one = stage(negation("float32", 100))
+    asked: list[tuple[int, int]] = []
+    examined: list[tuple[Side, bool]] = []
+
+    def request(_side: Side, calls: int, passes: int = 1) -> tuple[float, float]:
+        asked.append((calls, passes))
+        return 0.0, 3 * pace_s * calls * passes
+
+    one.device = device
+    monkeypatch.setattr(one, "_request", request)
+    monkeypatch.setattr(one, "_examine", lambda side, *, look: examined.append((side, look)))
+    lone = side("side", [], [], calls=4, pace_s=pace_s)
+    assert one.long_sample(lone) == pytest.approx(3 * pace_s), "by our clock, a call"
+    made, (calls, passes) = sum(calls * passes for calls, passes in asked), asked[0]
+    assert made * pace_s >= timing.LONG_S * (1 - 1e-9) and (made - calls) * pace_s < timing.LONG_S
+    assert set(asked) == {(calls, passes)} and examined == [(lone, False)] * len(asked)
+    if device == "cuda":
+        assert len(asked) == 1 and calls == 4
+    else:
+        assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(timing.LONG_S / pace_s)))
 
 
 class Scripted:

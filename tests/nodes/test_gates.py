@@ -18,7 +18,7 @@ from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
 from nodes.measure import measure
 from nodes.roles import ROLES, Attempt, Plan, Usage
-from nodes.select import select
+from nodes.select import select, unfit
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
 from nodes.tune import tune
@@ -90,6 +90,24 @@ def test_one_slower_workload_disqualifies() -> None:
     assert update["attempts"][0].reason == "slower than the baseline on float32 n=8, cold: 0.910x"
 
 
+def slower_at(**speedups: float) -> Verdict:
+    """1.5x over the suite, and SLOWER in these cache states."""
+    found = verdict(1.5, gain=(1.2, "FASTER"))
+    timings = [
+        found.timings[0].model_copy(update={"cache": c, "speedup": interval(s), "comparison": Comparison.SLOWER})
+        for c, s in speedups.items()
+    ]
+    return found.model_copy(update={"timings": tuple(timings)})
+
+
+def test_the_slowest_of_several_workloads_is_named_and_what_the_incumbent_loses_already_is_not_counted() -> None:
+    said = chosen([draft("a", slower_at(cold=0.91, hot=0.85))])["attempts"][0].reason
+    assert said == "slower than the baseline on float32 n=8, hot: 0.850x"
+    before = Incumbent(candidate="0" * 64, verdict=slower_at(hot=0.8))
+    assert unfit(draft("a", slower_at(hot=0.85)), before) == ""
+    assert unfit(draft("a", slower_at(cold=0.91, hot=0.85)), before).endswith("n=8, cold: 0.910x")
+
+
 def test_every_draft_becomes_one_attempt_whatever_happened() -> None:
     failed = Verdict(candidate="f" * 64, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="20 s")
     unmeasured = verdict(1.5).model_copy(update={"suite": None, "timings": ()})
@@ -143,6 +161,10 @@ def at(*, light: float = 0.5, **changes: Any) -> State:
         (at(round=3), Stop.ROUNDS),
         (at(stale_rounds=2), Stop.PLATEAU),
         (at(round=3, stale_rounds=2), Stop.ROUNDS),
+        (at(rounds=9, patience=None, stale_rounds=3), None),
+        (at(rounds=9, patience=None, stale_rounds=4), Stop.PLATEAU),
+        (at(rounds=4, patience=None, stale_rounds=2), None),
+        (at(rounds=4, patience=None, stale_rounds=3), Stop.PLATEAU),
         (at(light=0.98, round=3), Stop.LIGHT),
         (at(seconds=5, spent=Spent(seconds=5)), Stop.SECONDS),
         (at(seconds=5, spent=Spent(seconds=4.9)), None),
@@ -246,6 +268,32 @@ def test_the_search_gets_no_more_seconds_than_the_run_has_left(tmp_path: Path) -
     )
     update = tune(state, SimpleNamespace(context=context))  # type: ignore[arg-type]
     assert asked == [3.0] and update["drafts"][0].tuned == {"BLOCK": 64}
+    assert update["drafts"][0].tuning == "", "nothing was tried, so there is nothing to say"
+
+
+def test_only_what_passed_and_was_not_searched_before_is_searched() -> None:
+    """The time is what the run allows, and no less than none."""
+    asked: list[tuple[str, float]] = []
+
+    def search(candidate: str, *, seconds: float) -> Tuned:
+        asked.append((candidate[0], seconds))
+        return Tuned(candidate=candidate, tried=3, reason="none faster")
+
+    failed = Verdict(candidate="f" * 64, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="20 s")
+    drafts = [
+        draft("a", verdict(1.5)), draft("f", failed), draft("n", None), draft("t", verdict(1.5), tuned={"BLOCK": 32}),
+    ]  # fmt: skip
+
+    def tuned(**limits: float) -> list[Draft]:
+        context = SimpleNamespace(evaluator=SimpleNamespace(tune=search, width=1))
+        state = State(settings=settings(tune_seconds=8.0, **limits), spent=Spent(seconds=7.0), drafts=drafts)
+        return tune(state, SimpleNamespace(context=context))["drafts"]  # type: ignore[arg-type]
+
+    after = tuned()
+    assert after[1:] == drafts[1:] and after[0].tuning == "none faster"
+    tuned(seconds=100.0)
+    tuned(seconds=6.0)
+    assert asked == [("a", 8.0), ("a", 8.0), ("a", 0.0)]
 
 
 SOURCE = "#define STEP 1  // tune: 1 2\n" + 'extern "C" void k(float* y, int64_t n) { y[0] = STEP; }\n'
@@ -268,7 +316,7 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     tmp_path: Path, source: str, wrong: tuple[str, ...], tuned: dict[str, int]
 ) -> None:
     store = Store(tmp_path)
-    begun = draft("a", verdict(1.0)).model_copy(update={"candidate": store.put(source)})
+    begun = draft("a", verdict(1.0), seconds=7.0).model_copy(update={"candidate": store.put(source)})
     picked = Tuned(candidate=store.put(source.replace("STEP 1", "STEP 2")), values={"STEP": 2}, split=BY_SIZE,
                    tried=2, reason="2 of 23 variants tried, the best 1.100x")  # fmt: skip
     spec = Spec(
@@ -291,6 +339,11 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     assert ended.tuned == tuned
     assert ended.tuning.startswith("2 of 23 variants tried") and ("numbers stay" in ended.tuning) == (not tuned)
     assert (ended.candidate == begun.candidate) == (not tuned)
+    if tuned:
+        assert ended.build == ended.verdict.candidate == ended.candidate, "all of one source"
+    else:
+        assert (ended.build, ended.verdict) == (begun.build, begun.verdict)
+    assert 7.0 <= ended.seconds < 7.0 + 600
 
 
 # --- state ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nodes.policies import answers
 from nodes.policies.prices import Prices
-from nodes.policies.replies import Unfit
+from nodes.policies.replies import Unfit, as_file
 from tests.nodes.policies.examples import SOURCE, for_planner, for_profiler, for_tester
 from tests.nodes.policies.test_chat import A_PLAN, EDIT, EDITED, FINDING, PLANS, SINGLE
 
@@ -154,6 +154,21 @@ def test_edits_apply_in_order_also_inside_a_fence() -> None:
     assert deleted == SOURCE.replace("#define BLOCK 128  // tune: 64 128 256\n", "")
     windows, _ = answers.code(EDIT.replace("\n", "\r\n"), SOURCE.replace("\n", "\r\n"))
     assert windows == EDITED
+
+
+@pytest.mark.parametrize(
+    ("reply", "notes"),
+    [
+        ('{"format": "edit", "notes": "wider"}\n' + EDIT, "wider"),
+        ('<think>{"format": "edit", "notes": "no"}</think>\n{"format": "edit", "notes": "yes"}\n', "yes"),
+        ("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE", ""),
+    ],
+)
+@pytest.mark.parametrize("source", ["int x;\n", "// ```\nint x;\n", "// `````` and `\nint x;\n\n"])
+def test_an_answer_of_edits_becomes_one_with_the_whole_file(reply: str, notes: str, source: str) -> None:
+    """Which says the same of itself, also where it said nothing; and fences inside the file do not end it."""
+    found, said = answers.code(as_file(reply, source), "int y;\n")
+    assert found.rstrip() == source.rstrip() and said == notes
 
 
 def test_a_finding_keeps_the_measured_figures() -> None:

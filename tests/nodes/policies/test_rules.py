@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -12,7 +13,8 @@ import pytest
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels import catalog as kernels
-from nodes.policies.rules import RulesPolicy, _Search
+from nodes.policies.rules import RulesPolicy, _Proposal, _Search, applied_step
+from nodes.rewrites.registry import Facts
 from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest, Version
 
 H200 = DeviceFacts(
@@ -233,6 +235,53 @@ def test_the_tester_adds_odd_sizes_that_the_spec_takes(folder: Path) -> None:
     assert 2 <= len(answer.workloads) <= 4
     assert all(not w.timed and set(w.axes) == set(spec.axes) for w in answer.workloads)
     spec.model_validate(spec.model_dump() | {"workloads": (*spec.workloads, *answer.workloads)})
+
+
+def test_the_testers_sizes_are_what_rewrites_get_wrong() -> None:
+    """Nothing divides the first, two alone the second, and no workload has a row as long as the third."""
+    answer = RulesPolicy().tester(TesterRequest(spec=KERNEL.spec, device=H200, baseline_source=""))
+    prime, even, long, one = (w.axes for w in answer.workloads)
+    assert math.gcd(prime["hidden"], 2 * 3 * 5 * 7 * 11 * 13) == 1
+    assert even["hidden"] % 2 == 0 and math.gcd(even["hidden"] // 2, 2 * 3 * 5 * 7 * 11 * 13) == 1
+    assert long["hidden"] > max(w.axes["hidden"] for w in KERNEL.spec.workloads) and long["hidden"] % 16 == 8
+    assert one["tokens"] == 1 and max(prime["tokens"], even["tokens"], long["tokens"]) <= 3
+
+
+def test_a_source_that_a_rewrite_broke_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came with an error that the parser does not know may keep it."""
+    texts = {"sound": "void f() { g(1, 2); }\n", "strange": "void f() { g(1 @ 2); }\n"}
+    more = {
+        "missing": "void f() { g(1, 2) }\n",
+        "unread": "void f() { g(1, ?? 2); }\n",
+        "other": "void f() { g(2); }\n",
+    }
+    for name, text in more.items():
+        rewrite = type("Rewrite", (), {"forms": (name,), "__call__": lambda _self, _source, _facts, text=text: text})
+        monkeypatch.setattr("nodes.policies.rules.catalog", lambda name=name, rewrite=rewrite: {name: rewrite()})
+        facts = Facts(spec=KERNEL.spec, device=H200)
+        assert applied_step(name, texts["sound"], facts) == (text if name == "other" else None)
+        assert applied_step(name, texts["strange"], facts) == text
+
+
+def test_the_bundle_less_each_step_and_each_two_is_thought_of() -> None:
+    run = Run()
+    search = _Search(run.request())
+    bundle, lists = search._bundle(), set(search._lists())
+    names = sorted({step.partition(":")[0] for step in bundle if step not in search.normalizing})
+    assert len(names) > 4
+    for left_out in itertools.chain(itertools.combinations(names, 1), itertools.combinations(names, 2)):
+        assert (run.root, tuple(s for s in bundle if s.partition(":")[0] not in left_out)) in lists
+
+
+def test_all_pairs_of_forms_that_promise_something_are_planned_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run()
+    plan = Plan(id="x", title="x", steps=("fast_math",), base=run.root)
+    run.attempts.append(Attempt(round=1, plan=plan, candidate="x", outcome=Outcome.PASSED, speedup=1.2))
+    promise = {"a": 90.0, "b": 80.0, "c": 85.0}
+    pairs = [(name, _Proposal(run.root, (f"multiversion {name}",), gain)) for name, gain in promise.items()]
+    monkeypatch.setattr(_Search, "_two_forms", lambda _self: iter(pairs))
+    found = itertools.islice(_Search(run.request()).ranked(), 3)
+    assert [one.steps for one in found] == [("multiversion a",), ("multiversion c",), ("multiversion b",)]
 
 
 # Two forms in one file -----------------------------------------------------------------------------------------------

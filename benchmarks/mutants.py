@@ -1,0 +1,361 @@
+"""Do the tests notice? A sample of the mistakes that mutmut makes, each in a copy of this checkout, beside the tests of its file.
+
+    python -m benchmarks.mutants [harness/store.py ...] [--sample 20] [--seed 0] [--seconds 60] [--out DIR] [--list]
+
+mutmut makes the mistakes ([tool.mutmut] of pyproject.toml says which it leaves out) and this draws from them, the same ones for
+the same seed and source. mutmut's own run chooses the mistake by a variable of the environment, which no worker sees
+here, for the sandbox gives it none of ours; so each mistake is written into the copy's file. A fork of a process that
+has imported torch and nothing of ours runs those tests that reach the function, or all of the file's where no test
+reaches it in the test's own process; the quickest first, up to the first failure, as many as take --seconds together
+without the mistake. An endless loop counts as noticed. What survived is in DIR/survivors.diff.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import ctypes
+import difflib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+TESTS = {
+    "harness/comparison.py": ("harness/test_comparison.py", "harness/test_timing.py"),
+    "harness/correctness.py": (
+        "harness/test_correctness.py", "harness/test_bounded_values.py", "harness/test_properties.py",
+        "harness/test_fitting.py", "harness/test_company.py", "harness/test_evaluate.py",
+    ),
+    "harness/timing.py": ("harness/test_timing.py", "harness/test_company.py", "harness/test_evaluate.py"),
+    "harness/store.py": ("harness/test_store.py", "harness/test_evaluate.py"),
+    "harness/bands.py": ("harness/test_bands.py", "nodes/test_gates.py"),
+    "harness/company.py": ("harness/test_company.py", "harness/test_timing.py", "harness/test_evaluate.py"),
+    "harness/search.py": ("harness/test_evaluate.py", "harness/test_bands.py", "harness/test_fitting.py"),
+    "harness/evaluate.py": (
+        "harness/test_evaluate.py", "harness/test_fitting.py", "harness/test_bands.py", "harness/test_properties.py",
+        "harness/test_bounded_values.py", "harness/test_process.py", "harness/test_engines.py",
+    ),
+    "harness/pool.py": ("harness/test_pool.py", "harness/test_evaluate.py", "harness/test_engines.py"),
+    "harness/sandbox.py": ("harness/test_sandbox.py", "harness/test_toolbox.py"),
+    "graph/session.py": (
+        "graph/test_session.py", "graph/test_loop.py", "graph/test_unfinished.py", "graph/test_runs_listed.py", "graph/test_asking.py",
+    ),
+    "graph/routes.py": ("graph/test_routes.py", "graph/test_loop.py"),
+    "graph/workflow.py": ("graph/test_routes.py", "graph/test_draw.py", "graph/test_loop.py"),
+    "nodes/compile.py": ("nodes/test_gates.py", "graph/test_loop.py"),
+    "nodes/verify.py": ("nodes/test_gates.py", "graph/test_loop.py"),
+    "nodes/measure.py": ("nodes/test_gates.py", "graph/test_loop.py"),
+    "nodes/select.py": ("nodes/test_gates.py", "graph/test_loop.py"),
+    "nodes/contest.py": ("nodes/test_gates.py", "graph/test_loop.py"),
+    "nodes/held_out.py": ("nodes/test_gates.py", "nodes/test_memory.py", "graph/test_loop.py"),
+    "nodes/tune.py": ("nodes/test_gates.py", "graph/test_loop.py"),
+    "nodes/stops.py": ("nodes/test_gates.py", "graph/test_routes.py", "graph/test_loop.py"),
+    "nodes/policies/rules.py": ("nodes/policies/test_rules.py", "nodes/policies/test_rules_memory.py"),
+    "nodes/policies/replies.py": ("nodes/policies/test_answers.py", "nodes/policies/test_chat.py"),
+    "nodes/policies/answers.py": ("nodes/policies/test_answers.py", "nodes/policies/test_chat.py"),
+}  # fmt: skip
+"""By file, the tests under tests/ that are to notice what is wrong in it."""
+STARTED_US = ("torch", "numpy", "pydantic", "pytest", "hypothesis", "optuna", "langgraph.graph", "langchain_openai")
+"""Imported once, before the first fork: other people's, so no mistake of ours is in them."""
+
+BROKEN = 99
+"""Exit status of a fork in which this file failed, rather than a test."""
+NO_TESTS = 5
+"""pytest's."""
+
+
+class Mistake:
+    """One mutant: the file's text with it, the line where it begins and the outermost function or method around it."""
+
+    def __init__(self, path: str, number: int, source: str, text: str) -> None:
+        self.name, self.path, self.text = f"{path}#{number}", path, text
+        pairs = zip(source.splitlines(), text.splitlines(), strict=False)
+        self.line = next((i for i, (old, new) in enumerate(pairs, 1) if old != new), len(source.splitlines()))
+        difference = difflib.unified_diff(source.splitlines(), text.splitlines(), path, self.name, n=2, lineterm="")
+        self.difference = "\n".join(difference)
+
+
+def mistakes(path: str, source: str, choose: Callable[[list[int]], list[int]]) -> tuple[int, list[Mistake]]:
+    """How many mutmut makes in functions of a file, less those in prose (strings with a space in them), and those of
+    them that `choose` names by their numbers."""
+    import libcst
+    from mutmut.mutation.file_mutation import create_mutations, deep_replace
+
+    module, mutations, _, _ = create_mutations(path, source)
+
+    def counts(mutation: Any) -> bool:
+        node = mutation.original_node
+        prose = isinstance(node, libcst.SimpleString) and " " in node.value
+        return isinstance(mutation.contained_by_top_level_function, libcst.FunctionDef) and not prose
+
+    made = [mutation for mutation in mutations if counts(mutation)]
+    found = []
+    for number in choose(list(range(len(made)))):
+        text = deep_replace(module, made[number].original_node, made[number].mutated_node).code
+        found.append(Mistake(path, number, source, text))
+    return len(made), found
+
+
+def functions(source: str) -> list[tuple[int, int]]:
+    """(first line with its decorators, last line) of each function of the module and each method of its classes."""
+    spans = []
+    for node in ast.parse(source).body:
+        for inner in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                spans.append((min([inner.lineno, *(d.lineno for d in inner.decorator_list)]), inner.end_lineno or 0))
+    return spans
+
+
+class Reached:
+    """A plugin for pytest: which functions of some files each test enters in its own process, and how long it takes."""
+
+    def __init__(self, files: set[str]) -> None:
+        self.files, self.lines, self.seconds = files, {}, {}
+        self.now: set[tuple[str, int]] = set()
+
+    def trace(self, frame: Any, event: str, argument: Any) -> None:
+        if frame.f_code.co_filename in self.files:
+            self.now.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    def pytest_runtest_protocol(self, item: Any) -> None:
+        sys.settrace(self.trace)
+        threading.settrace(self.trace)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        self.lines.setdefault(report.nodeid, set()).update(self.now)
+        self.now.clear()
+        if report.failed:
+            self.seconds[report.nodeid] = -1.0
+
+
+class Only:
+    """A plugin for pytest: these tests and no others, in this order."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.order = {name: i for i, name in enumerate(names)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda item: self.order[item.nodeid])
+
+
+def copy_of_checkout(to: Path) -> None:
+    """What git has or would add, as it is now, compiled: no fork has to do that again."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], stdout=subprocess.PIPE, check=True
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if Path(name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(name, to / name)
+    subprocess.run(
+        [sys.executable, "-m", "compileall", "-q", "harness", "graph", "nodes", "kernels"], cwd=to, check=False
+    )
+
+
+def in_a_fork(root: Path, log: Path, seconds: float, work: Callable[[], int]) -> int | None:
+    """What `work` returns in a fork whose directory is the copy; None where it took too long. Nothing it started is left."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setsid()
+            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(out, 1), os.dup2(out, 2)
+            os.chdir(root)
+            sys.path[:] = [str(root), *(p for p in sys.path if p and not _ours(p))]
+            sys.dont_write_bytecode = True
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            code = work()
+            sys.stdout.flush()
+        except BaseException:  # noqa: BLE001  a fork ends here, whatever happened, and its log says what
+            traceback.print_exc()
+            code = BROKEN
+        os._exit(code)
+    end = time.monotonic() + seconds
+    status = None
+    while time.monotonic() < end:
+        done, raw = os.waitpid(pid, os.WNOHANG)
+        if done:
+            status = os.waitstatus_to_exitcode(raw)
+            break
+        time.sleep(0.05)
+    _end_all()
+    return status
+
+
+def _ours(path: str) -> bool:
+    return Path(path).resolve() == Path(__file__).resolve().parent.parent
+
+
+def _children() -> Iterator[int]:
+    me = os.getpid()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == me:
+                yield int(stat.parent.name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def _end_all() -> None:
+    """Kills what a fork has left: orphans become children of this process, which is their reaper, so a few passes find all."""
+    for _ in range(100):
+        left = list(_children())
+        if not left:
+            return
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def pytest_in(
+    root: Path, log: Path, files: tuple[str, ...], plugin: Any, seconds: float, also: tuple[str, ...] = ()
+) -> Any:
+    def work() -> int:
+        import pytest
+
+        arguments = [
+            *(f"tests/{name}" for name in files),
+            "-n",
+            "0",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--hypothesis-seed=0",
+            *also,
+        ]
+        code = int(pytest.main(arguments, plugins=[plugin]))
+        if isinstance(plugin, Reached):
+            said = {"lines": {k: sorted(v) for k, v in plugin.lines.items()}, "seconds": plugin.seconds}
+            log.with_suffix(".json").write_text(json.dumps(said))
+        return code
+
+    return in_a_fork(root, log, seconds, work)
+
+
+def run_tests(root: Path, log: Path, tests: list[str], seconds: float) -> int | None:
+    """pytest's exit status for these tests, up to the first that fails; None where it took longer."""
+    files = tuple(dict.fromkeys(name.partition("::")[0].removeprefix("tests/") for name in tests))
+    return pytest_in(root, log, files, Only(tests), seconds, ("-x",))
+
+
+def chosen(
+    lines: dict[str, Any], seconds: dict[str, float], span: tuple[int, int], path: str, limit: float
+) -> list[str]:
+    """Tests that enter a function that lies in `span` of a file, the quickest first, up to `limit` seconds; all tests where
+    none does."""
+    passed = {name for name, took in seconds.items() if took >= 0}
+    reach = {n for n in passed if any(file == path and span[0] <= at <= span[1] for file, at in lines[n])}
+    tests, total = [], 0.0
+    for name in sorted(reach or passed, key=lambda name: seconds[name]):
+        total += seconds[name]
+        if tests and total > limit:
+            break
+        tests.append(name)
+    return tests
+
+
+def try_file(path: str, root: Path, out: Path, arguments: argparse.Namespace) -> tuple[int, int, int, int]:
+    """(made in all, sampled, noticed, not reached by any test in its own process) of one file."""
+    target = root / path
+    source = target.read_text()
+
+    def choose(numbers: list[int]) -> list[int]:
+        if arguments.only:
+            return [number for number in numbers if f"{path}#{number}" in arguments.only]
+        return random.Random(f"{arguments.seed} {path}").sample(numbers, min(arguments.sample, len(numbers)))
+
+    every, sample = mistakes(path, source, choose)
+    if arguments.list:
+        print("\n".join(f"{m.name}\n{m.difference}" for m in sample))
+        return every, len(sample), 0, 0
+    log = out / (path.replace("/", ".") + ".log")
+    pytest_in(root, log, TESTS[path], Reached({str(target)}), 1800)
+    said = json.loads(log.with_suffix(".json").read_text())
+    for name in (n for n, took in said["seconds"].items() if took < 0):
+        print(f"{path}: {name} fails without a mistake and is left out", flush=True)
+    spans = functions(source)
+    control = chosen(said["lines"], said["seconds"], (0, 0), str(target), arguments.seconds)
+    if code := run_tests(root, out / "control.log", control, 4 * arguments.seconds + 60):
+        raise SystemExit(f"{path}: its tests fail without a mistake (exit {code}); see {out / 'control.log'}")
+    noticed = unreached = 0
+    for mistake in sample:
+        span = next(s for s in spans if s[0] <= mistake.line <= s[1])
+        tests = chosen(said["lines"], said["seconds"], span, str(target), arguments.seconds)
+        reached = any(f == str(target) and span[0] <= at <= span[1] for n in tests for f, at in said["lines"][n])
+        unreached += not reached
+        for stale in target.parent.glob(f"__pycache__/{target.stem}.*"):
+            stale.unlink()
+        target.write_text(mistake.text)
+        began = time.monotonic()
+        code = run_tests(root, out / "last.log", tests, 4 * arguments.seconds + 60)
+        target.write_text(source)
+        if code in (BROKEN, NO_TESTS):
+            raise SystemExit(f"{mistake.name} was not tried; see {out / 'last.log'}")
+        survived = code == 0
+        noticed += not survived
+        words = {0: "SURVIVED", 1: "noticed", None: "noticed (too long)"}.get(code, f"noticed (exit {code})")
+        took = f"{len(tests)} tests, {time.monotonic() - began:.0f} s"
+        failed = [
+            line.split()[1]
+            for line in (out / "last.log").read_text().splitlines()
+            if line.startswith(("FAILED ", "ERROR "))
+        ]
+        print(
+            f"{mistake.name} line {mistake.line}: {words} ({took}{'' if reached else ', reached by none'}) {' '.join(failed[:1])}",
+            flush=True,
+        )
+        if survived:
+            with (out / "survivors.diff").open("a") as file:
+                file.write(f"# {mistake.name}{'' if reached else ', reached by none'}\n{mistake.difference}\n\n")
+    return every, len(sample), noticed, unreached
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="FILE", help=f"of {', '.join(TESTS)}; all by default")
+    parser.add_argument("--sample", type=int, default=20, metavar="N", help="mistakes of each file (20)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for one mistake at most (60)")
+    parser.add_argument("--only", nargs="+", metavar="FILE#N", help="these mistakes, by the names that a run printed")
+    parser.add_argument("--out", type=Path, default=Path("runs/mutants"))
+    parser.add_argument("--list", action="store_true", help="print the sample and run nothing")
+    arguments = parser.parse_args()
+    files = arguments.files or list(dict.fromkeys(n.partition("#")[0] for n in arguments.only or ())) or list(TESTS)
+    if unknown := [name for name in files if name not in TESTS]:
+        parser.error(f"no tests are listed for {', '.join(unknown)}; the files are {', '.join(TESTS)}")
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a test leaves behind is ours to end
+    for name in STARTED_US:
+        __import__(name)
+    total = [0, 0]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy_of_checkout(Path(folder))
+        for path in files:
+            every, sampled, noticed, unreached = try_file(path, Path(folder), out, arguments)
+            if arguments.list:
+                continue
+            total = [total[0] + sampled, total[1] + noticed]
+            share = f"{100 * noticed / sampled:.0f} %" if sampled else "none made"
+            print(
+                f"{path}: {every} made, {sampled} tried, {noticed} noticed ({share}), {unreached} reached by no test",
+                flush=True,
+            )
+    if total[0]:
+        print(f"all: {total[0]} tried, {total[1]} noticed, {100 * total[1] / total[0]:.1f} %")
+
+
+if __name__ == "__main__":
+    main()

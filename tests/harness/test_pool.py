@@ -1,0 +1,185 @@
+"""Which processes stay, which go, and whose fault it is that a GPU's memory is gone. Their insides are test_process's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness import pool
+from harness.device import DeviceError
+from harness.engines.process import WorkerFailure
+from harness.pool import OURS, WARM_WORKERS, Pool
+from harness.records import Build, Outcome
+from harness.timing import SideFailure
+from kernels import catalog
+
+GIB = 1 << 30
+
+
+class Process:
+    """As much of a worker as the pool touches."""
+
+    def __init__(self, **started: Any) -> None:
+        self.started, self.alive, self.said = started, True, []
+
+    def proceed(self) -> None:
+        self.said.append("proceed")
+
+    def unmap(self, arena: Any) -> None:
+        self.said.append(("unmap", arena.id))
+
+    def close(self) -> None:
+        assert self.alive or "died" in self.said, "ended twice"
+        self.alive = False
+
+
+class Paper(Pool):
+    """Starts such processes, on a device that has the memory a test says."""
+
+    def __init__(self, on: str = "cpu", **more: Any) -> None:
+        how = {"dtypes": ("float32",), "libraries": True, "company": lambda: None, "least": lambda: 0}
+        super().__init__(catalog.load("silu_and_mul"), on, **{**how, "look": lambda _worker: None, **more})
+        self.begun: list[str] = []
+
+    def start(self, build: Build) -> Process:
+        self.begun.append(build.candidate)
+        return Process()
+
+
+def build(name: str) -> Build:
+    return Build(candidate=name, backend="cpu", ok=True, artefact="a.so")
+
+
+def died(process: Process) -> None:
+    process.alive = False
+    process.said.append("died")
+
+
+def test_a_process_that_lives_is_not_started_again_and_one_that_died_is() -> None:
+    with_one = Paper()
+    first = with_one.get(build("a"))
+    assert with_one.get(build("a")) is first and with_one.begun == ["a"]
+    died(first)
+    second = with_one.get(build("a"))
+    assert second is not first and with_one.get(build("a")) is second and with_one.begun == ["a", "a"]
+    with_one.drop("a")
+    with_one.drop("a")
+    assert not second.alive and with_one.get(build("a")) is not second
+
+
+def test_the_oldest_process_that_nobody_pinned_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "Worker", Process)
+    one = Paper()
+    one.pinned.add("baseline")
+    ours = [one.ours(name, None, {}) for name in OURS]  # type: ignore[arg-type]
+    pinned = one.get(build("baseline"))
+    found = {str(n): one.get(build(str(n))) for n in range(WARM_WORKERS)}
+    assert all(process.alive for process in found.values())
+    one.get(build("0"))  # asked for last of all, so the next oldest goes
+    one.get(build("new"))
+    assert [name for name, process in found.items() if not process.alive] == ["1"]
+    assert pinned.alive and all(process.alive for process in ours)
+    assert one.get(build("0")) is found["0"] and one.begun.count("0") == 1
+
+
+def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "Worker", Process)
+    one = Paper(company=lambda: "company.so")
+    first = one.ours("light", "light.so", {"a": ("a",)})  # type: ignore[arg-type]
+    assert first.started == {"device": "cpu", "artefact": "light.so", "symbols": {"a": ("a",)}, "company": "company.so"}
+    assert one.ours("light", "light.so", {}) is first  # type: ignore[arg-type]
+    died(first)
+    assert one.ours("light", "light.so", {}) is not first  # type: ignore[arg-type]
+
+
+def test_a_larger_arena_takes_the_place_of_the_one_that_all_have_mapped() -> None:
+    one = Paper(least=lambda: 70 << 20)
+    living, dead = one.get(build("a")), one.get(build("b"))
+    died(dead)
+    first = one.arena(8)
+    assert first.size == 70 << 20 and one.arena(70 << 20) is first and living.said == []
+    second = one.arena((70 << 20) + 1)
+    assert second is not first and second.size == (70 << 20) + 1
+    assert living.said == ["proceed", ("unmap", first.id)] and dead.said == ["died"]
+    assert one.arena(8) is second
+    one.close()
+    small = Paper()
+    assert small.arena(8).size == 64 << 20
+    small.close()
+
+
+def test_closing_ends_everything_and_may_be_done_twice() -> None:
+    one = Paper()
+    process = one.get(build("a"))
+    before = one.arena(8)
+    one.close()
+    one.close()
+    assert not process.alive and one.arena(8) is not before
+    one.close()
+
+
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("CUDA"), DeviceError("cudaMalloc"), WorkerFailure(Outcome.TIMEOUT, "20 s")]
+)
+def test_what_fails_while_nobody_took_memory_stays_what_it_is(fault: Exception) -> None:
+    one = Paper()
+    one.get(build("a"))
+    with pytest.raises(type(fault)) as met, one.guarding_memory("a"):
+        raise fault
+    assert met.value is fault
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("left", "accused"), [(4 * GIB, False), (4 * GIB - 1, True), (0, True)])
+def test_who_takes_more_than_half_of_a_gpus_memory_is_accused_whatever_failed(
+    monkeypatch: pytest.MonkeyPatch, left: int, accused: bool, fails: bool
+) -> None:
+    free = 8 * GIB
+    monkeypatch.setattr(Paper, "_memory_available", lambda _self: free)
+    monkeypatch.setattr(Paper, "_short_of_memory", lambda _self: False)
+    one = Paper("cuda")
+    one.get(build("a"))
+    other = one.get(build("gone"))
+    free = left
+    fault = WorkerFailure(Outcome.RUNTIME_ERROR, "out of memory")
+
+    def work() -> None:
+        if fails:
+            raise fault
+
+    if accused:
+        said = r"its process took [48] GiB of the 8 GiB of GPU memory"
+        with pytest.raises(SideFailure, match=said) as met, one.guarding_memory("a"):
+            work()
+        assert (met.value.side, met.value.outcome) == ("candidate", Outcome.OUT_OF_RESOURCES)
+        assert met.value.__cause__ is (fault if fails else None)
+    elif fails:
+        with pytest.raises(WorkerFailure, match="out of memory"), one.guarding_memory("a"):
+            work()
+    else:
+        with one.guarding_memory("a"):
+            work()
+    died(other)
+    with one.guarding_memory("gone"), one.guarding_memory("never started"):
+        pass  # what has no process holds no memory
+
+
+def test_a_gpus_memory_is_what_is_free_and_what_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (25, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 300)
+    monkeypatch.setattr(type(catalog.load("silu_and_mul")), "gpu_bytes", lambda _self: 4000)
+    one = Paper("cuda")
+    assert one._memory_available() == 4325
+    one._arena = type("Held", (), {"size": 50_000})()
+    assert one._memory_available() == 54_325
+    assert not one._short_of_memory()
+    found = [one.get(build(str(n))) for n in range(3)]
+    assert all(process.alive for process in found)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (24, 100))
+    assert one._short_of_memory()
+    one.get(build("next"))
+    assert not any(process.alive for process in found), "a quarter is free at least before the next begins"
+    assert not Paper("cpu")._short_of_memory() and Paper("cpu")._memory_available() == 0
