@@ -307,7 +307,7 @@ def test_as_many_calls_are_searched_as_the_bytes_allow(stage: Any, monkeypatch: 
         random, "sample", lambda several, count: asked.append((len(several), count)) or real(several, count)
     )
     for scanned in (3 * 400, 4 * 400 - 1, 400, 8 * 400):
-        monkeypatch.setattr(timing, "SCANNED_BYTES", scanned)
+        monkeypatch.setattr(sampling, "SCANNED_BYTES", scanned)
         one.unwritten()
     assert asked == [(7, 2), (7, 2), (7, 0)], "beside the last; and all where all may be"
 
@@ -602,12 +602,12 @@ def test_a_long_sample_outlasts_what_the_pipe_costs(
     lone = side("side", [], [], calls=4, pace_s=pace_s)
     assert one.long_sample(lone) == pytest.approx(3 * pace_s), "by our clock, a call"
     made, (calls, passes) = sum(calls * passes for calls, passes in asked), asked[0]
-    assert made * pace_s >= timing.LONG_S * (1 - 1e-9) and (made - calls) * pace_s < timing.LONG_S
+    assert made * pace_s >= sampling.LONG_S * (1 - 1e-9) and (made - calls) * pace_s < sampling.LONG_S
     assert set(asked) == {(calls, passes)} and examined == [(lone, False)] * len(asked)
     if device == "cuda":
         assert len(asked) == 1 and calls == 4
     else:
-        assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(timing.LONG_S / pace_s)))
+        assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(sampling.LONG_S / pace_s)))
 
 
 class Scripted:
