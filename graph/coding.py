@@ -28,7 +28,7 @@ from langgraph.types import Command, Send
 from pydantic import ConfigDict, ValidationError
 from typing_extensions import TypedDict
 
-from nodes.coder import announce, answered, asked, refused, written
+from nodes.coder import announce, answered, asked, conversation, refused, written
 from nodes.coder import coder as oneshot
 from nodes.context import Context
 from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnRequest, TurnsEnded
@@ -57,11 +57,6 @@ class Desk:
 
     def kept(self, text: str) -> str:
         return self.context.store.put(text)
-
-    def earlier(self, draft: Draft) -> Conversation:
-        """What was said about this draft before what came of it failed."""
-        name = draft.conversation
-        return Conversation.model_validate_json(self.context.store.get(name)) if name else Conversation()
 
 
 class Writing(TypedDict, total=False):
@@ -120,7 +115,7 @@ def model(state: Writing, runtime: Runtime[Desk]) -> Writing:
             TurnRequest(
                 request=request,
                 turns=tuple(past),
-                earlier=desk.earlier(draft),
+                earlier=conversation(draft, desk.context),
                 most_turns=settings.turns,
                 tool_seconds=settings.tool_seconds,
             )
@@ -292,7 +287,7 @@ def ended(state: Writing, began: float, desk: Desk) -> Draft:
         return draft.model_copy(update={"conversation": ""})
     if past := turns_of(messages, context.store.get):
         now = Asking(request=asked(state["draft"], desk.state, context), turns=tuple(past))
-        said = Conversation(askings=(*desk.earlier(state["draft"]).askings, now))
+        said = Conversation(askings=(*conversation(state["draft"], context).askings, now))
         draft = draft.model_copy(update={"conversation": desk.kept(said.model_dump_json())})
     submitted = next((fact for fact in facts if fact["submitted"]), None)
     if submitted is None:

@@ -321,6 +321,8 @@ class ReviewRequest(Frozen):
     """The source that the plan starts from."""
     source: str = ""
     """What the coder made of it; "" where the plan itself is to be agreed to."""
+    tools: tuple[str, ...] = ()
+    """What the coder's tools said of its sources, oldest first, where it worked with tools."""
     attempts: tuple[Attempt, ...] = ()
     round: int = 1
 

@@ -344,7 +344,7 @@ class ModelPolicy(ABC):
         }
         prompt = self._render(
             "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
-            source=request.source, attempts=request.attempts[-MOST_ATTEMPTS:],
+            source=request.source, tools=request.tools, attempts=request.attempts[-MOST_ATTEMPTS:],
         )  # fmt: skip
         try:
             return self._converse("reviewer", prompt, facts, answers.review, answers.ReviewDraft)

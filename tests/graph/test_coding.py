@@ -27,7 +27,7 @@ from nodes.policies.connection import Connection, Interface, Retries
 from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.policies.turns import TOOLS
-from nodes.roles import ROLES, Chat, Limits, Policy
+from nodes.roles import ROLES, Chat, Limits, Policy, Review, ReviewRequest
 from nodes.state import Settings
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, record, settings
 from tests.nodes.policies.server import Fails, ModelServer, Says, model_server
@@ -354,6 +354,31 @@ def test_a_repair_goes_on_in_the_conversation_in_which_the_source_was_written(
         assert f"Repair {number}" in words and "wrong at the gate" in words and "16 further answers" in words
     identities = [call["id"] for m in said[-1] for call in m.get("tool_calls", ())] if interface == "chat" else []
     assert len(set(identities)) == len(identities)
+
+
+def test_a_reviewer_reads_what_the_coders_tools_said(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        compiles("speed 1.2\n"), calls(("read", {"what": "source", "name": "baseline"}), ("time", {})), SUBMIT,
+        compiles("speed 1.3\n"), SUBMIT,
+    ]  # fmt: skip
+
+    class Strict(Script):
+        def reviewer(self, request: ReviewRequest) -> Review:
+            reviews.append(request)
+            wrong = request.source == "speed 1.2\n"
+            return Review(agrees=not wrong, reason="it skips the tail" if wrong else "")
+
+    reviews: list[ReviewRequest] = []
+    ending = run(door(tmp_path, chat(server), Strict(PLANS)), asked(review=True))
+    assert ending.result.speedup.median == pytest.approx(1.3)
+    assert [[said.partition(":")[0] for said in request.tools] for request in reviews] == [
+        [], ["compile", "time"], ["compile", "time", "compile"]
+    ]  # fmt: skip
+    assert "1.200" in reviews[1].tools[1]
+    (shown,) = {
+        m["content"] for m in server.requests[3]["body"]["messages"] if "it skips the tail" in (m["content"] or "")
+    }
+    assert "Repair 1" in shown
 
 
 def test_a_kill_in_a_repair_is_resumed_in_its_conversation(server: ModelServer, tmp_path: Path) -> None:
