@@ -28,10 +28,10 @@ from langgraph.types import Command, Send
 from pydantic import ConfigDict, ValidationError
 from typing_extensions import TypedDict
 
-from nodes.coder import announce, answered, asked, refused, written
+from nodes.coder import announce, answered, asked, conversation, refused, written
 from nodes.coder import coder as oneshot
 from nodes.context import Context
-from nodes.roles import Policy, ToolUser, Turn, TurnRequest, TurnsEnded
+from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnRequest, TurnsEnded
 from nodes.roles import ToolCall as Call
 from nodes.state import Draft, State
 from nodes.workbench.arguments import TOOLS, Arguments
@@ -113,7 +113,11 @@ def model(state: Writing, runtime: Runtime[Desk]) -> Writing:
     try:
         turn = cast(ToolUser, desk.policy).turn(
             TurnRequest(
-                request=request, turns=tuple(past), most_turns=settings.turns, tool_seconds=settings.tool_seconds
+                request=request,
+                turns=tuple(past),
+                earlier=conversation(draft, desk.context),
+                most_turns=settings.turns,
+                tool_seconds=settings.tool_seconds,
             )
         )
     except TurnsEnded as ended:
@@ -267,12 +271,12 @@ def draft(state: Writing, runtime: Runtime[Desk]) -> Desks:
     announce(state["draft"], runtime.context.context)
     end = cast(Writing, TURNS.invoke(state))
     plan = state["draft"].plan.id
-    return {"finished": {plan: ended(end, began, runtime.context.context)}}
+    return {"finished": {plan: ended(end, began, runtime.context)}}
 
 
-def ended(state: Writing, began: float, context: Context) -> Draft:
+def ended(state: Writing, began: float, desk: Desk) -> Draft:
     """The draft with what its conversation came to."""
-    facts, messages = found(state.get("messages", [])), state.get("messages", [])
+    context, facts, messages = desk.context, found(state.get("messages", [])), state.get("messages", [])
     calls = Counter(fact["tool"] for fact in facts)
     numbers = {
         "turns": state["draft"].turns + sum(isinstance(message, AIMessage) for message in messages),
@@ -280,7 +284,11 @@ def ended(state: Writing, began: float, context: Context) -> Draft:
     }
     draft = state["draft"].model_copy(update=numbers)
     if state.get("done"):
-        return draft
+        return draft.model_copy(update={"conversation": ""})
+    if past := turns_of(messages, context.store.get):
+        now = Asking(request=asked(state["draft"], desk.state, context), turns=tuple(past))
+        said = Conversation(askings=(*conversation(state["draft"], context).askings, now))
+        draft = draft.model_copy(update={"conversation": desk.kept(said.model_dump_json())})
     submitted = next((fact for fact in facts if fact["submitted"]), None)
     if submitted is None:
         why, candidate = state["ending"], best(state)

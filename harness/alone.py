@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from harness import worker_problem
+from harness import worker_forms
 from harness.backends import cpu, cuda
 
 _LOADER = """
@@ -51,8 +51,8 @@ def standalone(text: str) -> str:
     parts = [
         imports,
         flags,
-        inspect.getsource(worker_problem.native_call),
-        inspect.getsource(worker_problem.Native),
+        inspect.getsource(worker_forms.native_call),
+        inspect.getsource(worker_forms.Native),
         _LOADER,
     ]
     prelude = "\n\n".join(parts)

@@ -131,7 +131,7 @@ def _entries(rig: Rig, worker: Worker, workloads: tuple[Workload, ...]) -> None:
 
 def checks(rig: Rig, worker: Worker, workload: Workload, *, everything: bool = True) -> Iterator[Check]:
     """The checks of one workload, one after another; only the first distribution without `everything`."""
-    bench = _bench(rig, worker, workload, 2)
+    bench = mapped_bench(rig, worker, workload, 2)
     known = distributions(rig.spec, rig.extra_values)
     small = rig.moved(workload) <= SMALL_BYTES
     chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
@@ -161,7 +161,7 @@ def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Che
         yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
 
 
-def _bench(rig: Rig, worker: Worker, workload: Workload, slots: int) -> Bench:
+def mapped_bench(rig: Rig, worker: Worker, workload: Workload, slots: int) -> Bench:
     """Argument sets of the workload in the arena, which the worker has mapped."""
     layout = Layout(rig.spec, workload, slots)
     arena = rig.memory(layout.size)
@@ -201,7 +201,7 @@ def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
             try:
                 triton_kernels.compile_ahead(rig, one, [workload])
                 worker = rig.pool.get(one)
-                bench = _bench(rig, worker, workload, 1)
+                bench = mapped_bench(rig, worker, workload, 1)
                 made = list(_call(rig, worker, bench, [case]))
             except WorkerFailure as fault:
                 if which:
@@ -225,7 +225,7 @@ def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Laun
     seconds = []
     for one in (build, baseline):
         worker = rig.pool.get(one)
-        layout = _bench(rig, worker, workload, 1).layout
+        layout = mapped_bench(rig, worker, workload, 1).layout
         message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
         message["calls"] = [layout.arguments(rig.memory(layout.size), 0)]
         seconds.append(float(worker.request(message)["seconds"]))

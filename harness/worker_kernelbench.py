@@ -29,7 +29,7 @@ class ProtocolForm:
 
     def __init__(
         self,
-        python: Any,
+        forms: Any,
         problem: dict[str, Any],
         namespace: types.ModuleType,
         candidate: Any,
@@ -39,7 +39,7 @@ class ProtocolForm:
         import torch
 
         self.torch, self.namespace, self.device, self.problem = torch, namespace, device, problem
-        self.take, self.outputs = python.Take(), signature.outputs
+        self.take, self.outputs = forms.Take(), signature.outputs
         self.precision = getattr(torch, problem["dtype"])
         self.seed(SEED)
         initial = [self.cast(one) for one in getattr(namespace, "get_init_inputs", list)()]

@@ -1,4 +1,4 @@
-"""What harness/worker_python.py does with the code of a problem: its Model, a candidate's ModelNew, its inputs.
+"""What harness/worker_forms.py does with the code of a problem: its Model, a candidate's ModelNew, its inputs.
 
 Runs on the far side, boxed, with nothing of the project on its path. One process does one of four things, as `role` says:
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -465,13 +464,13 @@ class InputsForm:
             buffer.view(-1).copy_(rows)
 
 
-def form(worker: Any, python: Any, message: dict[str, Any], signature: Any) -> Any:
-    """What the message's `problem` asks for. `python` is the module worker_python. Raises its Refused."""
+def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any) -> Any:
+    """What the message's `problem` asks for, by the modules worker_forms and worker_kernelbench. Raises Refused."""
     problem = message["problem"]
     folder = Path.cwd()
     path = folder / "problem.py"
     path.write_text(problem["text"])
-    namespace = python.execute(path)
+    namespace = forms.execute(path)
     device = "cuda" if message["gpu"] else "cpu"
     if problem["role"] == "describe":
         try:
@@ -481,28 +480,17 @@ def form(worker: Any, python: Any, message: dict[str, Any], signature: Any) -> A
     if problem["role"] == "inputs":
         return InputsForm(namespace, signature, problem["only"])
     if problem["role"] == "protocol":
-        made = None if problem["eager"] else lambda: loaded(python, Path(message["path"]), device)
-        return python.protocol_side.ProtocolForm(python, problem, namespace, made, signature, device)
+        made = None if problem["eager"] else lambda: forms.loaded(Path(message["path"]), device)
+        return protocol_side.ProtocolForm(forms, problem, namespace, made, signature, device)
     initial = getattr(namespace, "get_init_inputs", list)
     if problem["role"] == "reference" or problem["eager"]:
         model = constructed(namespace, "Model", initial, problem["seed"])
         if problem["eager"] and problem["compile"]:
             model = compiled(model, problem["compile"])
-        return ModelForm(python.Take(), signature, problem, model, device)
-    module = loaded(python, Path(message["path"]), device)
+        return ModelForm(forms.Take(), signature, problem, model, device)
+    module = forms.loaded(Path(message["path"]), device)
     model = constructed(module, "ModelNew", initial, problem["seed"])
-    return ModelForm(python.Take(), signature, problem, model, device)
-
-
-def loaded(python: Any, made: Path, device: str) -> types.ModuleType:
-    """The candidate's module, which defines ModelNew. Raises Refused."""
-    extensions = made / "extensions"
-    if extensions.is_dir():
-        python.use_prebuilt(extensions)
-    module = candidate(made, device)
-    if not isinstance(getattr(module, "ModelNew", None), type):
-        raise python.Refused("MISSING_ENTRY", "the module defines no class ModelNew")
-    return module
+    return ModelForm(forms.Take(), signature, problem, model, device)
 
 
 def compiled(model: Any, mode: str) -> Any:
@@ -515,82 +503,11 @@ def compiled(model: Any, mode: str) -> Any:
     return torch.compile(model, mode=mode)
 
 
-def candidate(folder: Path, device: str) -> types.ModuleType:
-    """The candidate's module, executed with `load_native` in its namespace."""
-    import sys
-
-    path = folder / "candidate.py"
-    module = types.ModuleType("candidate")
-    module.__file__ = str(path)
-    module.load_native = lambda namespace: Native(folder / "native.so", device)  # type: ignore[attr-defined]
-    sys.modules["candidate"] = module
-    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-    return module
-
-
-# --- native code -----------------------------------------------------------------------------------------------------
-
-
-class Native:
-    """The functions of a candidate's library by name; see backends/model_new.py for what they take."""
-
-    def __init__(self, path: Path, device: str) -> None:
-        if not path.exists():
-            source = "CUDA_SOURCE" if device == "cuda" else "CPP_SOURCE"
-            raise RuntimeError(f"the candidate has no {source}, which load_native() needs on this device")
-        self._library, self._device = ctypes.CDLL(str(path)), device
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            function = getattr(self._library, name)
-        except AttributeError:
-            raise AttributeError(f'the candidate\'s native source exports no extern "C" {name}') from None
-        function.restype = None
-        call = native_call(function, self._device)
-        self.__dict__[name] = call
-        return call
-
-
-def native_call(function: Any, device: str) -> Callable[..., None]:
-    import torch
-
-    simple = ctypes._SimpleCData
-    tensor_type, parameter_type = torch.Tensor, torch.nn.Parameter
-    pointer, whole, single = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-
-    def encoded(value: Any, place: int) -> Any:
-        kind = type(value)
-        if kind is tensor_type or kind is parameter_type:
-            if value.device.type != device or not value.is_contiguous():
-                fault = f"on {value.device}" if value.device.type != device else "not contiguous"
-                raise ValueError(f"argument {place} of {function.__name__} is {fault}")
-            return pointer(value.data_ptr())
-        if kind is int or kind is bool:
-            return whole(value)
-        if kind is float:
-            return single(value)
-        if value is None:
-            return pointer(0)
-        if isinstance(value, simple):
-            return value
-        raise TypeError(f"argument {place} of {function.__name__} is a {kind.__name__}")
-
-    def call(*arguments: Any) -> None:
-        given = [encoded(value, place) for place, value in enumerate(arguments)]
-        if device == "cuda":
-            given.append(pointer(torch.cuda.current_stream().cuda_stream))
-        function(*given)
-
-    return call
-
-
 # --- whose kernels ---------------------------------------------------------------------------------------------------
 
 
 class Ledger:
-    """In place of worker_python.Watch where libraries may work: refuses nothing, notes the GPU's kernels when asked."""
+    """In place of worker_forms.Watch where libraries may work: refuses nothing, notes the GPU's kernels when asked."""
 
     def __init__(self) -> None:
         self.kernels: list[list[Any]] | None = None

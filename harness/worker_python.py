@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import importlib.machinery
 import importlib.util
-import inspect
 import json
 import os
 import re
@@ -23,7 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -37,30 +35,18 @@ if TYPE_CHECKING:
     Launch = Callable[[Any], None]
 
 
-def load_sibling(name: str) -> Any:
-    """A module beside this file, by location: the repository is not on this process's path."""
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"astrolabe_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-native = load_sibling("worker")
+_spec = importlib.util.spec_from_file_location("astrolabe_worker", Path(__file__).with_name("worker.py"))
+assert _spec is not None and _spec.loader is not None
+native: Any = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = native
+_spec.loader.exec_module(native)
+load_sibling = native.load_sibling
+forms = load_sibling("worker_forms")
+Refused = forms.Refused
 sandbox = load_sibling("sandbox")
 problem_side = load_sibling("worker_problem")
 protocol_side = load_sibling("worker_kernelbench")
 triton_side = load_sibling("worker_triton")
-
-
-class Refused(Exception):
-    """What the candidate is, or did, has an outcome of its own."""
-
-    def __init__(self, outcome: str, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
 
 
 # --- who does the work -----------------------------------------------------------------------------------------------
@@ -199,133 +185,6 @@ def foreign_libraries(site: str, own: str) -> list[str]:
     return sorted(name for name in found if name.split(".")[0] not in MACHINERY and not name.startswith("_"))
 
 
-# --- how a candidate is called ---------------------------------------------------------------------------------------
-
-
-class Take:
-    """Copies what a candidate returned into the spec's outputs, after looking at what it really is."""
-
-    def __init__(self) -> None:
-        import torch
-
-        base = torch._C.TensorBase
-        self.tensor, self.strided = torch.Tensor, torch.strided
-        self.shape, self.dtype, self.device, self.layout = (
-            vars(base)[name].__get__ for name in ("shape", "dtype", "device", "layout")
-        )
-        self.address, self.copy, self.storage = base.data_ptr, base.copy_, base.untyped_storage
-
-    def __call__(self, returned: Any, outputs: list[tuple[str, torch.Tensor, bool]]) -> None:
-        """`outputs`: (name, the buffer, whether it is an inout). Raises Refused."""
-        if returned is None and all(inout for _, _, inout in outputs):
-            return  # in place
-        got = list(returned) if type(returned) in (tuple, list) else [returned]
-        if len(got) != len(outputs):
-            raise Refused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
-        for value, (name, buffer, _) in zip(got, outputs, strict=True):
-            if value is buffer:
-                continue
-            if type(value) is not self.tensor:
-                kind = type(value)
-                if isinstance(value, self.tensor) or hasattr(kind, "__torch_function__"):
-                    raise Refused("CHEATED", f"{name} is a {kind.__name__}, which may compute when it is looked at")
-                raise Refused("WRONG_SHAPE", f"{name} is a {kind.__name__}, not a tensor")
-            if value.__dict__:
-                raise Refused("CHEATED", f"{name} carries attributes of its own: {', '.join(sorted(value.__dict__))}")
-            if self.device(value) != self.device(buffer):
-                raise Refused("WRONG_SHAPE", f"{name} is on {self.device(value)}, should be on {self.device(buffer)}")
-            if self.layout(value) != self.strided or not self.address(value):
-                raise Refused("CHEATED", f"{name} has no memory of its own")
-            if self.dtype(value) != self.dtype(buffer):
-                raise Refused("WRONG_DTYPE", f"{name} is {self.dtype(value)}, should be {self.dtype(buffer)}")
-            if self.shape(value) != self.shape(buffer):
-                is_, wanted = list(self.shape(value)), list(self.shape(buffer))
-                raise Refused("WRONG_SHAPE", f"{name} has shape {is_}, should be {wanted}")
-            self.copy(buffer, value)
-
-
-class Form:
-    """How to call the candidate: which of the spec's arguments it takes, and what becomes of what it returns."""
-
-    def __init__(
-        self, function: Callable[..., Any], picked: list[int], outputs: list[tuple[str, int, bool]] | None
-    ) -> None:
-        self.function, self.picked, self.outputs = function, picked, outputs
-        self.take = Take()
-
-    def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
-        outputs = [(name, values[at], inout) for name, at, inout in self.outputs or []]
-        return [values[at] for at in self.picked], outputs
-
-    def launch(self, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]) -> Any:
-        """Call; answers what the candidate returned."""
-        values, outputs = prepared
-        returned = self.function(*values)
-        if self.outputs is not None:
-            self.take(returned, outputs)
-        return returned
-
-
-def positional(function: Any) -> int | None:
-    """How many positional arguments a callable takes at most; None where it does not say."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        text = (getattr(function, "__doc__", None) or "").partition("->")[0]  # pybind11 writes the signature there
-        inside = re.search(r"\((.*)\)", text, re.DOTALL)
-        return None if inside is None else len(re.findall(r"\w+: ", inside[1]))
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        return None
-    return sum(
-        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
-    )
-
-
-class Signature:
-    """The spec's arguments as the parent sent them: [kind, name, role] each."""
-
-    def __init__(self, arguments: list[list[str]], entry: str) -> None:
-        self.arguments, self.entry = arguments, entry
-        self.names = [name for _, name, _ in arguments]
-        self.outputs = [
-            (n, at, role == "inout") for at, (kind, n, role) in enumerate(arguments) if role in ("output", "inout")
-        ]
-
-    def at(self, wanted: Callable[[str, str], bool]) -> list[int]:
-        return [at for at, (kind, _, role) in enumerate(self.arguments) if wanted(kind, role)]
-
-    def returning(self, function: Callable[..., Any], count: int | None) -> Form:
-        """Takes the inputs in order, and the scalars behind them where it has room; returns the outputs."""
-        inputs = self.at(lambda kind, role: kind == "tensor" and role != "output")
-        scalars = self.at(lambda kind, _role: kind == "scalar")
-        room = len(inputs) + len(scalars)
-        return Form(
-            function, inputs + scalars if scalars and count is not None and count >= room else inputs, self.outputs
-        )
-
-    def writing(self, function: Callable[..., Any]) -> Form:
-        """Takes every argument in order and writes the outputs."""
-        return Form(function, list(range(len(self.arguments))), None)
-
-    def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> Form:
-        """What an extension that binds itself takes: by name where its schema has our names, else by number."""
-        if names is not None and set(names) <= set(self.names):
-            picked = [self.names.index(name) for name in names]
-            written = {at for _, at, _ in self.outputs} <= set(picked)
-            return Form(function, picked, None if written else self.outputs)
-        every = list(range(len(self.arguments)))
-        tensors = self.at(lambda kind, _role: kind == "tensor")
-        with_scalars = self.at(lambda kind, _role: kind != "size")
-        inputs = self.at(lambda kind, role: kind == "tensor" and role != "output")
-        for picked in (every, with_scalars, tensors):
-            if count in (None, len(picked)):
-                return Form(function, picked, None)
-        if count == len(inputs):
-            return Form(function, inputs, self.outputs)
-        raise Refused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(every)} (all), "
-                      f"{len(tensors)} (tensors) nor {len(inputs)} (inputs)")  # fmt: skip
-
-
 # --- the worker ------------------------------------------------------------------------------------------------------
 
 
@@ -352,16 +211,16 @@ class PythonWorker(native.Worker):
         self.watch = Watch(OFF) if OFF else problem_side.Ledger()
         # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
         self.ours = frozenset(foreign_libraries(self.site, self.folder))
-        signature = Signature(message["arguments"], message["entry"])
+        signature = forms.Signature(message["arguments"], message["entry"])
         torch.set_grad_enabled(False)
         if not (message.get("problem") or {}).get("compile"):  # there Triton is torch's own affair
             triton_side.settle(self.folder, gpu=self.gpu, compilers=message["compilers"])
         if message.get("problem"):
-            self.form = problem_side.form(self, sys.modules[__name__], message, signature)
+            self.form = problem_side.form(forms, protocol_side, message, signature)
         elif message["backend"] == "torch_extension":
-            self.form = extension_form(self.folder, signature)
+            self.form = forms.extension_form(self.folder, signature)
         else:
-            self.form = module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
+            self.form = forms.module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
         self.static, self.last = False, list[Any]()
         return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
 
@@ -516,82 +375,6 @@ def loaded_cudart() -> str:
         return next((line.split()[-1] for line in file if "libcudart" in line), "")
 
 
-def module_form(folder: str, signature: Signature, device: str) -> Form:
-    """The candidate's function of the entry's name, else its ModelNew."""
-    extensions = Path(folder) / "extensions"
-    if extensions.is_dir():
-        use_prebuilt(extensions)
-    module = execute(Path(folder) / "candidate.py")
-    function = getattr(module, signature.entry, None)
-    if callable(function):
-        return signature.writing(function)
-    model = getattr(module, "ModelNew", None)
-    if model is None:
-        raise Refused("MISSING_ENTRY", f"the module defines neither a function {signature.entry} nor a class ModelNew")
-    inputs = getattr(module, "get_init_inputs", list)()
-    made = model(*inputs).to(device)
-    return signature.returning(made, positional(made.forward))
-
-
-def execute(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("candidate", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["candidate"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def extension_form(path: str, signature: Signature) -> Form:
-    """The entry that a torch extension binds by PYBIND11_MODULE or registers by TORCH_LIBRARY."""
-    import torch
-
-    before = set(torch._C._dispatch_get_all_op_names())
-    loader = importlib.machinery.ExtensionFileLoader("candidate", path)
-    spec = importlib.util.spec_from_loader("candidate", loader)
-    assert spec is not None
-    bound: Any = None
-    try:
-        bound = importlib.util.module_from_spec(spec)
-        loader.exec_module(bound)
-    except ImportError as error:
-        if "PyInit_candidate" not in str(error):
-            raise
-        torch.ops.load_library(path)
-    registered = sorted(set(torch._C._dispatch_get_all_op_names()) - before)
-    for name in registered:
-        namespace, _, base = name.partition("::")
-        if base == signature.entry:
-            operator = getattr(getattr(torch.ops, namespace), base)
-            names = [argument.name for argument in operator.default._schema.arguments]
-            return signature.fitting(operator.default, names, len(names))
-    function = getattr(bound, signature.entry, None)
-    if function is None:
-        public = [name for name in dir(bound) if not name.startswith("_")] if bound else []
-        have = ", ".join([*public, *registered]) or "nothing"
-        raise Refused("MISSING_ENTRY", f"the extension binds no {signature.entry} (it binds {have})")
-    return signature.fitting(function, None, positional(function))
-
-
-def use_prebuilt(extensions: Path) -> None:
-    """`load` and `load_inline` find what the build step made: this process may not start a compiler."""
-    from torch.utils import cpp_extension
-
-    def prebuilt(name: str, *arguments: Any, **keywords: Any) -> Any:
-        given = inspect.signature(original).bind(name, *arguments, **keywords).arguments
-        folder = extensions / name
-        if not (folder / f"{name}.so").exists():
-            raise ImportError(f"the extension {name!r} was not built when the module was imported in the build step")
-        return cpp_extension._import_module_from_library(name, str(folder), given["is_python_module"])
-
-    original = cpp_extension._jit_compile
-    cpp_extension._jit_compile = prebuilt  # type: ignore[assignment]
-    cpp_extension._get_build_directory = lambda name, verbose: str(extensions / name)  # type: ignore[assignment]
-    writes = cpp_extension._maybe_write if hasattr(cpp_extension, "_maybe_write") else None
-    if writes is not None:
-        cpp_extension._maybe_write = lambda filename, content: None  # type: ignore[assignment]
-
-
 # --- the zygote ------------------------------------------------------------------------------------------------------
 
 
@@ -614,7 +397,7 @@ def build(source: Path, folder: str) -> None:
     os.environ["TORCH_EXTENSIONS_DIR"] = folder
     cpp_extension._run_ninja_build = run  # type: ignore[assignment]
     try:
-        execute(source)
+        forms.execute(source)
     except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too
         print(described(error, str(source.parent)))
         sys.exit(1)

@@ -8,7 +8,7 @@ from langgraph.runtime import Runtime
 
 from nodes.context import Context
 from nodes.memory import recalled
-from nodes.roles import CoderAnswer, CoderRequest
+from nodes.roles import CoderAnswer, CoderRequest, Conversation
 from nodes.side_by_side import each
 from nodes.state import Draft, State
 
@@ -36,6 +36,12 @@ def announce(draft: Draft, context: Context) -> None:
     if draft.candidate and draft.verdict is not None:
         words = (draft.verdict.reason.strip() or "no reason").splitlines()[0]
         context.say("repair", f"{draft.plan.title}: {draft.verdict.outcome}: {words}")
+
+
+def conversation(draft: Draft, context: Context) -> Conversation:
+    """What was said with a coder that works with tools about this draft so far."""
+    name = draft.conversation
+    return Conversation.model_validate_json(context.store.get(name)) if name else Conversation()
 
 
 def asked(draft: Draft, state: State, context: Context) -> CoderRequest:

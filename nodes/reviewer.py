@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from nodes.coder import conversation
 from nodes.context import Context
 from nodes.roles import Review, ReviewRequest
 from nodes.side_by_side import each
@@ -15,6 +16,7 @@ from nodes.stops import budget_stop
 
 REVISIONS = 2
 """Plans in the place of one that was objected to. A candidate's objections count as its repairs."""
+MOST_TOOLS = 12
 
 
 def review_plans(state: State, runtime: Runtime[Context]) -> dict:
@@ -59,6 +61,15 @@ def _words(review: Review) -> str:
     return " ".join(review.reason.split()) or "no reason was given"
 
 
+def _tools(draft: Draft, context: Context) -> tuple[str, ...]:
+    """The last words of the coder's tools about its sources; what it read is not among them."""
+    turns = [turn for asking in conversation(draft, context).askings for turn in asking.turns]
+    pairs = [pair for turn in turns for pair in zip(turn.calls, turn.results, strict=True)]
+    return tuple(f"{call.name}: {result}" for call, result in pairs if call.name not in ("read", "submit"))[
+        -MOST_TOOLS:
+    ]
+
+
 def _asked(draft: Draft, state: State, context: Context) -> Review:
     review = context.policies["reviewer"].reviewer(
         ReviewRequest(
@@ -68,6 +79,7 @@ def _asked(draft: Draft, state: State, context: Context) -> Review:
             plan=draft.plan,
             base=context.store.get(draft.plan.base),
             source=context.store.get(draft.candidate) if draft.candidate else "",
+            tools=_tools(draft, context) if draft.candidate else (),
             attempts=tuple(state.get("attempts", ())),
             round=state["round"],
         )

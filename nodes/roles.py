@@ -276,10 +276,26 @@ class Turn(Frozen):
     """Of an answer that called nothing, or of the last turn: what is said to the model next."""
 
 
+class Asking(Frozen):
+    """The turns in which a coder worked on one request."""
+
+    request: CoderRequest
+    turns: tuple[Turn, ...] = ()
+    """Oldest first."""
+
+
+class Conversation(Frozen):
+    """All that was said with a coder about one draft: its first source, then each repair."""
+
+    askings: tuple[Asking, ...] = ()
+
+
 class TurnRequest(Frozen):
     request: CoderRequest
     turns: tuple[Turn, ...] = ()
-    """Those before, oldest first."""
+    """Those before on this request, oldest first."""
+    earlier: Conversation = Conversation()
+    """What came before this request, where it is a repair of what was written in turns."""
     most_turns: int
     """What the model is told that it has."""
     tool_seconds: float
@@ -305,6 +321,8 @@ class ReviewRequest(Frozen):
     """The source that the plan starts from."""
     source: str = ""
     """What the coder made of it; "" where the plan itself is to be agreed to."""
+    tools: tuple[str, ...] = ()
+    """What the coder's tools said of its sources, oldest first, where it worked with tools."""
     attempts: tuple[Attempt, ...] = ()
     round: int = 1
 

@@ -147,6 +147,8 @@ class Draft(Frozen):
     """Answers of a coder with tools."""
     tools: dict[str, int] = Field(default_factory=dict)
     """How often it called each."""
+    conversation: str = ""
+    """Name in the store of what was said with that coder (a Conversation); a repair goes on in it."""
 
     @property
     def failed(self) -> bool:

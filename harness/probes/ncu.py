@@ -73,23 +73,28 @@ def find() -> Path | None:
 
 def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workload]) -> dict[str, str]:
     """`workloads`: one call is profiled of each; readings are named after their place among them."""
-    if facts.device != "cuda":
-        return {"unavailable": "counters of an NVIDIA GPU only"}
-    tool = find()
-    if tool is None:
-        return {"unavailable": "ncu was not found (it comes with the CUDA toolkit, as Nsight Compute)"}
-    if why := staging.why_not(build):
-        return {"unavailable": why}
+    tool = found(build, facts)
+    if isinstance(tool, str):
+        return {"unavailable": tool}
     readings: dict[str, str] = {}
     for name, workload in zip(_places(len(workloads)), workloads, strict=True):
         try:
-            found = summarise(workload, _run(tool, spec, build, workload, facts.device))
+            told_of = summarise(workload, _run(tool, spec, build, workload, facts.device))
         except Unavailable as error:
             if not readings:
                 return {"unavailable": str(error)}
-            found = {"unavailable": str(error)}  # such as memory for the largest
-        readings |= {f"{name}{key}": value for key, value in found.items()}
+            told_of = {"unavailable": str(error)}  # such as memory for the largest
+        readings |= {f"{name}{key}": value for key, value in told_of.items()}
     return readings
+
+
+def found(build: Build, facts: DeviceFacts) -> Path | str:
+    """The tool, or why this build cannot be watched by it, one clause."""
+    if facts.device != "cuda":
+        return "counters of an NVIDIA GPU only"
+    if (tool := find()) is None:
+        return "ncu was not found (it comes with the CUDA toolkit, as Nsight Compute)"
+    return staging.why_not(build) or tool
 
 
 def _places(count: int) -> list[str]:
@@ -98,29 +103,24 @@ def _places(count: int) -> list[str]:
 
 def _run(tool: Path, spec: Spec, build: Build, workload: Workload, on: str) -> list[Profile]:
     """Raises Unavailable with the tool's own words where it gave no counters."""
-    wanted = [*METRICS.values(), *(STALL.format(name) for name in STALLS)]
-    # Clocks are left as they are, since other work may be timed; the cache is flushed before each replay.
-    options = [
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
-        "--clock-control",
-        "none",
-        "--log-file",
-        "counters.csv",
-    ]
-    options += ["--launch-count", str(LAUNCHES), "--metrics", ",".join(wanted)]
-    with Toolbox() as box:
-        staged = staging.stage(spec, build, [workload], on, box.scratch)
-        readable = [*staged.readable, str(tool), str(tool.resolve().parent)]
-        ran = box.run([str(tool), *options, *staged.command], readable=readable, seconds=SECONDS)
-        text = box.read("counters.csv")
+    wanted = ",".join([*METRICS.values(), *(STALL.format(name) for name in STALLS)])
+    options = ["--page", "raw", "--print-units", "base", "--metrics", wanted]
+    text, ran = told(tool, options, spec, build, workload, on)
     launches = profiles(text)
     if not launches:
         raise Unavailable(why_nothing(text, ran))
     return launches
+
+
+def told(tool: Path, options: Sequence[str], spec: Spec, build: Build, workload: Workload, on: str) -> tuple[str, Ran]:
+    """The table that ncu writes with those options of one call in the tools' box, and how it ended. Raises Unavailable."""
+    # Clocks are left as they are, since other work may be timed; the cache is flushed before each replay.
+    common = ["--csv", "--clock-control", "none", "--log-file", "counters.csv", "--launch-count", str(LAUNCHES)]
+    with Toolbox() as box:
+        staged = staging.stage(spec, build, [workload], on, box.scratch)
+        readable = [*staged.readable, str(tool), str(tool.resolve().parent)]
+        ran = box.run([str(tool), *common, *options, *staged.command], readable=readable, seconds=SECONDS)
+        return box.read("counters.csv"), ran
 
 
 def profiles(text: str) -> list[Profile]:

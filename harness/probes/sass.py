@@ -30,8 +30,11 @@ def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
     return mix(text) if text else {"unavailable": "the build holds no machine code"}
 
 
-def disassembled(build: Build) -> str:
-    """The build's machine code as nvdisasm prints it; "" where it holds none. Raises ToolFailed."""
+def disassembled(build: Build, *, lines: bool = False) -> str:
+    """The build's machine code as nvdisasm prints it, with source lines if asked for; "" where it holds none.
+
+    Raises ToolFailed.
+    """
     extract, disassemble = _tool("cuobjdump"), _tool("nvdisasm")
     if extract is None or disassemble is None:
         name = "cuobjdump" if extract is None else "nvdisasm"
@@ -44,7 +47,10 @@ def disassembled(build: Build) -> str:
         copy = shutil.copy(build.artefact, scratch)
         run_tool([extract, "-xelf", "all", Path(copy).name], Path(scratch), readable)
         cubins = sorted(Path(scratch).glob("*.cubin"))
-        return "".join(run_tool([disassemble, "-c", cubin.name], Path(scratch), readable) for cubin in cubins)
+        return "".join(
+            run_tool([disassemble, "-c", *(["-gi"] if lines else []), cubin.name], Path(scratch), readable)
+            for cubin in cubins
+        )
 
 
 class ToolFailed(Exception):

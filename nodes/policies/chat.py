@@ -5,6 +5,7 @@ Where an answer comes from is here: from the transcript, else from a server, wit
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -20,22 +21,11 @@ from nodes.policies.prices import Prices
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import (
     Chat,
-    CoderAnswer,
     CoderRequest,
-    DraftAnswer,
-    DraftRequest,
-    Finding,
     Limits,
-    Plan,
-    PlannerRequest,
     Policy,
     PolicyPaused,
-    ProfilerRequest,
-    Review,
-    ReviewRequest,
     Role,
-    TesterAnswer,
-    TesterRequest,
     Turn,
     TurnRequest,
     TurnsEnded,
@@ -54,6 +44,23 @@ ANSWER_TOKENS: dict[Role, int] = {
 SINGLE_TOKENS = 16_000
 PLATEAU = 2
 """Rounds without gain after which another of several models takes the coder's place."""
+
+
+def _or_fallback(asked: Callable[[Any, Any], Answer]) -> Callable[[Any, Any], Answer]:
+    """A role's method, answered by the fallback once the budget has ended. Raises PolicyPaused where there is none."""
+
+    @functools.wraps(asked)
+    def method(self: ChatPolicy, request: Any) -> Answer:
+        try:
+            return asked(self, request)
+        except BudgetEnded as ended:
+            sentence = str(ended)
+        if self._fallback is None:
+            raise PolicyPaused(f"{sentence}; resume with a larger one, or with --policy rules")
+        self._once_said("budget", f"{sentence}; {self._fallback.name} answers from here on")
+        return getattr(self._fallback, asked.__name__)(request)
+
+    return method
 
 
 class ChatPolicy(ModelPolicy):
@@ -95,20 +102,12 @@ class ChatPolicy(ModelPolicy):
         """What was paid since this object was made; answers from the transcript cost nothing."""
         return self._budget.usage()
 
-    def tester(self, request: TesterRequest) -> TesterAnswer:
-        return self._or_fallback(super().tester, request)
-
-    def drafter(self, request: DraftRequest) -> DraftAnswer:
-        return self._or_fallback(super().drafter, request)
-
-    def profiler(self, request: ProfilerRequest) -> Finding:
-        return self._or_fallback(super().profiler, request)
-
-    def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
-        return self._or_fallback(super().planner, request)
-
-    def coder(self, request: CoderRequest) -> CoderAnswer:
-        return self._or_fallback(super().coder, request)
+    tester = _or_fallback(ModelPolicy.tester)
+    drafter = _or_fallback(ModelPolicy.drafter)
+    profiler = _or_fallback(ModelPolicy.profiler)
+    planner = _or_fallback(ModelPolicy.planner)
+    coder = _or_fallback(ModelPolicy.coder)
+    reviewer = _or_fallback(ModelPolicy.reviewer)
 
     def turn(self, request: TurnRequest) -> Turn | None:
         try:
@@ -117,9 +116,6 @@ class ChatPolicy(ModelPolicy):
             if self._fallback is None:
                 raise PolicyPaused(f"{ended}; resume with a larger one, or with --policy rules") from None
             raise TurnsEnded(str(ended), oneshot=True) from None
-
-    def reviewer(self, request: ReviewRequest) -> Review:
-        return self._or_fallback(super().reviewer, request)
 
     def _writer(self, request: CoderRequest) -> dict[str, str]:
         """`--model-coder A,B`: every PLATEAU rounds without gain the next one; after a gain the first again."""
@@ -132,16 +128,6 @@ class ChatPolicy(ModelPolicy):
                 "coder", f"{request.stale_rounds} rounds without gain: {model} writes in round {request.round}"
             )
         return {"model": model}
-
-    def _or_fallback(self, method: Callable[[Any], Answer], request: Any) -> Answer:
-        try:
-            return method(request)
-        except BudgetEnded as ended:
-            sentence = str(ended)
-        if self._fallback is None:
-            raise PolicyPaused(f"{sentence}; resume with a larger one, or with --policy rules")
-        self._once_said("budget", f"{sentence}; {self._fallback.name} answers from here on")
-        return getattr(self._fallback, method.__name__)(request)
 
     def _once_said(self, kind: str, text: str) -> None:
         with self._lock:

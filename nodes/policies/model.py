@@ -258,10 +258,11 @@ class ModelPolicy(ABC):
 
     def _coder_prompt(self, request: CoderRequest) -> tuple[Message, ...]:
         """What a plan is coded from; of a repair, the conversation in which the file was written, and what became of it."""
-        failed = {"failure": request.failure, "outcome": request.outcome, "repair": request.repair}
         if request.repair and (written := self._written_in(request)) is not None:
             edited = bool(written.reply.made)
-            _, again = self._render("repair", request, own=True, source=request.source, edited=edited, **failed)
+            _, again = self._render(
+                "repair", request, own=True, source=request.source, edited=edited, most_turns=0, **_failed(request)
+            )
             return (
                 *written.question.messages,
                 Message(role="assistant", content=_quoted(written.reply.text)),
@@ -269,7 +270,7 @@ class ModelPolicy(ABC):
             )
         return self._render(
             "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **failed,
+            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **_failed(request),
         )  # fmt: skip
 
     def _written_in(self, request: CoderRequest) -> Exchange | None:
@@ -290,15 +291,16 @@ class ModelPolicy(ABC):
             self._without_tools("the model calls none of its tools")
         if self._no_tools or self.agents == "single":
             return None
-        coded = request.request
+        coded = (*request.earlier.askings, request)[0].request
         prompt = self._render(
             "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
-            stage="code", incumbent_source=coded.incumbent_source, failure=coded.failure, outcome=coded.outcome, repair=coded.repair, timings=coded.timings,
-            memory=_fitting(coded), **_history(coded.attempts), **turns.limits(request),
+            stage="code", incumbent_source=coded.incumbent_source, timings=coded.timings,
+            memory=_fitting(coded), **_history(coded.attempts), **_failed(coded), **turns.limits(request),
         )  # fmt: skip
-        before, new = turns.said(prompt, request.turns)
+        told = self._told(request)
+        before, new = turns.said(prompt, told)
         question = Question(
-            role="coder", messages=new, wants=turns.WANTS, after=request.turns[-1].name if request.turns else "",
+            role="coder", messages=new, wants=turns.WANTS, after=told[-1].name if told else "",
             facts=turns.facts(_facts("turn", coded) | self._writer(coded), request),
         )  # fmt: skip
         try:
@@ -308,7 +310,20 @@ class ModelPolicy(ABC):
             return None
         if reply.finish in ("refused", "filtered"):
             raise TurnsEnded(f"the model or its server refused to go on: {_sentence(reply.text)}", oneshot=False)
-        return turns.turn_of(question, reply, len(request.turns))
+        return turns.turn_of(question, reply, len(told))
+
+    def _told(self, request: TurnRequest) -> list[Turn]:
+        """All turns about this draft; what a gate said of the source that came of some follows the last of them."""
+        told: list[Turn] = []
+        for asking in (*request.earlier.askings, request):
+            if told:
+                _, failed = self._render(
+                    "repair", asking.request, own=True, edited=False, **_failed(asking.request), **turns.limits(request)
+                )
+                said = "\n\n".join(filter(None, (told[-1].reply, failed.content)))
+                told[-1] = told[-1].model_copy(update={"reply": said})
+            told += asking.turns
+        return told
 
     def _without_tools(self, why: str) -> None:
         with self._lock:
@@ -329,7 +344,7 @@ class ModelPolicy(ABC):
         }
         prompt = self._render(
             "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
-            source=request.source, attempts=request.attempts[-MOST_ATTEMPTS:],
+            source=request.source, tools=request.tools, attempts=request.attempts[-MOST_ATTEMPTS:],
         )  # fmt: skip
         try:
             return self._converse("reviewer", prompt, facts, answers.review, answers.ReviewDraft)
@@ -429,6 +444,10 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
 
 def _fitting(request: PlannerRequest | CoderRequest) -> tuple[Lesson, ...]:
     return fitting(request.memory, request.spec.name, request.device.architecture, request.finding.bound)
+
+
+def _failed(request: CoderRequest) -> dict[str, Any]:
+    return {"failure": request.failure, "outcome": request.outcome, "repair": request.repair}
 
 
 def _history(attempts: tuple[Attempt, ...]) -> dict[str, Any]:

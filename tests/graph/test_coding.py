@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from nodes.policies.connection import Connection, Interface, Retries
 from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.policies.turns import TOOLS
-from nodes.roles import ROLES, Chat, Limits, Policy
+from nodes.roles import ROLES, Chat, Limits, Policy, Review, ReviewRequest
 from nodes.state import Settings
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, record, settings
 from tests.nodes.policies.server import Fails, ModelServer, Says, model_server
@@ -318,6 +320,82 @@ def test_a_submission_that_is_not_right_is_not_taken(server: ModelServer, tmp_pa
     ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
     assert ending.result.speedup.median == pytest.approx(1.3) and ending.result.attempts[0].repairs == 0
     assert "9 times the tolerance" in said_by_tools(server)[1]
+
+
+class FailsAtTheGate(PaperEvaluator):
+    """What the desk found right is wrong when the gate looks, unless it says that it was mended."""
+
+    def verify(self, build: Build, **how: Any) -> Verdict:
+        verdict, source = super().verify(build, **how), self.store.get(build.candidate)
+        looks = self.__dict__.setdefault("looks", Counter())
+        looks[build.candidate] += 1
+        if looks[build.candidate] == 1 or "mended" in source:
+            return verdict
+        return verdict.model_copy(update={"outcome": Outcome.INCORRECT, "reason": "wrong at the gate"})
+
+
+@pytest.mark.parametrize("interface", ["chat", "responses"])
+def test_a_repair_goes_on_in_the_conversation_in_which_the_source_was_written(
+    server: ModelServer, tmp_path: Path, interface: Interface
+) -> None:
+    server.script = [
+        compiles("speed 1.2\n"), SUBMIT, compiles("speed 1.3\n"), SUBMIT, compiles("speed 1.4\nmended\n"), SUBMIT,
+    ]  # fmt: skip
+    where = door(tmp_path, chat(server, interface=interface), Script(PLANS), FailsAtTheGate)
+    ending = run(where, asked(repairs=2))
+    (attempt,) = ending.result.attempts
+    assert (attempt.repairs, attempt.turns, attempt.tools) == (2, 6, {"compile": 3, "submit": 3})
+    assert ending.result.speedup.median == pytest.approx(1.4) and len(server.requests) == 6
+    said = [r["body"]["messages" if interface == "chat" else "input"] for r in server.requests]
+    for earlier, later in pairwise(said):
+        assert later[: len(earlier)] == earlier  # nothing is said anew, so a server reads only what is
+    for number, first in ((1, 2), (2, 4)):
+        words = json.dumps(said[first][len(said[first - 1]) :])
+        assert f"Repair {number}" in words and "wrong at the gate" in words and "16 further answers" in words
+    identities = [call["id"] for m in said[-1] for call in m.get("tool_calls", ())] if interface == "chat" else []
+    assert len(set(identities)) == len(identities)
+
+
+def test_a_reviewer_reads_what_the_coders_tools_said(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        compiles("speed 1.2\n"), calls(("read", {"what": "source", "name": "baseline"}), ("time", {})), SUBMIT,
+        compiles("speed 1.3\n"), SUBMIT,
+    ]  # fmt: skip
+
+    class Strict(Script):
+        def reviewer(self, request: ReviewRequest) -> Review:
+            reviews.append(request)
+            wrong = request.source == "speed 1.2\n"
+            return Review(agrees=not wrong, reason="it skips the tail" if wrong else "")
+
+    reviews: list[ReviewRequest] = []
+    ending = run(door(tmp_path, chat(server), Strict(PLANS)), asked(review=True))
+    assert ending.result.speedup.median == pytest.approx(1.3)
+    assert [[said.partition(":")[0] for said in request.tools] for request in reviews] == [
+        [], ["compile", "time"], ["compile", "time", "compile"]
+    ]  # fmt: skip
+    assert "1.200" in reviews[1].tools[1]
+    (shown,) = {
+        m["content"] for m in server.requests[3]["body"]["messages"] if "it skips the tail" in (m["content"] or "")
+    }
+    assert "Repair 1" in shown
+
+
+def test_a_kill_in_a_repair_is_resumed_in_its_conversation(server: ModelServer, tmp_path: Path) -> None:
+    class Dies(FailsAtTheGate):
+        def contend(self, build: Build, rivals: dict[str, str], cases=()) -> Quick:
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError("killed")
+
+    server.script = [
+        compiles("speed 1.2\n"), SUBMIT, compiles("speed 1.4\nmended\n"), calls(("time", {})), SUBMIT,
+    ]  # fmt: skip
+    status = in_a_process(lambda: run(door(tmp_path, chat(server), Script(PLANS), Dies), asked()))
+    assert os.WIFSIGNALED(status) and len(server.requests) == 4
+    ending = door(tmp_path, chat(server), Script(PLANS), FailsAtTheGate).resume("run", Silent(), nobody)
+    assert len(server.requests) == 5 and ending.result.speedup.median == pytest.approx(1.4)
+    said = [r["body"]["messages"] for r in server.requests]
+    assert said[4][: len(said[3])] == said[3]
 
 
 def test_a_budget_that_ends_between_turns(server: ModelServer, tmp_path: Path) -> None:

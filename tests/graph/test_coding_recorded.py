@@ -13,9 +13,10 @@ from graph.opening import open_context
 from graph.runs import RunRecord, now
 from graph.session import Door, kernel_digest
 from graph.workflow import signature
+from harness.contests import Match
 from harness.evaluate import Evaluator
 from harness.quick import Quick
-from harness.records import Build, Interval, Suite, Timing, Verdict
+from harness.records import Interval, Suite, Timing, Verdict
 from harness.store import digest
 from kernels import catalog
 from nodes.policies.transcript import Transcript
@@ -48,8 +49,8 @@ def paper_times(monkeypatch: pytest.MonkeyPatch) -> None:
         suite = Suite(speedup=interval(factor), comparison=comparison(factor))
         return verdict.model_copy(update={"timings": timings, "suite": suite})
 
-    def contended(self: Evaluator, build: Build, rivals: dict[str, str], cases: tuple) -> Quick:
-        factor = speed(self, build.candidate, rivals["baseline"])
+    def contended(self: Evaluator, match: Match, cases: tuple) -> Quick:
+        factor = speed(self, match.build.candidate, match.rivals["baseline"])
         return Quick(timings=tuple(timing(workload, cache, factor, None) for workload, cache in cases))
 
     monkeypatch.setattr(Evaluator, "measure", measured)

@@ -381,7 +381,7 @@ with Run(Path(sys.argv[1]), "run").lock():
 SLOW = """
 import sys, time
 from pathlib import Path
-from graph import session
+from graph import interrupting
 from graph.session import Door
 from tests.graph.doubles import *
 
@@ -391,7 +391,7 @@ class Slow(Script):
         time.sleep(float(sys.argv[2]))
         return super().coder(request)
 
-session.GRACE_S = float(sys.argv[3]) if len(sys.argv) > 3 else session.GRACE_S
+interrupting.GRACE_S = float(sys.argv[3]) if len(sys.argv) > 3 else interrupting.GRACE_S
 ending = Door(Path(sys.argv[1]), paper_context(Slow({1: ["speed 1.3"]}))).start(
     record(settings(rounds=1)), BASELINE, Silent(), nobody)
 print(ending.state, flush=True)

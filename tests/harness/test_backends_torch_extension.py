@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness import backends
+from harness import backends, worker_forms
 from harness.backends import torch_extension
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
-from harness.zygote import FAR_SIDE
 from kernels import catalog
 
 PLAIN = """
@@ -87,16 +84,6 @@ def test_torch_headers_choose_this_backend() -> None:
     assert backends.for_source("// #include <torch/extension.h>\nint f();\n", "cpu") is not torch_extension
 
 
-@pytest.fixture(scope="module")
-def far_side() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("far_side_under_test", FAR_SIDE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 ARGUMENTS = [["tensor", "x", "input"], ["tensor", "y", "output"], ["size", "n", ""], ["scalar", "eps", ""]]
 
 
@@ -113,16 +100,16 @@ ARGUMENTS = [["tensor", "x", "input"], ["tensor", "y", "output"], ["size", "n", 
     ],
 )
 def test_which_arguments_an_extension_is_given(
-    far_side: ModuleType, names: list[str] | None, count: int, picked: list[int], returns: bool
+    names: list[str] | None, count: int, picked: list[int], returns: bool
 ) -> None:
-    form = far_side.Signature(ARGUMENTS, "f").fitting(lambda *_: None, names, count)
+    form = worker_forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, names, count)
     assert form.picked == picked
     assert (form.outputs is not None) is returns
 
 
-def test_a_number_of_arguments_that_fits_nothing_is_refused(far_side: ModuleType) -> None:
-    with pytest.raises(far_side.Refused, match="takes 7 arguments"):
-        far_side.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
+def test_a_number_of_arguments_that_fits_nothing_is_refused() -> None:
+    with pytest.raises(worker_forms.Refused, match="takes 7 arguments"):
+        worker_forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
 
 
 def _takes_two(a: Any, b: Any) -> None: ...
@@ -137,6 +124,6 @@ def _takes_two(a: Any, b: Any) -> None: ...
     ],
 )
 def test_the_number_of_arguments_is_read_from_pythons_or_pybind11s_signature(
-    far_side: ModuleType, function: Callable, count: int | None
+    function: Callable, count: int | None
 ) -> None:
-    assert far_side.positional(function) == count
+    assert worker_forms.positional(function) == count

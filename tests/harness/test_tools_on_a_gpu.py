@@ -9,7 +9,7 @@ import pytest
 from harness import sanitizer
 from harness.backends import cuda
 from harness.device import facts
-from harness.probes import ncu
+from harness.probes import ncu, stalls
 from harness.records import Build
 from kernels.spec import Workload
 from tests.harness import stand_in
@@ -62,3 +62,11 @@ def test_nsight_compute_reads_its_counters(tmp_path: Path) -> None:
     readings = ncu.read(build, facts("cuda"), SPEC, SPEC.workloads[:1])
     assert "unavailable" not in readings, readings["unavailable"]
     assert [metric for metric in ncu.METRICS if not any(name.endswith(metric) for name in readings)] == []
+
+
+def test_nsight_computes_samples_are_put_to_lines(tmp_path: Path) -> None:
+    body = "float x = i < n ? in[i] : 0.f;\n  for (int k = 0; k < 2000; ++k) x = sqrtf(x * x);\n  if (i < n) out[i] = 2 * x;"
+    readings = stalls.read(built(body, tmp_path), facts("cuda"), SPEC, SPEC.workloads)
+    assert "unavailable" not in readings, readings["unavailable"]
+    first = next(name for name in readings if name.startswith(("line", "instruction")))
+    assert "for (int k = 0" in first, readings

@@ -19,6 +19,7 @@ from harness.evaluate import Evaluator
 from harness.problems import open_problem
 from harness.records import Outcome
 from harness.store import Store
+from harness.verification import mapped_bench
 from harness.worker_triton import CACHE, LATE
 from kernels import catalog
 
@@ -190,7 +191,7 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
         if name == "late":
             raise WorkerFailure(Outcome.TIMEOUT, "no answer within 300 s")
         called.append(name)
-        bench = evaluator._bench(worker, workloads[name], 1)
+        bench = mapped_bench(evaluator, worker, workloads[name], 1)
         calls = [bench.layout.arguments(bench.arena, 0)]
         dtype, shapes = workloads[name].dtype, bench.layout.shapes()
         worker.request({"op": "call", "dtype": dtype, "calls": calls, "shapes": shapes})

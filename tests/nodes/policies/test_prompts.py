@@ -93,6 +93,9 @@ CASES = {
     "coder_tools' repair": ("turn", lambda **facts: a_turn(for_repair(**facts)), {}),
     "reviewer of a plan": ("reviewer", for_review, {}),
     "reviewer of a candidate": ("reviewer", lambda **more: for_review(source=OTHER, **more), {}),
+    "reviewer of what was written with tools": (
+        "reviewer", lambda **more: for_review(source=OTHER, tools=("check: PASSED",), **more), {}
+    ),
     "single's tests": ("tester", for_tester, {"agents": "single"}),
     "single's round": ("planner", for_planner, {"agents": "single"}),
     "single's repair": ("coder", for_repair, {"agents": "single"}),
