@@ -94,7 +94,7 @@ def _text(said: str | bytes | None) -> str:
 
 def rows(found: dict[str, Any]) -> list[report.Row]:
     made = []
-    for rung in (name for name in ORDER if name in found and name != "about"):
+    for rung in (name for name in WHAT if name in found):  # from the one that people have to the fastest
         record = found[rung]
         if "error" in record:
             made.append(report.Row(rung, WHAT[rung], error=record["error"]))
@@ -114,7 +114,7 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         f"GraphSAGE, hidden width {rungs.hidden_of(_asked('gpu'), DEVICE)}, fanout {' '.join(map(str, FANOUTS))}, {BATCH} seeds "
         "a batch; the fastest of the timed epochs of each rung, every one with another order and other neighbours.",
-        f"≈: extrapolated from {HOST_BATCHES} batches. Accuracy: of test ids of the graph `small`, which has labels to be learnt.",
+        f"≈: extrapolated from {HOST_BATCHES} batches. Accuracy: of test ids of the graph small, which has labels to be learnt.",
     ]
     return report.render(report.Page(found["graph"], found["device"], lines, rows(found)))
 

@@ -140,6 +140,7 @@ def route(
             loader = stack.enter_context(Loader(placed.graph, asked.fanout, asked.batch, **options))
             yield _salient(loader, model, trained, optimizer, device)
             return
+        torch.backends.cuda.matmul.allow_tf32 = True  # float32 without it would be slow for no reason of its loader
         console.print(f"NeighborLoader samples by {geometric.sampler_named()}")
         options = {"workers": threads_of(asked), "device": device, "seed": asked.seed, "on_device": rung == "pyg-hbm"}
         batches = geometric.Loader(placed.graph, asked.fanout, asked.batch, **options)
