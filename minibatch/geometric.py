@@ -59,6 +59,18 @@ class _Places(torch.utils.data.Sampler):
         return len(self.places)
 
 
+def sampler_of(graph: Graph, fanouts: list[int]) -> Any:
+    """PyG's NeighborSampler over our rows as they are: it would make them of 16 bytes an edge and sort those."""
+    from torch_geometric.data import Data
+    from torch_geometric.sampler import NeighborSampler
+
+    sampler_named()
+    data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=graph.nodes)
+    made = NeighborSampler(data, num_neighbors=fanouts)
+    made.colptr, made.row, made.perm = graph.rowptr, graph.col.long(), None
+    return made
+
+
 class Loader:
     """Batches of torch_geometric.data.Data from NeighborLoader. on_device: features stay there and are sliced there."""
 
@@ -68,22 +80,17 @@ class Loader:
     ) -> None:  # fmt: skip
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
-        from torch_geometric.sampler import NeighborSampler
 
-        sampler_named()
         self.graph, self.batch, self.device, self.seed = graph, batch, device, seed
         self.features = graph.features.to(device) if on_device else None
         data = Data(y=graph.labels, edge_index=torch.empty(2, 0, dtype=torch.int64))
         data.num_nodes = graph.nodes
         if not on_device:
             data.x = graph.features
-        # Our rows are given as they are: PyG would make them of 16 bytes an edge and sort those.
-        sampler = NeighborSampler(data, num_neighbors=fanouts)
-        sampler.colptr, sampler.row, sampler.perm = graph.rowptr, graph.col.long(), None
         self.places = _Places()
         self.loader = NeighborLoader(
-            data, num_neighbors=fanouts, input_nodes=torch.arange(graph.nodes), batch_size=batch, neighbor_sampler=sampler,
-            sampler=self.places, num_workers=workers, persistent_workers=workers > 0, pin_memory=device == "cuda",
+            data, num_neighbors=fanouts, input_nodes=torch.arange(graph.nodes), batch_size=batch,
+            neighbor_sampler=sampler_of(graph, fanouts), sampler=self.places, num_workers=workers, persistent_workers=workers > 0, pin_memory=device == "cuda",
         )  # fmt: skip
 
     def epoch(self, ids: torch.Tensor, number: int) -> Iterator[Any]:
