@@ -85,7 +85,17 @@ def epoch_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rung",
-        choices=("pyg", "pyg-hbm", "salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
+        choices=(
+            "pyg",
+            "pyg-hbm",
+            "wholegraph",
+            "salient",
+            "gpu-plain",
+            "gpu",
+            "gpu-fused",
+            "gpu-graph",
+            "gpu-compiled",
+        ),
         help="how batches are made and trained",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from minibatch import wholegraph
 from minibatch.graphs import Graph, GraphError
 from minibatch.timeline import TRAINING, Trace
 from minibatch.training import Epoch, Say, nothing
@@ -102,25 +103,24 @@ class Loader:
             moved.x = (moved.x if self.features is None else self.features[moved.n_id]).float()
             yield moved
 
+    def logits(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """[seeds of the batch, classes]."""
+        kept = {}
+        if batch.get("num_sampled_nodes") is not None:
+            kept = {
+                "num_sampled_nodes_per_hop": list(batch.num_sampled_nodes),
+                "num_sampled_edges_per_hop": list(batch.num_sampled_edges),
+            }
+        return model(batch.x, batch.edge_index, **kept)[: batch.batch_size]
+
     def __len__(self) -> int:
         return -(-len(self.places) // self.batch)
-
-
-def logits(model: nn.Module, batch: Any) -> torch.Tensor:
-    """[seeds of the batch, classes]."""
-    kept = {}
-    if batch.get("num_sampled_nodes") is not None:
-        kept = {
-            "num_sampled_nodes_per_hop": list(batch.num_sampled_nodes),
-            "num_sampled_edges_per_hop": list(batch.num_sampled_edges),
-        }
-    return model(batch.x, batch.edge_index, **kept)[: batch.batch_size]
 
 
 def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: Loader,
+    loader: Loader | wholegraph.Loader,
     ids: torch.Tensor,
     number: int,
     say: Say = nothing,
@@ -140,25 +140,29 @@ def train_epoch(
             break
         trace.add(TRAINING, "waiting", asked, got)
         with trace.span(TRAINING, "compute"):
-            loss = F.cross_entropy(logits(model, batch), batch.y[: batch.batch_size])
+            loss = F.cross_entropy(loader.logits(model, batch), batch.y[: batch.batch_size])
         with trace.span(TRAINING, "backward"):
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
         losses.append(loss.detach())
-        edges, nodes, done = edges + batch.edge_index.shape[1], nodes + batch.num_nodes, done + 1
+        edges, nodes, done = edges + _edges(batch), nodes + batch.num_nodes, done + 1
         say(done, len(loader))
     mean = float(torch.stack(losses).mean()) if losses else 0.0  # waits for a GPU: the clock is read behind it
     seconds = time.perf_counter() - start
     return Epoch(number, seconds, mean, done, edges, nodes, {"waiting": waited, "compute": seconds - waited})
 
 
+def _edges(batch: Any) -> int:
+    return batch.edge_count if isinstance(batch, wholegraph.Batch) else batch.edge_index.shape[1]
+
+
 @torch.no_grad()
-def accuracy(model: nn.Module, loader: Loader, ids: torch.Tensor, say: Say = nothing) -> float:
+def accuracy(model: nn.Module, loader: Loader | wholegraph.Loader, ids: torch.Tensor, say: Say = nothing) -> float:
     """Share of `ids` that are labelled rightly, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()
     right = torch.zeros((), device=loader.device)
     for number, batch in enumerate(loader.epoch(ids, -1)):
-        right += (logits(model, batch).argmax(dim=1) == batch.y[: batch.batch_size]).sum()
+        right += (loader.logits(model, batch).argmax(dim=1) == batch.y[: batch.batch_size]).sum()
         say(number + 1, len(loader))
     return float(right) / len(ids)
