@@ -85,7 +85,17 @@ def epoch_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rung",
-        choices=("pyg", "pyg-hbm", "salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled"),
+        choices=(
+            "pyg",
+            "pyg-hbm",
+            "wholegraph",
+            "salient",
+            "gpu-plain",
+            "gpu",
+            "gpu-fused",
+            "gpu-graph",
+            "gpu-compiled",
+        ),
         help="how batches are made and trained",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
@@ -105,23 +115,22 @@ def epoch(asked: argparse.Namespace) -> int:
 
     if not asked.swapped:
         return commands.epoch(asked)
-    from graph import outputs
     from graph.runs import Run, RunError
 
     asked.checkpointer, found, sources = "", [], {}
+    opened = door(asked)
     for name in asked.swapped:
         of = Run.find(asked.runs_dir, name)
-        result = door(asked).result(of)
+        result = opened.result(of)
         if not result.best:
             raise RunError(f"run {of.id} has no result yet; `run.py resume {of.id}` goes on with it")
         if of.record.kernel in sources:
             raise RunError(f"two of these runs are of {of.record.kernel}; name one")
-        found.append((of, result))
+        found.append(of)
         sources[of.record.kernel] = (result.device, of.store.get(result.best))
     gain = commands.with_sources(asked, sources)
     if len(found) == 1:  # a run's report says what the epoch sees of it alone
-        of, result = found[0]
-        outputs.write(of, result.model_copy(update={"epoch": gain}))
+        opened.add(found[0], epoch=gain)
     return 0
 
 

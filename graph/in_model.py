@@ -52,5 +52,6 @@ def measure(
         raise RunError(str(error)) from None
     if len(found) == 1:
         run, result = found[0]
-        outputs.write(run, result.model_copy(update={"model": gain}))
+        kept = outputs.read(run) or result  # what an epoch gains may be in it already
+        outputs.write(run, kept.model_copy(update={"model": gain}))
     return gain

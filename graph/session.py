@@ -196,6 +196,14 @@ class Door:
         said = "" if status.state == "finished" else status.message
         return result(state, run.record, status=STATUS[status.state], error=said)
 
+    def add(self, run: Run, **found: Any) -> None:
+        """What was measured of the run's best after its end, fields of Result: into its record and its report."""
+        said = (outputs.read(run) or self.result(run)).model_copy(update=found)
+        outputs.write(run, said)
+        with self._reading(run) as graph, readable(run):
+            drawn = picture(graph, run, cast(State, self.snapshot(run).values))
+        outputs.write_report(run, said, drawn)
+
     def history(self, run: Run) -> list[StateSnapshot]:
         """Every checkpoint, newest first. Raises RunError where there is none."""
         with self._reading(run) as graph, readable(run):
@@ -373,17 +381,16 @@ class Session:
             outputs.write(self.run, said)
         self._note(state, message)
         if new:  # last: the run is what it is even where there is no picture of it
-            outputs.write_report(self.run, said, self._picture())
+            drawn = picture(self.graph, self.run, self.state) if self.graph is not None else ""
+            outputs.write_report(self.run, said, drawn)
         return Ending(self.run, state, said, message)
 
-    def _picture(self) -> str:
-        """The graph with the path that the run took."""
-        if self.graph is None:
-            return ""
-        visits = self.state["spent"].nodes
-        path = draw.path_of(self.graph.get_state_history(config_of(self.run)))
-        counts = {name: (visit.count, visit.seconds) for name, visit in visits.items()}
-        return draw.draw(*draw.parts(self.graph), counts, draw.taken_edges(path))
+
+def picture(graph: CompiledStateGraph, run: Run, state: State) -> str:
+    """The graph with the path that the run took."""
+    path = draw.path_of(graph.get_state_history(config_of(run)))
+    counts = {name: (visit.count, visit.seconds) for name, visit in state["spent"].nodes.items()}
+    return draw.draw(*draw.parts(graph), counts, draw.taken_edges(path))
 
 
 def refuse_other_graph(record: RunRecord) -> None:

@@ -59,7 +59,7 @@ def epoch(asked: argparse.Namespace) -> int:
 def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int:
     first = ranks.rank() == 0
     console = Console(highlight=False, quiet=not first or asked.json, stderr=True)
-    placed = _placed(asked, device, console, resident=rung in rungs.OURS)
+    placed = _placed(asked, device, console, resident=rung in rungs.RESIDENT)
     graph = placed.graph
     torch.manual_seed(asked.seed)
     state = training.load_checkpoint(path) if asked.resume else None
@@ -178,6 +178,8 @@ def infer(asked: argparse.Namespace) -> int:
     console = Console(highlight=False, quiet=asked.json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rung, asked.model = rungs.of_kind(state["kind"], device)
+    if rung == "wholegraph":
+        raise GraphError("infer does not read models of --rung wholegraph; train with another rung")
     if rung == "pyg":
         geometric.sampler_named()
     resident = rung in rungs.OURS

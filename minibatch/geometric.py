@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from minibatch import wholegraph
 from minibatch.graphs import Graph, GraphError
 from minibatch.timeline import TRAINING, Trace
 from minibatch.training import Epoch, Say, nothing
@@ -59,6 +60,18 @@ class _Places(torch.utils.data.Sampler):
         return len(self.places)
 
 
+def sampler_of(graph: Graph, fanouts: list[int]) -> Any:
+    """PyG's NeighborSampler over our rows as they are: it would make them of 16 bytes an edge and sort those."""
+    from torch_geometric.data import Data
+    from torch_geometric.sampler import NeighborSampler
+
+    sampler_named()
+    data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=graph.nodes)
+    made = NeighborSampler(data, num_neighbors=fanouts)
+    made.colptr, made.row, made.perm = graph.rowptr, graph.col.long(), None
+    return made
+
+
 class Loader:
     """Batches of torch_geometric.data.Data from NeighborLoader. on_device: features stay there and are sliced there."""
 
@@ -68,22 +81,17 @@ class Loader:
     ) -> None:  # fmt: skip
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
-        from torch_geometric.sampler import NeighborSampler
 
-        sampler_named()
         self.graph, self.batch, self.device, self.seed = graph, batch, device, seed
         self.features = graph.features.to(device) if on_device else None
         data = Data(y=graph.labels, edge_index=torch.empty(2, 0, dtype=torch.int64))
         data.num_nodes = graph.nodes
         if not on_device:
             data.x = graph.features
-        # Our rows are given as they are: PyG would make them of 16 bytes an edge and sort those.
-        sampler = NeighborSampler(data, num_neighbors=fanouts)
-        sampler.colptr, sampler.row, sampler.perm = graph.rowptr, graph.col.long(), None
         self.places = _Places()
         self.loader = NeighborLoader(
-            data, num_neighbors=fanouts, input_nodes=torch.arange(graph.nodes), batch_size=batch, neighbor_sampler=sampler,
-            sampler=self.places, num_workers=workers, persistent_workers=workers > 0, pin_memory=device == "cuda",
+            data, num_neighbors=fanouts, input_nodes=torch.arange(graph.nodes), batch_size=batch,
+            neighbor_sampler=sampler_of(graph, fanouts), sampler=self.places, num_workers=workers, persistent_workers=workers > 0, pin_memory=device == "cuda",
         )  # fmt: skip
 
     def epoch(self, ids: torch.Tensor, number: int) -> Iterator[Any]:
@@ -95,25 +103,24 @@ class Loader:
             moved.x = (moved.x if self.features is None else self.features[moved.n_id]).float()
             yield moved
 
+    def logits(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """[seeds of the batch, classes]."""
+        kept = {}
+        if batch.get("num_sampled_nodes") is not None:
+            kept = {
+                "num_sampled_nodes_per_hop": list(batch.num_sampled_nodes),
+                "num_sampled_edges_per_hop": list(batch.num_sampled_edges),
+            }
+        return model(batch.x, batch.edge_index, **kept)[: batch.batch_size]
+
     def __len__(self) -> int:
         return -(-len(self.places) // self.batch)
-
-
-def logits(model: nn.Module, batch: Any) -> torch.Tensor:
-    """[seeds of the batch, classes]."""
-    kept = {}
-    if batch.get("num_sampled_nodes") is not None:
-        kept = {
-            "num_sampled_nodes_per_hop": list(batch.num_sampled_nodes),
-            "num_sampled_edges_per_hop": list(batch.num_sampled_edges),
-        }
-    return model(batch.x, batch.edge_index, **kept)[: batch.batch_size]
 
 
 def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: Loader,
+    loader: Loader | wholegraph.Loader,
     ids: torch.Tensor,
     number: int,
     say: Say = nothing,
@@ -133,25 +140,29 @@ def train_epoch(
             break
         trace.add(TRAINING, "waiting", asked, got)
         with trace.span(TRAINING, "compute"):
-            loss = F.cross_entropy(logits(model, batch), batch.y[: batch.batch_size])
+            loss = F.cross_entropy(loader.logits(model, batch), batch.y[: batch.batch_size])
         with trace.span(TRAINING, "backward"):
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
         losses.append(loss.detach())
-        edges, nodes, done = edges + batch.edge_index.shape[1], nodes + batch.num_nodes, done + 1
+        edges, nodes, done = edges + _edges(batch), nodes + batch.num_nodes, done + 1
         say(done, len(loader))
     mean = float(torch.stack(losses).mean()) if losses else 0.0  # waits for a GPU: the clock is read behind it
     seconds = time.perf_counter() - start
     return Epoch(number, seconds, mean, done, edges, nodes, {"waiting": waited, "compute": seconds - waited})
 
 
+def _edges(batch: Any) -> int:
+    return batch.edge_count if isinstance(batch, wholegraph.Batch) else batch.edge_index.shape[1]
+
+
 @torch.no_grad()
-def accuracy(model: nn.Module, loader: Loader, ids: torch.Tensor, say: Say = nothing) -> float:
+def accuracy(model: nn.Module, loader: Loader | wholegraph.Loader, ids: torch.Tensor, say: Say = nothing) -> float:
     """Share of `ids` that are labelled rightly, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()
     right = torch.zeros((), device=loader.device)
     for number, batch in enumerate(loader.epoch(ids, -1)):
-        right += (logits(model, batch).argmax(dim=1) == batch.y[: batch.batch_size]).sum()
+        right += (loader.logits(model, batch).argmax(dim=1) == batch.y[: batch.batch_size]).sum()
         say(number + 1, len(loader))
     return float(right) / len(ids)

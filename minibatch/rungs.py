@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from minibatch import geometric, models, ranks, training
+from minibatch import geometric, models, ranks, training, wholegraph
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
 from minibatch.ops import Kernels
@@ -25,6 +25,7 @@ HIDDEN_ON_CPU = 64
 RUNGS = {
     "pyg": "PyTorch Geometric's NeighborLoader in worker processes, its model, float32",
     "pyg-hbm": "the same with features on the device",
+    "wholegraph": "WholeGraph samples and gathers on the device, PyTorch Geometric's SAGEConv, float32",
     "salient": "native CPU threads sample and slice into reused (pinned) buffers; a stream copies one batch ahead",
     "gpu-plain": "graph and features on the device, plain kernels, the host waits for the size of every hop",
     "gpu": "the same with the production kernels",
@@ -34,6 +35,7 @@ RUNGS = {
 }
 OURS = ("gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled")
 """Graph on the device, sampled by our kernels."""
+RESIDENT = (*OURS, "wholegraph")
 CAPTURED = ("gpu-graph", "gpu-compiled")
 
 
@@ -67,11 +69,15 @@ def device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
         raise GraphError("--rung pyg-hbm keeps features on the device; take pyg for --features host")
     if asked.cache_gib is not None and (asked.features != "host" or rung not in OURS):
         raise GraphError("--cache-gib is the size of the cache that a gpu rung has with --features host")
-    if rung in (*CAPTURED, "pyg-hbm") and device == "cpu":
-        other = "pyg" if rung == "pyg-hbm" else "gpu-fused to run the same steps on the CPU, or salient"
+    if rung in (*CAPTURED, "pyg-hbm", "wholegraph") and device == "cpu":
+        other = "pyg" if rung not in CAPTURED else "gpu-fused to run the same steps on the CPU, or salient"
         raise GraphError(f"--rung {rung} needs a GPU; take {other}")
     if rung in OURS and asked.model != "sage":
         raise GraphError(f"--model {asked.model} is trained by --rung salient or pyg; our kernels are GraphSAGE's")
+    if rung == "wholegraph":
+        if asked.model != "sage" or asked.gpus > 1 or asked.features == "host":
+            raise GraphError("--rung wholegraph is --model sage on one GPU with features there")
+        wholegraph.require()
     if rung.startswith("pyg"):
         geometric.sampler_named()
     return device, rung
@@ -84,8 +90,11 @@ def hidden_of(asked: argparse.Namespace, device: str) -> int:
 def model_of(asked: argparse.Namespace, rung: str, placed: Placed, state: dict | None, device: str) -> torch.nn.Module:
     """The rung's model on the device, with the weights of the checkpoint's state where there is one. Raises GraphError."""
     graph, hidden = placed.graph, int(state["hidden"]) if state else hidden_of(asked, device)
-    make = geometric.model_of if rung.startswith("pyg") else models.make
-    model = make(asked.model, graph.features.shape[1], hidden, graph.classes, len(asked.fanout))
+    sizes = (graph.features.shape[1], hidden, graph.classes, len(asked.fanout))
+    if rung == "wholegraph":
+        model: torch.nn.Module = wholegraph.Convolutions(*sizes)
+    else:
+        model = (geometric.model_of if rung.startswith("pyg") else models.make)(asked.model, *sizes)
     if isinstance(model, models.Sage):
         model.aggregate = Kernels(device).self_and_mean  # on a CPU a third of the time of torch's bag of embeddings
     if state:
@@ -100,13 +109,14 @@ def model_of(asked: argparse.Namespace, rung: str, placed: Placed, state: dict |
 
 def kind_of(model: str, rung: str) -> str:
     """A checkpoint's kind: PyG's own models have other weights than ours of the same name."""
-    return f"pyg-{model}" if rung.startswith("pyg") else model
+    return f"pyg-{model}" if rung.startswith("pyg") else f"wholegraph-{model}" if rung == "wholegraph" else model
 
 
 def of_kind(kind: str, device: str) -> tuple[str, str]:
     """(rung that infers with a checkpoint's model on the device, name of the model)."""
-    if kind.startswith("pyg-"):
-        return "pyg", kind.removeprefix("pyg-")
+    for rung in ("pyg", "wholegraph"):
+        if kind.startswith(f"{rung}-"):
+            return rung, kind.removeprefix(f"{rung}-")
     return ("gpu-fused" if device == "cuda" and kind == "sage" else "salient"), kind
 
 
@@ -140,14 +150,24 @@ def route(
             loader = stack.enter_context(Loader(placed.graph, asked.fanout, asked.batch, **options))
             yield _salient(loader, model, trained, optimizer, device)
             return
-        console.print(f"NeighborLoader samples by {geometric.sampler_named()}")
-        options = {"workers": threads_of(asked), "device": device, "seed": asked.seed, "on_device": rung == "pyg-hbm"}
-        batches = geometric.Loader(placed.graph, asked.fanout, asked.batch, **options)
+        torch.backends.cuda.matmul.allow_tf32 = True  # float32 without it would be slow for no reason of its loader
+        if rung == "wholegraph":
+            batches: Any = stack.enter_context(
+                wholegraph.Loader(placed.graph, asked.fanout, asked.batch, seed=asked.seed)
+            )
+        else:
+            batches = _pyg(asked, placed, device, rung, console)
         yield Route(
             lambda ids, number, say, trace: geometric.train_epoch(trained, optimizer, batches, ids, number, say, trace),
             lambda ids, say: geometric.accuracy(model, batches, ids, say),
             optimizer,
         )
+
+
+def _pyg(asked: argparse.Namespace, placed: Placed, device: str, rung: str, console: Console) -> geometric.Loader:
+    console.print(f"NeighborLoader samples by {geometric.sampler_named()}")
+    options = {"workers": threads_of(asked), "device": device, "seed": asked.seed, "on_device": rung == "pyg-hbm"}
+    return geometric.Loader(placed.graph, asked.fanout, asked.batch, **options)
 
 
 def _salient(

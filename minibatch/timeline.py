@@ -101,8 +101,9 @@ def window(spans: Sequence[Span], skipped: int = SKIPPED, shown: int = SHOWN) ->
     for lane, stage in ENDS:
         steps = [span for span in spans if (span.lane, span.stage) == (lane, stage)]
         if steps:
-            kept = steps[skipped if len(steps) > skipped else 0 :][:shown]
-            begin, end = kept[0].begin_s, kept[-1].end_s
+            before = skipped if len(steps) > skipped else 0
+            end = steps[before:][:shown][-1].end_s
+            begin = steps[before - 1].end_s if before else min(span.begin_s for span in spans)
             return from_zero(
                 [
                     Span(span.lane, span.stage, max(span.begin_s, begin), min(span.end_s, end))

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from graph import outputs
 from graph.runs import Run, RunError, RunStatus, every, new_id, now, valid_id
 from graph.session import Door, Ending
+from harness.records import Comparison, EpochGain, Interval
 from harness.store import Store
 from nodes.roles import Chat, Limits, PolicyPaused
 from nodes.state import StopRule
@@ -104,6 +106,21 @@ def test_the_status_says_how_far_a_run_has_come(tmp_path: Path) -> None:
     assert after.speedup == ended.result.speedup.median and after.updated >= status.updated
     visits = Door(tmp_path, paper_context(Script(ROUNDS))).snapshot(ended.run).values["spent"].nodes.values()
     assert after.checkpoints == sum(visit.count for visit in visits) > status.checkpoints > 0
+
+
+def test_what_was_measured_after_the_end_is_in_the_record_and_the_report(tmp_path: Path) -> None:
+    ended = start(tmp_path, Script(ROUNDS))
+    before = outputs.read(ended.run)
+    gain = EpochGain(
+        kernels=("gather_mean",), graph="small", rung="gpu-graph", nodes=9, edges=9, pairs=11,
+        speedup=Interval(median=1.25, low=1.2, high=1.3), comparison=Comparison.FASTER, baseline_s=1.0, time_s=0.8,
+        baseline_accuracy=0.91, accuracy=0.92,
+    )  # fmt: skip
+    Door(tmp_path, paper_context(Script(ROUNDS))).add(ended.run, epoch=gain)
+    assert outputs.read(ended.run) == before.model_copy(update={"epoch": gain})
+    page = (ended.run.folder / "report.html").read_text()
+    assert "FASTER, 1.250x (1.200 – 1.300): 1.000 s and 0.800 s on small, rung gpu-graph" in page
+    assert "data:image/svg" in page, "the picture of the graph is gone"
 
 
 def test_seconds_go_on_counting_over_a_pause(tmp_path: Path) -> None:

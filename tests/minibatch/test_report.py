@@ -46,8 +46,8 @@ def test_a_picture_shows_some_whole_batches(spans):
     assert sum(span.stage == "backward" for span in shown) == timeline.SHOWN
     assert min(span.begin_s for span in shown) == 0
     assert max(span.end_s for span in shown) == max(span.end_s for span in shown if span.stage == "backward")
-    few = [Span("training", "backward", 0.0, 1.0), Span("thread 1", "sampling", 0.5, 3.0)]
-    assert window(few) == [Span("training", "backward", 0.0, 1.0), Span("thread 1", "sampling", 0.5, 1.0)]
+    few = [Span("thread 1", "sampling", 0.5, 3.0), Span("training", "backward", 1.0, 2.0)]
+    assert window(few) == [Span("thread 1", "sampling", 0.0, 1.5), Span("training", "backward", 0.5, 1.5)]
 
 
 def test_a_trace_ends_where_its_room_does():

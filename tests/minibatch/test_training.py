@@ -1,5 +1,6 @@
 """Training that learns, several processes that train one model, kills, and the command line's sentences."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minibatch import models, synthetic, training
+from minibatch import models, synthetic, training, wholegraph
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
 from run import main
@@ -71,7 +72,7 @@ def test_ranks_see_every_seed_once(tmp_path):
     assert not torch.equal(parts[0], training.order(graph, 1, 3, 0, 4))
 
 
-def test_a_rank_that_is_killed_ends_the_others_with_one_sentence(tmp_path):
+def test_a_rank_that_is_killed_ends_the_others_with_one_sentence_and_training_goes_on(tmp_path, trained):
     words = ["epoch", "--graph", "tiny", "--fanout", "5", "5", "--batch", "32", "--epochs", "2000", "--ranks", "2"]
     parent = subprocess.Popen(
         [sys.executable, "run.py", *words, "--runs-dir", str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True
@@ -94,7 +95,9 @@ def test_a_rank_that_is_killed_ends_the_others_with_one_sentence(tmp_path):
         in " ".join(said.split())
     )
     assert not Path(f"/proc/{children[0]}").exists()
-    assert training.load_checkpoint(checkpoint)["epoch"] >= 0
+    kept = training.load_checkpoint(checkpoint)["epoch"]
+    assert kept >= 0
+    assert [epoch["number"] for epoch in trained("--epochs", "1", "--resume", runs=tmp_path)] == [kept + 1]
 
 
 @pytest.mark.parametrize("kind", ["gat", "gin", "sage-ri"])
@@ -123,6 +126,10 @@ def test_other_models_learn_and_infer_from_all_neighbours(kind, monkeypatch):
         (("--gpus", "99"), "--gpus 99: there are"),
         (("--rung", "gpu", "--model", "gin"), "our kernels are GraphSAGE's"),
         (("--rung", "salient", "--features", "hbm"), "features in host memory"),
+        (("--rung", "pyg", "--features", "hbm"), "take pyg-hbm for --features hbm"),
+        (("--rung", "pyg-hbm", "--features", "host"), "take pyg for --features host"),
+        (("--cache-gib", "1"), "the size of the cache that a gpu rung has with --features host"),
+        (("--ranks", "2", "--gpus", "2"), "--gpus 2: there are" if not torch.cuda.is_available() else "give one"),
         (("--resume", "--graph", "tiny"), "there is no checkpoint"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
@@ -132,6 +139,63 @@ def test_bad_input_is_refused_with_one_sentence(words, says, tmp_path, capsys):
     said = capsys.readouterr().err
     assert says in said
     assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("rung", ["gpu-graph", "gpu-compiled", "pyg-hbm", "wholegraph"])
+def test_rungs_of_a_gpu_say_that_they_need_one(rung, tmp_path, capsys):
+    assert main(["epoch", "--rung", rung, "--runs-dir", str(tmp_path)]) == 2
+    assert f"--rung {rung} needs a GPU; take " in capsys.readouterr().err
+
+
+def test_pyg_trains_as_well_or_says_what_is_missing(tmp_path, trained, capsys):
+    typing = pytest.importorskip("torch_geometric.typing")
+    if typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE:
+        epochs = trained("--rung", "pyg", "--epochs", "3", runs=tmp_path)
+        assert epochs[-1]["valid_accuracy"] > 0.75
+        words = ["infer", "--graph", "tiny", "--fanout", "20", "20", "--json", "--threads", "1"]
+        assert main([*words, "--checkpoint", str(tmp_path / "minibatch" / "tiny-pyg-sage.pt")]) == 0
+        assert json.loads(capsys.readouterr().out)["sampled_accuracy"] > 0.75
+    else:
+        assert main(["epoch", *TINY, "--rung", "pyg", "--runs-dir", str(tmp_path)]) == 2
+        assert "needs pyg-lib or torch-sparse beside torch-geometric" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+
+
+def test_wholegraph_says_what_is_missing():
+    if importlib.util.find_spec("pylibwholegraph"):
+        pytest.skip("pylibwholegraph is here")
+    with pytest.raises(GraphError, match="needs pylibwholegraph, which cannot be imported here"):
+        wholegraph.require()
+
+
+def test_wholegraphs_layers_compute_what_sampled_layers_say():
+    """The model that its rung trains, fed with layers of ours: edges from places below to rows."""
+    pytest.importorskip("torch_geometric")
+    graph = synthetic.generate("tiny", seed=1)
+    torch.manual_seed(0)
+    model = wholegraph.Convolutions(graph.features.shape[1], 32, graph.classes, 2, dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def sampled(model, loader, batch):
+        layers = batch.hops[::-1]
+        return model(batch.x.float(), [models.edge_index(ids) for ids in layers], [len(ids) for ids in layers])
+
+    with Loader(graph, [5, 5], 128, threads=1) as loader:
+        for number in range(3):
+            for batch in loader.epoch(training.order(graph, 0, number), number):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(sampled(model, loader, batch), batch.y).backward()
+                optimizer.step()
+        right = sum(int((sampled(model, loader, b).argmax(dim=1) == b.y).sum()) for b in loader.epoch(graph.valid))
+    assert right / len(graph.valid) > 0.5
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_wholegraph_trains_as_well(tmp_path, trained):
+    pytest.importorskip("pylibwholegraph")
+    assert trained("--rung", "wholegraph", "--epochs", "4", runs=tmp_path)[-1]["valid_accuracy"] > 0.75
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
