@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import triton_kernels
+from harness import triton_kernels, verification
 from harness.backends import python_module
 from harness.device import facts
 from harness.engines.process import Worker, WorkerFailure
@@ -190,7 +190,7 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
         if name == "late":
             raise WorkerFailure(Outcome.TIMEOUT, "no answer within 300 s")
         called.append(name)
-        bench = evaluator._bench(worker, workloads[name], 1)
+        bench = verification._bench(evaluator, worker, workloads[name], 1)
         calls = [bench.layout.arguments(bench.arena, 0)]
         dtype, shapes = workloads[name].dtype, bench.layout.shapes()
         worker.request({"op": "call", "dtype": dtype, "calls": calls, "shapes": shapes})
