@@ -35,7 +35,7 @@ MOST_BYTES, MOST_FILES = 1 << 30, 20_000
 def wanted(build: Build) -> bool:
     """Whether the build's kernels have to be compiled by calling them."""
     source = Path(build.artefact) / "candidate.py"
-    return source.is_file() and uses_triton(source.read_text())
+    return build.ok and source.is_file() and uses_triton(source.read_text())
 
 
 def compile_ahead(rig: Rig, build: Build, workloads: Sequence[Workload]) -> None:

@@ -14,7 +14,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 CACHE = "triton"
 """In the candidate's folder."""
@@ -40,14 +40,14 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
         return
     cache = Path(folder) / CACHE
     os.environ["TRITON_CACHE_DIR"] = str(cache)
+    for group in cache.glob("*/__grp__*"):
+        moved(group)
     if compilers:
         cache.mkdir(exist_ok=True)
         subprocess.check_output = recording(cache / SAID, subprocess.check_output)
     elif cache.is_dir():
-        for group in cache.glob("*/__grp__*"):
-            moved(group)
         subprocess.check_output = replaying(cache / SAID)
-        subprocess.check_call = subprocess.run = subprocess.Popen = too_late  # type: ignore[assignment,misc]
+        subprocess.Popen = TooLate  # type: ignore[misc]
 
 
 def moved(group: Path) -> None:
@@ -85,5 +85,6 @@ def replaying(path: Path) -> Callable[..., Any]:
     return check_output
 
 
-def too_late(*_arguments: Any, **_options: Any) -> NoReturn:
-    raise RuntimeError(LATE)
+class TooLate(subprocess.Popen):
+    def __init__(self, *_arguments: Any, **_options: Any) -> None:
+        raise RuntimeError(LATE)

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 
 from harness import sandbox
 from harness.device import cuda_library
-from harness.engines.process import LIMITS, Worker
+from harness.engines.process import LIMITS, Worker, signal_group
 from kernels.spec import Scalar, Size, Spec, Tensor
 
 FAR_SIDE = Path(__file__).with_name("worker_python.py")
@@ -202,6 +203,12 @@ class PythonWorker(Worker):
     def _visible(self) -> dict[str, Any]:
         cuda = [str(Path(cuda_library()).parent)] if self.device == "cuda" else []
         return {"readable": [*sandbox.interpreter_paths(), self.zygote.site, *cuda]}
+
+    def close(self) -> None:
+        if self.compilers and self.process.returncode is not None:  # what it started is in its group, and may outlive it
+            signal_group(self.process.pid, signal.SIGKILL)
+        self.compilers = False
+        super().close()
 
     def foreign_code(self) -> str:
         """Of a Python candidate the far side says what it has loaded, and on a GPU the profile whose kernels ran."""

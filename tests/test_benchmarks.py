@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 
 import pytest
 
-from benchmarks import comparison, library, parts
+from benchmarks import comparison, kernelbench_agreement, library, parts
 from harness import backends
 from kernels import catalog
 from kernels.spec import Workload
@@ -59,3 +60,48 @@ def test_a_candidate_beside_the_library(small, monkeypatch, capsys):
     run(library, monkeypatch, "--kernel", "silu_and_mul", str(small.baseline("cpu")[1]), "--device", "cpu")
     said = capsys.readouterr().out
     assert "beside the faster library, least" in said and said.count("hot") == said.count("cold") == 1
+
+
+STAND_IN = """
+import torch
+
+class Result:
+    def __init__(self, **said):
+        self.said = said
+
+    def model_dump(self, include):
+        return {name: self.said[name] for name in include}
+
+
+def eval_kernel_against_ref(original, custom, *, num_correct_trials, num_perf_trials, build_dir, device, **_):
+    assert (num_correct_trials, num_perf_trials, str(device)) == (5, 100, "cpu")
+    space = {}
+    exec(original, space)
+    exec(custom, space)
+    given = space["get_inputs"]()
+    try:
+        right = torch.allclose(space["Model"]()(*given), space["ModelNew"]()(*given), atol=1e-4, rtol=1e-4)
+    except RuntimeError:
+        right = False
+    return Result(compiled=True, correctness=right, runtime=1.0 if right else -1.0, ref_runtime=1.0)
+"""
+
+
+@pytest.mark.slow
+def test_kernelbench_s_own_evaluation_beside_ours(monkeypatch, capsys, tmp_path):
+    """With a stand-in for its eval.py, which is its own and needs a GPU: honest and spoiled are told apart by both."""
+    (tmp_path / "src" / "kernelbench").mkdir(parents=True)
+    (tmp_path / "src" / "kernelbench" / "eval.py").write_text(STAND_IN)
+    level = tmp_path / "KernelBench" / "level1"
+    level.mkdir(parents=True)
+    for number in (1, 2):
+        (level / f"{number}_Softmax.py").write_text(
+            "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+            "        return torch.softmax(x, dim=1)\n\n\ndef get_inputs():\n    return [torch.randn(7, 50)]\n"
+        )
+    problems = "1:1,1:2"
+    run(kernelbench_agreement, monkeypatch, "--kernelbench", str(tmp_path), "--problems", problems, "--device", "cpu")
+    said = capsys.readouterr().out
+    assert "correctness: 4 of 4 agree" in said and "in the median" in said
+    records = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert [one["theirs"]["correctness"] for one in records] == [True, False] * 2

@@ -47,19 +47,25 @@ def load(text: str) -> types.ModuleType:
     except Exception as error:  # noqa: BLE001 -- the problem's code raises what it likes, a package that is missing say
         words = str(error).strip().splitlines() or ["no reason given"]
         raise NoDraft(f"the problem does not import: {type(error).__name__}: {words[0]}") from None
-    for name in ("Model", "get_inputs", "get_init_inputs"):
+    for name in ("Model", "get_inputs"):
         if name not in module.__dict__:
             raise NoDraft(f"the problem defines no {name}")
     return module
+
+
+def _built(module: types.ModuleType) -> torch.nn.Module:
+    """As harness/worker_problem.py makes it: arguments are a list, a dict of names, or none."""
+    arguments = getattr(module, "get_init_inputs", list)()
+    return module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
 
 
 def _model(module: types.ModuleType, dtype: torch.dtype | None) -> torch.nn.Module:
     """The model without data; one that looks at its data while it is built is built with it."""
     try:
         with torch.device("meta"):
-            model = module.Model(*module.get_init_inputs())
+            model = _built(module)
     except Exception:  # noqa: BLE001 -- whatever the problem's code raises for tensors without data
-        model = module.Model(*module.get_init_inputs()).to("meta")
+        model = _built(module).to("meta")
     return model if dtype is None else model.to(dtype)
 
 
@@ -104,7 +110,7 @@ def export(text: str, dtype: torch.dtype | None = None) -> Exported:
 
 def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtype | None) -> ExportedProgram:
     """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
-    model = module.Model(*module.get_init_inputs())
+    model = _built(module)
     model = model if dtype is None else model.to(dtype)
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [

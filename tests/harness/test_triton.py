@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harness import triton_kernels
+from harness import triton_kernels, verification
 from harness.backends import python_module
 from harness.device import facts
 from harness.engines.process import Worker, WorkerFailure
@@ -211,6 +213,31 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
     judged = evaluator.pool.start(build)
     with pytest.raises(WorkerFailure, match="PermissionError"):
         call(judged, "1")
+
+
+def test_what_a_worker_with_compilers_started_ends_with_it_even_where_it_ended_first(evaluator: Evaluator):
+    seconds = f"600.{os.getpid()}"  # told from every other sleep of this machine
+    leaves = STARTS.partition("    folder")[0] + f"    subprocess.Popen(['/bin/sleep', '{seconds}'])\n    os._exit(3)\n"
+    build = evaluator.build(evaluator.store.put(leaves))
+    worker = evaluator.pool.start(build, compilers=True)
+    workload = evaluator.suite()[0]
+    bench = verification._bench(evaluator, worker, workload, 1)
+    message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+    with pytest.raises(WorkerFailure, match="exited with code 3"):
+        worker.request(message | {"shapes": bench.layout.shapes()})
+    late = time.monotonic() + 60
+    while sleeping(seconds):
+        assert time.monotonic() < late, "it is still there"
+        time.sleep(0.05)
+
+
+def sleeping(seconds: str) -> bool:
+    """Whether a process of that command is alive."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended while it was looked at
+            if seconds.encode() in path.read_bytes() and b"/bin/sleep" in path.read_bytes():
+                return True
+    return False
 
 
 def test_nothing_is_copied_through_a_link_or_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -56,3 +56,27 @@ def test_names_of_the_problem_do_not_come_along():
     text = problem("return torch.relu(x)", "[torch.randn(BATCH, 4)]") + "\n\nBATCH = 3\n"
     source = draft.draft(text, "cuda")
     assert "BATCH" not in source and "get_inputs" not in source and "def forward(self, x)" in source
+
+
+@pytest.mark.parametrize(
+    ("arguments", "by"), [("", "3.0f"), ("def get_init_inputs():\n    return {'by': 2.0}\n", "2.0f")]
+)
+def test_arguments_of_the_constructor_may_be_left_out_or_named(arguments, by):
+    """As the harness takes them; it drafts what it can judge."""
+    text = f"""{HEADER}
+class Model(nn.Module):
+    def __init__(self, by=3.0):
+        super().__init__()
+        self.by = by
+
+    def forward(self, x):
+        return torch.relu(x) * self.by
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+
+{arguments}"""
+    source = draft.draft(text, "cpu")
+    assert f"* {by};" in source and "def __init__(self, by=3.0)" in source

@@ -1,0 +1,45 @@
+"""`run.py campaign` from end to end without a GPU: drafted by the rules, built by g++, judged by both protocols, reported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOFTMAX = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(6, 50)]
+"""
+
+
+def test_a_campaign_over_a_suite_of_two_files_one_of_which_is_none(tmp_path: Path):
+    level = tmp_path / "mine" / "level1"
+    level.mkdir(parents=True)
+    (level / "3_Softmax.py").write_text(SOFTMAX)
+    (level / "4_Nothing.py").write_text("raise SystemExit('nothing here')\n")
+    command = [sys.executable, "run.py", "campaign", "--suite", str(tmp_path / "mine"), "--rounds", "0"]
+    command += ["--protocol", "kernelbench", "--device", "cpu", "--runs-dir", str(tmp_path / "runs"), "--json"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=270)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {line["id"]: line for line in json.loads(done.stdout)["page"]["lines"]}
+    assert found["l1-004-Nothing"]["state"] == "unfit" and found["l1-004-Nothing"]["reason"]
+    softmax = found["l1-003-Softmax"]
+    assert (softmax["state"], softmax["outcome"], softmax["disagreement"]) == ("done", "PASSED", "")
+    assert softmax["solved"]["correct"] and softmax["solved"]["speedup"]["eager"]["median"] > 0
+    folder = tmp_path / "runs" / "mine-cpu"
+    assert (folder / softmax["link"]).is_file()
+    theirs = json.loads((folder / "kernelbench" / "level1" / "eval_results.json").read_text())
+    assert [one["correctness"] for one in theirs["3"]] == [True]
+    sample = (folder / "kernelbench" / "level1" / "level_1_problem_3_sample_0_kernel.py").read_text()
+    assert "class ModelNew" in sample and "load_native = " in sample
