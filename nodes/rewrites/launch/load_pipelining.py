@@ -161,7 +161,8 @@ def _deepen(edits: Edits, code: Code) -> None:
 
 
 def _loads(code: Code, kernel: Kernel, loop: Loop, body: list[Node]) -> tuple[list[Node], list[Node], list[Node]]:
-    """Declarations at the front of a loop's body, those that load, and those that these need. Raises Unsupported where a step's loads may not come before the work of the steps in front of it."""
+    """Declarations at the front of a loop's body, those that load, and those that these need. Raises Unsupported where a
+    step's loads may not come before the work of the steps in front of it."""
     source = code.source
     leading = []
     for statement in body:

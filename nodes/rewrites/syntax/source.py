@@ -141,7 +141,7 @@ def inside(node: Node, outer: Node) -> bool:
 
 
 def levelled(lines: Lines, unit: str) -> list[str]:
-    """The lines, a list among them one level deeper than what stands around it. Directives stay at the margin."""
+    """The lines, a list among them one level deeper than what stands around it. Directives stay where the outermost lines are."""
     found: list[str] = []
     for line in lines:
         if isinstance(line, str):
