@@ -44,7 +44,9 @@ def test_holes(pattern: str, kind: str, holes: dict[str, str] | None) -> None:
 
 def test_every_place_of_a_hole_and_the_first_pattern_that_fits() -> None:
     loop = next(SOURCE.walk(None, "for_statement"))
-    found = match(SOURCE, loop, "for ($T $i = $from; $i < $to; $i += $by) $body;", "for ($T $i = $from; $i < $to; ++$i) $body;")
+    found = match(
+        SOURCE, loop, "for ($T $i = $from; $i < $to; $i += $by) $body;", "for ($T $i = $from; $i < $to; ++$i) $body;"
+    )
     assert found is not None and found.pattern.endswith("++$i) $body;")
     assert SOURCE.of(found["to"]) == "n" and found["body"].type == "compound_statement"
     assert [node.start_point[0] for node in found.every["i"]] == [3, 3, 3]
