@@ -89,26 +89,18 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 
 def _packed(source: Source) -> str | None:
-    code = code_of(source)
-    edits = Edits(source)
-    changed = False
-    pairs: set[str] = set()
+    code, edits, pairs = code_of(source), Edits(source), set[str]()
     for kernel in code.kernels:
-        try:
+        with edits.attempt():
             found = [
                 packed for region in regions(kernel, True) if (packed := packable(code, kernel, region)) is not None
             ]
             while parted := next((packed for packed in found if _parted(kernel, packed, found)), None):
                 found = [packed for packed in found if packed is not parted]
             if found:
-                attempt = Edits(source)
-                _rewrite_kernel(attempt, code, kernel, found)
-                edits.changes += attempt.changes
-                changed = True
+                _rewrite_kernel(edits, code, kernel, found)
                 pairs |= _pairs(kernel, found)
-        except Unsupported:
-            continue
-    if not changed:
+    if not edits.changes:
         return None
     try:
         require(edits, code, PACK_BYTES, "PACK_BYTES", includes=("cstdint", "type_traits"))
