@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -15,7 +16,7 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.nodes import declared_name, same
-from nodes.rewrites.syntax.source import Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
 from nodes.rewrites.syntax.tree import children_of, field_of
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
@@ -435,3 +436,20 @@ def code_of(source: Source) -> Code:
 def one_after_another(source: Source, change: Callable[[Code], str | None], most: int) -> str | None:
     """As `repeated`, of changes to code."""
     return repeated(source, lambda left: change(code_of(left)), most)
+
+
+def one_by_one(
+    source: Source, form: Callable[..., bool | None], places: Callable[[Code], Iterable[tuple]], most: int
+) -> str | None:
+    """As `repeated`, each time where it applies first: `form(edits, code, *place)` changes a place, or says False or raises
+    Unsupported."""
+
+    def first(code: Code) -> str | None:
+        for place in places(code):
+            edits = Edits(code.source)
+            with contextlib.suppress(Unsupported):
+                if form(edits, code, *place) is not False:
+                    return edits.apply()
+        return None
+
+    return one_after_another(source, first, most)

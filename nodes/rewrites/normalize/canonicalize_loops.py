@@ -11,16 +11,18 @@ Changes nothing by itself, but other steps know loops by this form only.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.nodes import same, statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of, upward
 
 
@@ -31,21 +33,20 @@ from nodes.rewrites.syntax.tree import field_of, upward
     after=("single_assignment_pointers",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, 32)
+    return one_by_one(source, _as_for, _loops, 32)
 
 
-def _next(code: Code) -> str | None:
+def _loops(code: Code) -> Iterator[tuple[Callable[..., bool], Kernel, Node]]:
     for kernel in code.kernels:
         known = {loop.node.id for loop in kernel.loops}
         for node in code.source.walk(kernel.body, "for_statement", "while_statement"):
-            for form in (_outside, _bases, _rounds):
-                edits = Edits(code.source)
-                try:
-                    if (node.id not in known or form is _bases) and form(edits, code, kernel, node):
-                        return edits.apply()
-                except Unsupported:
-                    continue
-    return None
+            yield from (
+                (form, kernel, node) for form in (_outside, _bases, _rounds) if node.id not in known or form is _bases
+            )
+
+
+def _as_for(edits: Edits, code: Code, form: Callable[..., bool], kernel: Kernel, node: Node) -> bool:
+    return form(edits, code, kernel, node)
 
 
 def _comparison(code: Code, condition: Node | None) -> tuple[Node, Node] | None:
