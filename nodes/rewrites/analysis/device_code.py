@@ -15,9 +15,8 @@ from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
 """Host functions that take a kernel and do not launch it."""
@@ -130,8 +129,7 @@ class Code(Indices):
         """Functions with a body, by name; the last of an overload set."""
         found = {}
         for node in self.source.walk(None, "function_definition"):
-            declarator = field_of(node, "declarator")
-            name = declared_name(declarator) if declarator is not None else None
+            name = declared_name(field_of(node, "declarator"))
             if name is not None:
                 found[self.source.of(name)] = node
         return found
@@ -142,7 +140,7 @@ class Code(Indices):
         found: dict[str, list[Node]] = {}
         for node in self.source.walk(None, "function_definition"):
             declarator = field_of(node, "declarator")
-            name = declared_name(declarator) if declarator is not None else None
+            name = declared_name(declarator)
             if name is None and declarator is not None:  # a specialisation, `from_float<float>`
                 inner = field_of(declarator, "declarator")
                 name = field_of(inner, "name") if inner is not None and inner.type == "template_function" else None
@@ -214,8 +212,7 @@ class Code(Indices):
         parameters = children_of(listed)
         found: list[str | None] = []
         for parameter in parameters[:count]:
-            inner = field_of(parameter, "declarator")
-            name = declared_name(inner) if inner is not None else None
+            name = declared_name(field_of(parameter, "declarator"))
             if name is None:
                 found.append("")
                 continue
@@ -399,7 +396,7 @@ class Code(Indices):
                 listed = field_of(parent, "declarator", "parameters")
                 for parameter in children_of(listed):
                     inner = field_of(parameter, "declarator")
-                    found_name = declared_name(inner) if inner is not None else None
+                    found_name = declared_name(inner)
                     if found_name is not None and self.source.of(found_name) == name:
                         return Definition(name, "parameter", parameter, inner, None)
             elif parent.type == "template_declaration":

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, same
 
 if TYPE_CHECKING:
     from nodes.rewrites.analysis.device_code import Code, Kernel

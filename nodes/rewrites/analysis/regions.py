@@ -14,9 +14,8 @@ from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, field_of, same, statements, upward
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")

@@ -20,9 +20,8 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same, statements
 
 
 @dataclass

@@ -22,9 +22,8 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carrie
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512

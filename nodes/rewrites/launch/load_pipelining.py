@@ -21,9 +21,8 @@ from nodes.rewrites.launch.drop_grid_stride_loop import ONLY_STEP
 from nodes.rewrites.launch.grid_stride import row_shape_of
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.tree import declared_name, enclosing, field_of, statements
 
 STEPS = """\
 #define IN_FLIGHT 2  // tune: 1 2 4

@@ -18,9 +18,8 @@ from nodes.rewrites.memory.packs import (
     Packed,
     lane_of,
 )
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.tree import declared_name, field_of, is_integer, same
 
 
 def places_of_indices(packed: Packed, first: str) -> list[tuple[Node, str]]:

@@ -17,9 +17,8 @@ from nodes.rewrites.analysis.regions import (
     Stride,
 )
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 if TYPE_CHECKING:
     from nodes.rewrites.memory.packs import Group

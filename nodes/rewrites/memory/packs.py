@@ -23,9 +23,8 @@ from nodes.rewrites.memory.pack_conditions import Condition, asked_once
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 WIDEST = 32
 """Elements: a constant index term must be a multiple of this to keep any pack aligned."""

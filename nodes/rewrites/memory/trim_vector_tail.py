@@ -19,9 +19,8 @@ from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
 
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 

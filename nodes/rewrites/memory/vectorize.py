@@ -42,9 +42,8 @@ from nodes.rewrites.memory.packs import (
 from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES, LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16

@@ -21,9 +21,8 @@ from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.tree import field_of, same, statements, upward
 
 
 @rule(

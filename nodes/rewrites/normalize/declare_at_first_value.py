@@ -16,9 +16,8 @@ from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Symbol
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
 
 
 @rule(

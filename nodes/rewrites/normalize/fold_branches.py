@@ -15,9 +15,8 @@ from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, statements
 
 
 @rule(

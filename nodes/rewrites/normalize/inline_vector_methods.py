@@ -20,9 +20,8 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, one_after_another
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, only_argument, same, statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
+from nodes.rewrites.syntax.tree import declared_name, field_of, same, statements
 
 MOST = 32
 
@@ -73,8 +72,7 @@ def _types(code: Code) -> dict[str, dict[str, _Method]]:
 
 
 def _name(source: Source, function: Node) -> str:
-    declarator = field_of(function, "declarator")
-    name = declared_name(declarator) if declarator is not None else None
+    name = declared_name(field_of(function, "declarator"))
     return source.of(name)
 
 

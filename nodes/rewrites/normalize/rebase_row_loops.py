@@ -21,9 +21,8 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 MOST = 16
 

@@ -19,9 +19,8 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, inside
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
 
 _SIMPLE = {"identifier", "number_literal", "parenthesized_expression", "call_expression", "subscript_expression"}
 

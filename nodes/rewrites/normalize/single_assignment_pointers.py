@@ -14,9 +14,8 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, statements
 
 
 @rule(

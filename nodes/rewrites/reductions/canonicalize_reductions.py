@@ -59,9 +59,8 @@ from nodes.rewrites.reductions.warp_reductions import called
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
 
 MOST = 32
 """Reductions of one file."""

@@ -21,9 +21,8 @@ from nodes.rewrites.reductions.uses import (
     keep_apart,
 )
 from nodes.rewrites.reductions.whole_warps import round_up
-from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, statements
 
 CUB_SCOPES = {"cub", "cuda", "cuda::std", "::cub", "::cuda", "::cuda::std"}
 CUB = {"Sum": "sum", "plus": "sum", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}

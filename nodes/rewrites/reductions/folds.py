@@ -11,9 +11,8 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same, statements
 
 EXPONENTIALS = {"expf", "__expf", "exp", "exp2f"}
 MAXIMA = {"fmaxf", "max", "fmax"}

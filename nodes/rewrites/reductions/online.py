@@ -21,9 +21,8 @@ from nodes.rewrites.analysis.block_values import KNOWN
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, Values, base_of, close, fields_of, power
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
 
 POINTS = 96
 """How many random values each name stands for at once."""

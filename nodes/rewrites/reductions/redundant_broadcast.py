@@ -26,9 +26,8 @@ from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, statements, upward
 
 _MATHS = frozenset({
     "rsqrtf", "sqrtf", "rsqrt", "sqrt", "expf", "exp", "logf", "log", "powf", "pow", "fabsf", "fabs", "abs", "exp2f", "log2f",

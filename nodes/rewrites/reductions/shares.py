@@ -10,9 +10,8 @@ from nodes.rewrites.analysis.numbers import fields_of
 from nodes.rewrites.analysis.regions import THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.reductions.warp_reductions import called
-from nodes.rewrites.syntax.nodes import is_zero, same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, is_zero, same
 
 _CASTS = {"static_cast", "float", "double", "T"}
 

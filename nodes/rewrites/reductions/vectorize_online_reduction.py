@@ -25,8 +25,8 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import statements
 
 
 @rule(

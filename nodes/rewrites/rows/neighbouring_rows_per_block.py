@@ -24,9 +24,8 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, factors_of, product_of, uncast
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import renamed
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, same, statements
 
 SHAPE = """\
 #define NEIGHBOUR_ROWS 16  // tune: 4 8 16

@@ -17,9 +17,8 @@ from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.rows.cache_row_in_registers import HOLD
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
 DIVISIONS = {"__fdividef", "fdividef"}
 EXPENSIVE = DIVISIONS | {

@@ -13,9 +13,8 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, ro
 from nodes.rewrites.analysis.vectors import seen_through
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import declared_name, field_of, same, statements
 
 CANONICAL = Symbol("element")
 

@@ -16,8 +16,8 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.reductions.online import Online, recurrence
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import statements
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, refused
 
