@@ -296,7 +296,7 @@ class Code(Indices):
             if target.type == "field_expression" and target.children[1].type == "->":
                 return None
             target = field_of(target, "argument") or target.named_children[0]
-        found = self.definition(target) if target is not None and target.type == "identifier" else None
+        found = self.variable(target)
         declarator = found.declarator if found is not None and found.kind == "local" else None
         if declarator is not None and declarator.type == "init_declarator":
             declarator = field_of(declarator, "declarator")
@@ -364,6 +364,10 @@ class Code(Indices):
 
     def mutated(self, definition: Definition) -> bool:
         return definition.where in self._assigned_definitions
+
+    def variable(self, node: Node | None) -> Definition | None:
+        """The definition of an expression that is a name; None for any other one."""
+        return self.definition(node) if node is not None and node.type == "identifier" else None
 
     def definition(self, identifier: Node) -> Definition | None:
         """The innermost definition that is in sight of the identifier."""

@@ -317,7 +317,7 @@ class Kernel:
         code, source = self.code, self.source
         for node in source.walk(function, "subscript_expression"):
             argument, indices = field_of(node, "argument"), field_of(node, "indices")
-            found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
+            found = code.variable(argument)
             if found is None or indices is None or "__shared__" not in source.of(found.declaration):
                 continue
             owner = node.parent

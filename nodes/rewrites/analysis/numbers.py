@@ -340,7 +340,7 @@ def base_of(code: Code, name: str) -> float:
     declarator, body = field_of(known[0], "declarator"), field_of(known[0], "body")
     listed = field_of(declarator, "parameters")
     taken = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children]
-    lines = statements(body) if body is not None else []
+    lines = statements(body)
     if [s.type for s in lines] != ["declaration", "expression_statement", "return_statement"] or len(taken) != 1:
         return 0.0
     asm, declared = lines[1].named_children[0], lines[0].children_by_field_name("declarator")

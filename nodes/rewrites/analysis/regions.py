@@ -415,7 +415,7 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
         for node in source.walk(statement, "assignment_expression"):
             left = field_of(node, "left")
             base = field_of(left, "argument") if left is not None and left.type == "subscript_expression" else None
-            found = code.definition(base) if base is not None and base.type == "identifier" else None
+            found = code.variable(base)
             array = found is not None and found.declarator is not None and "array_declarator" in {
                 found.declarator.type, *(c.type for c in found.declarator.children)
             }  # fmt: skip

@@ -245,7 +245,7 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
     source = code.source
     for loop in loops:
         bound = loop.bound_node
-        found = code.definition(bound) if bound.type == "identifier" else None
+        found = code.variable(bound)
         kind = field_of(found.declaration, "type") if found is not None and found.kind == "local" else None
         if found is None or kind is None or source.of(kind) not in _WIDE or code.mutated(found):
             edits.replace(bound, f"{index}({source.of(bound)})")

@@ -151,7 +151,7 @@ class _Fusion:
                 for parameter, argument in zip(kernel.parameters, launch.arguments, strict=True):
                     if not parameter.pointer:
                         continue
-                    found = self.code.definition(argument) if argument.type == "identifier" else None
+                    found = self.code.variable(argument)
                     if found is None or found.kind != "parameter":
                         raise Unsupported("a buffer that is computed")
                     mine = self._merged(parameter.name, kernel)

@@ -297,7 +297,7 @@ def row_shape_of(code: Code, launch: Launch) -> tuple[str, Node]:
     """The name of the RowShape that a launch takes its block from, and the call that made it."""
     source, block = code.source, launch.block
     holder = field_of(block, "argument") if block.type == "field_expression" else None
-    found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+    found = code.variable(holder)
     call = found.value if found is not None else None
     if call is None or call.type != "call_expression" or source.of(call, "function") != "row_shape":
         raise Unsupported("a shape of unknown origin")

@@ -177,7 +177,7 @@ def _conjuncts(code: Code, node: Node) -> set[tuple[str, str]]:
 def _settled(code: Code, node: Node) -> Node:
     """What a name stands for, where it never changes."""
     for _ in range(8):
-        found = code.definition(node) if node.type == "identifier" else None
+        found = code.variable(node)
         if found is None or found.value is None or found.kind not in {"local", "global"} or code.mutated(found):
             break
         node = found.value

@@ -301,7 +301,7 @@ class _Inlined:
         return found.pop() if len(found) == 1 else ""
 
     def _found(self, argument: Node) -> Definition | None:
-        return self.code.definition(argument) if argument.type == "identifier" else None
+        return self.code.variable(argument)
 
     def _type_of(self, argument: Node, *, pointer: bool) -> str:
         """The element's type behind a pointer, the type of a plain variable; "" for what would have to be worked out."""

@@ -93,7 +93,7 @@ def _name(length: Polynomial) -> str:
 
 def _row_of(code: Code, start: Node) -> Node:
     """What stands beside `+ threadIdx.x`."""
-    found = code.definition(start) if start.type == "identifier" else None
+    found = code.variable(start)
     if found is not None and found.value is not None and not code.mutated(found):
         raise Unsupported("a start that has a name")
     here = start

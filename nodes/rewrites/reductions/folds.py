@@ -84,7 +84,7 @@ def _fold(code: Code, loop: Loop) -> Fold:
     outer = []
     for node in source.walk(loop.body, "assignment_expression", "update_expression"):
         target = field_of(node, "left" if node.type == "assignment_expression" else "argument")
-        found = code.definition(target) if target is not None and target.type == "identifier" else None
+        found = code.variable(target)
         if found is None:
             raise Unsupported("an assignment to something that is no variable")
         if not inside(found.declaration, loop.body):
@@ -187,7 +187,7 @@ def _is_reduced(code: Code, name: Node, fold: Fold, between: list[Node]) -> bool
             argument = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
             called = code.source.of(here, "function").split("<")[0]
             return called == "block_max" and argument is not None and code.source.of(argument) == fold.total
-        found = code.definition(here) if here.type == "identifier" else None
+        found = code.variable(here)
         if found is None or code.mutated(found) or not any(inside(found.declaration, n) for n in between):
             return False
         here = found.value

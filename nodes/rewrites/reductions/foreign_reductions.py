@@ -130,7 +130,7 @@ def reduction_text(result: Result, site: int, value: str, element: str) -> str:
 
 
 def declared_type(code: Code, node: Node) -> str:
-    found = code.definition(node) if node.type == "identifier" else None
+    found = code.variable(node)
     if found is None or found.declaration.type not in {"declaration", "parameter_declaration"}:
         return ""
     return code.source.of(found.declaration, "type")

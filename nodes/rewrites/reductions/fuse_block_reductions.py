@@ -152,7 +152,7 @@ class _Exchange:
     def _value_in(self, call: Node) -> Node:
         """`v` of `exp(v - shift)`"""
         left, right = _difference(self.source, call)
-        found = self.code.definition(right) if right.type == "identifier" else None
+        found = self.code.variable(right)
         if found is None or found.where != self.defined.where:
             raise Unsupported("a difference from something else")
         return left

@@ -343,7 +343,7 @@ class _Recurrence:
             for node in self.source.walk(statement, "identifier", "number_literal"):
                 if self.source.of(node) != text:
                     continue
-                found = self.code.definition(node) if node.type == "identifier" else None
+                found = self.code.variable(node)
                 if node.type == "identifier" and (found is None or found.kind == "loop" or self.code.mutated(found)):
                     return None
                 inner = found is not None and any(inside(found.declaration, s) for s in self.body)

@@ -131,7 +131,7 @@ class _Broadcast:
 
     def _is_named(self, value: Node) -> bool:
         """Whether what every thread needs has a name already, and one that means nothing else anywhere."""
-        found = self.code.definition(value) if value.type == "identifier" else None
+        found = self.code.variable(value)
         if found is None or found.kind != "local" or self.code.mutated(found):
             return False
         names = [
@@ -147,7 +147,7 @@ class _Broadcast:
             return None
         assignment, base, value = statement.named_children[0], form["memory"], form["value"]
         target = field_of(assignment, "left")
-        found = self.code.definition(base) if base is not None and base.type == "identifier" else None
+        found = self.code.variable(base)
         if found is None or found.kind != "local" or found.declarator is None:
             return None
         shared = any(self.source.of(c) == "__shared__" for c in self.source.walk(found.declaration, "type_qualifier"))

@@ -130,7 +130,7 @@ def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
         raise Unsupported("a reduction of another form")
     if given is None or given.type not in {"identifier", "template_function"}:
         raise Unsupported("a reduction of another form")
-    held = code.definition(arguments[0]) if arguments[0].type == "identifier" else None
+    held = code.variable(arguments[0])
     if held is None or held.kind != "local":
         raise Unsupported("a reduction of something that has no name")
     element, kind = source.of(held.declaration, "type"), ""

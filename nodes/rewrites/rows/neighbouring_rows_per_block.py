@@ -128,7 +128,7 @@ class _Rows(DividedRows):
         if passed is None or any(value is None for value in known):
             return []
         passed = uncast(self.source, passed)
-        found = self.code.definition(passed) if passed.type == "identifier" else None
+        found = self.code.variable(passed)
         if found is not None and found.kind == "local" and found.value is not None and not self.code.mutated(found):
             passed = found.value
         for name in self.source.walk(passed, "identifier"):
@@ -358,7 +358,7 @@ class _Rows(DividedRows):
         names = [p.name for p in self.kernel.parameters]
         if node.type == "identifier" and self.source.of(node) in names:
             inner = uncast(self.source, launch.arguments[names.index(self.source.of(node))])
-            found = self.code.definition(inner) if inner.type == "identifier" else None
+            found = self.code.variable(inner)
             if found is not None and is_integer(self._type(found.declaration)):
                 return found.name
         return text if re.fullmatch(r"[\w.]+|(\w|[<>])+\([^()]*\)|\([^()]*\)", text) else f"({text})"

@@ -216,7 +216,7 @@ class RowThreads:
             listed = use.parent if use.parent is not None and use.parent.type == "argument_list" else None
             for value in children_of(listed):
                 if not same(value, use):
-                    named = self.code.definition(value) if value.type == "identifier" else None
+                    named = self.code.variable(value)
                     settled = (
                         named is not None and not self.code.mutated(named) and inside(named.declaration, loop.body)
                     )
@@ -252,7 +252,7 @@ class RowThreads:
             if function is not None and function.type == "field_expression":
                 raise Unsupported("an object that may keep something")
             for argument in children_of(listed):
-                found = code.definition(argument) if argument.type == "identifier" else None
+                found = code.variable(argument)
                 if found is not None and found.kind in {"local", "loop"} and code.lends(call, argument)[0]:
                     raise Unsupported("a function that may change a variable")
 

@@ -10,6 +10,7 @@ from tree_sitter import Node
 
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
+_DECLARES = _DECLARATORS | {"function_declarator", "parenthesized_declarator"}
 _INTEGER = re.compile(r"((unsigned|signed|long|int|short|size_t|ptrdiff_t|u?int\d+_t)\s*)+")
 
 
@@ -51,14 +52,9 @@ def same(a: Node | None, b: Node | None) -> bool:
 
 def declared_name(declarator: Node | None) -> Node | None:
     """The identifier in `*x`, `x[4]`, `x = 1`, `&x`."""
-    while declarator is not None and declarator.type in _DECLARATORS | {
-        "function_declarator",
-        "parenthesized_declarator",
-    }:
-        inner = field_of(declarator, "declarator")
-        if inner is None:
-            inner = next((c for c in declarator.named_children if c.type in _DECLARATORS | {"identifier"}), None)
-        declarator = inner
+    while declarator is not None and declarator.type in _DECLARES:
+        inner = next((c for c in declarator.named_children if c.type in _DECLARATORS | {"identifier"}), None)
+        declarator = field_of(declarator, "declarator") or inner
     named = declarator is not None and declarator.type in {"identifier", "field_identifier", "type_identifier"}
     return declarator if named else None
 
@@ -79,8 +75,6 @@ def statement_around(node: Node) -> Node:
     return here
 
 
-def statements(body: Node) -> list[Node]:
+def statements(body: Node | None) -> list[Node]:
     """The statements of a block, or the one statement that stands in its place. Comments are left out."""
-    if body.type != "compound_statement":
-        return [body]
-    return children_of(body)
+    return [body] if body is not None and body.type != "compound_statement" else children_of(body)
