@@ -1,4 +1,4 @@
-"""What the rewrites ask of a CUDA source: kernels, parameters, loops over threads, memory accesses, launches."""
+"""What names and functions of a CUDA source mean: definitions, overloads, macros, what a function does behind its pointers."""
 
 from __future__ import annotations
 
