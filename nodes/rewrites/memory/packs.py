@@ -10,15 +10,7 @@ from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import (
-    Guard,
-    Region,
-    Stride,
-    accesses_in,
-    carries_state,
-    guards_of,
-    streams,
-)
+from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
 from nodes.rewrites.memory.pack_conditions import Condition, asked_once
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol

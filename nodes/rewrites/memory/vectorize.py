@@ -25,10 +25,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import (
-    Region,
-    regions,
-)
+from nodes.rewrites.analysis.regions import Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, lane_accesses, places_of_indices, split_body
 from nodes.rewrites.memory.packs import (
     Group,

@@ -17,9 +17,7 @@ from nodes.rewrites.reductions.foreign_reductions import (
     reduction_text,
     statement_of,
 )
-from nodes.rewrites.reductions.uses import (
-    keep_apart,
-)
+from nodes.rewrites.reductions.uses import keep_apart
 from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, statements

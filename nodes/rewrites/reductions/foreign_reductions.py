@@ -14,13 +14,7 @@ from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.reductions.uses import (
-    check_readers,
-    declared_alone,
-    is_leaders,
-    own_name,
-    slots_of,
-)
+from nodes.rewrites.reductions.uses import check_readers, declared_alone, is_leaders, own_name, slots_of
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same
 

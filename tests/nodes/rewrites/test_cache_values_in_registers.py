@@ -73,8 +73,7 @@ def test_a_body_without_braces_gets_them() -> None:
 
 VECTORS = SOFTMAX.replace("const float* x", "const float4* x").replace("float* y", "float4* y")
 VECTORS = VECTORS.replace(
-    "v = fmaxf(v, x[blockIdx.x * n + i]);",
-    "{ const float4 a = x[blockIdx.x * n + i]; v = fmaxf(v, fmaxf(a.x, a.y)); }",
+    "v = fmaxf(v, x[blockIdx.x * n + i]);", "{ const float4 a = x[blockIdx.x * n + i]; v = fmaxf(v, fmaxf(a.x, a.y)); }"
 )
 VECTORS = VECTORS.replace(
     "sum += expf(x[blockIdx.x * n + i] - top);",

@@ -298,10 +298,7 @@ def test_an_extreme_of_a_type_that_max_does_not_know_stays(element: str) -> None
 
 @pytest.mark.parametrize(
     ("declared", "used"),
-    [
-        ("extern __shared__ float held[];\n", ""),
-        ("#define HELD(n) __shared__ float held[n]\n", "  HELD(256);\n"),
-    ],
+    [("extern __shared__ float held[];\n", ""), ("#define HELD(n) __shared__ float held[n]\n", "  HELD(256);\n")],
 )
 def test_barriers_of_shared_memory_that_is_out_of_sight_stay(declared: str, used: str) -> None:
     swapped = "  held[threadIdx.x] = sum;\n  __syncthreads();\n  sum += held[255 - threadIdx.x];\n"

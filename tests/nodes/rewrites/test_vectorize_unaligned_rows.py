@@ -231,8 +231,7 @@ BUNDLES = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n == "log_softmax" else pytest.mark.slow) for n in BUNDLES],
+    "name", [pytest.param(n, marks=() if n == "log_softmax" else pytest.mark.slow) for n in BUNDLES]
 )
 def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
     """With what later steps make of packs: rows in registers, over more blocks, one step a thread."""
