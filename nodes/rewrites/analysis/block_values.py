@@ -19,9 +19,8 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Part
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.regions import EXTREMES
-from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
@@ -429,7 +428,7 @@ class Block(Arithmetic):
             raise Unsupported("more arguments than parameters")
         for at, parameter in enumerate(parameters):
             mine = field_of(parameter, "declarator")
-            named, kind = (declared_name(mine) if mine is not None else None, self.source.of(parameter, "type"))
+            named, kind = (declared_name(mine), self.source.of(parameter, "type"))
             if named is None or mine is None:
                 raise Unsupported("a parameter without a name")
             if at < len(values):

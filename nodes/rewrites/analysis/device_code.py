@@ -1,9 +1,10 @@
-"""What the rewrites ask of a CUDA source: kernels, parameters, loops over threads, memory accesses, launches."""
+"""What names and functions of a CUDA source mean: definitions, overloads, macros, what a function does behind its pointers."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -14,9 +15,8 @@ from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import declared_name, same
-from nodes.rewrites.syntax.source import Source, Unsupported, inside, repeated
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
 """Host functions that take a kernel and do not launch it."""
@@ -129,8 +129,7 @@ class Code(Indices):
         """Functions with a body, by name; the last of an overload set."""
         found = {}
         for node in self.source.walk(None, "function_definition"):
-            declarator = field_of(node, "declarator")
-            name = declared_name(declarator) if declarator is not None else None
+            name = declared_name(field_of(node, "declarator"))
             if name is not None:
                 found[self.source.of(name)] = node
         return found
@@ -141,7 +140,7 @@ class Code(Indices):
         found: dict[str, list[Node]] = {}
         for node in self.source.walk(None, "function_definition"):
             declarator = field_of(node, "declarator")
-            name = declared_name(declarator) if declarator is not None else None
+            name = declared_name(declarator)
             if name is None and declarator is not None:  # a specialisation, `from_float<float>`
                 inner = field_of(declarator, "declarator")
                 name = field_of(inner, "name") if inner is not None and inner.type == "template_function" else None
@@ -213,8 +212,7 @@ class Code(Indices):
         parameters = children_of(listed)
         found: list[str | None] = []
         for parameter in parameters[:count]:
-            inner = field_of(parameter, "declarator")
-            name = declared_name(inner) if inner is not None else None
+            name = declared_name(field_of(parameter, "declarator"))
             if name is None:
                 found.append("")
                 continue
@@ -298,7 +296,7 @@ class Code(Indices):
             if target.type == "field_expression" and target.children[1].type == "->":
                 return None
             target = field_of(target, "argument") or target.named_children[0]
-        found = self.definition(target) if target is not None and target.type == "identifier" else None
+        found = self.variable(target)
         declarator = found.declarator if found is not None and found.kind == "local" else None
         if declarator is not None and declarator.type == "init_declarator":
             declarator = field_of(declarator, "declarator")
@@ -367,6 +365,10 @@ class Code(Indices):
     def mutated(self, definition: Definition) -> bool:
         return definition.where in self._assigned_definitions
 
+    def variable(self, node: Node | None) -> Definition | None:
+        """The definition of an expression that is a name; None for any other one."""
+        return self.definition(node) if node is not None and node.type == "identifier" else None
+
     def definition(self, identifier: Node) -> Definition | None:
         """The innermost definition that is in sight of the identifier."""
         name, here = self.source.of(identifier), identifier
@@ -398,7 +400,7 @@ class Code(Indices):
                 listed = field_of(parent, "declarator", "parameters")
                 for parameter in children_of(listed):
                     inner = field_of(parameter, "declarator")
-                    found_name = declared_name(inner) if inner is not None else None
+                    found_name = declared_name(inner)
                     if found_name is not None and self.source.of(found_name) == name:
                         return Definition(name, "parameter", parameter, inner, None)
             elif parent.type == "template_declaration":
@@ -435,3 +437,20 @@ def code_of(source: Source) -> Code:
 def one_after_another(source: Source, change: Callable[[Code], str | None], most: int) -> str | None:
     """As `repeated`, of changes to code."""
     return repeated(source, lambda left: change(code_of(left)), most)
+
+
+def one_by_one(
+    source: Source, form: Callable[..., bool | None], places: Callable[[Code], Iterable[tuple]], most: int
+) -> str | None:
+    """As `repeated`, each time where it applies first: `form(edits, code, *place)` changes a place, or says False or raises
+    Unsupported."""
+
+    def first(code: Code) -> str | None:
+        for place in places(code):
+            edits = Edits(code.source)
+            with contextlib.suppress(Unsupported):
+                if form(edits, code, *place) is not False:
+                    return edits.apply()
+        return None
+
+    return one_after_another(source, first, most)

@@ -7,8 +7,7 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, same
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 LOADS = {"__ldg", "__ldcs", "__ldcg", "__ldca", "__ldlu", "__ldcv"}

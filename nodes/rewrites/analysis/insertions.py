@@ -7,9 +7,8 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.syntax.nodes import declared_name
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import declared_name, field_of
 
 
 def insertion_point(source: Source) -> int:
@@ -40,7 +39,7 @@ def _behind_called(source: Source, at: int, text: str) -> int:
         if "__global__" in source.of(node):
             break
         declarator = field_of(node, "declarator") if node.type == "function_definition" else None
-        name = declared_name(declarator) if declarator is not None else None
+        name = declared_name(declarator)
         if node.start_byte >= at and name is not None and source.of(name) in called:
             at = node.end_byte
     return at

@@ -12,9 +12,8 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, same
 
 if TYPE_CHECKING:
     from nodes.rewrites.analysis.device_code import Code
@@ -100,7 +99,7 @@ class Kernel:
     def _parameter(self, node: Node) -> Parameter:
         text = self.source.of
         declarator = field_of(node, "declarator")
-        name = declared_name(declarator) if declarator is not None else None
+        name = declared_name(declarator)
         if name is None or declarator is None:
             raise Unsupported(f"a parameter without a name: {text(node)}")
         qualifiers = [text(c) for c in node.children if c.type == "type_qualifier"]
@@ -318,7 +317,7 @@ class Kernel:
         code, source = self.code, self.source
         for node in source.walk(function, "subscript_expression"):
             argument, indices = field_of(node, "argument"), field_of(node, "indices")
-            found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
+            found = code.variable(argument)
             if found is None or indices is None or "__shared__" not in source.of(found.declaration):
                 continue
             owner = node.parent

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, same
 
 if TYPE_CHECKING:
     from nodes.rewrites.analysis.device_code import Code, Kernel
@@ -110,7 +109,7 @@ class Launch:
 
     def _set_later(self, node: Node) -> set[str]:
         """Which of a `dim3` variable's fields are assigned to behind its declaration."""
-        source, found = self.code.source, self.code.definition(node) if node.type == "identifier" else None
+        source, found = self.code.source, self.code.variable(node)
         targets = [t for t in self.code.assigned(source.root) if source.of(t) == source.of(node)] if found else []
         targets = [t for t in targets if (here := self.code.definition(t)) is not None and here.where == found.where]
         fields = {source.of(t.parent, "field") for t in targets if t.parent.type == "field_expression"}
@@ -166,7 +165,7 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
         return _substituted(kernel, launch, node)
     if node.type == "field_expression":  # of a struct that the launch passes by its name
         holder = field_of(node, "argument")
-        found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+        found = code.variable(holder)
         if found is not None and found.kind == "parameter" and node.children[1].type != "->":
             struct = host_text(kernel, launch, holder, depth)
             if re.fullmatch(r"\w+", struct):

@@ -15,9 +15,8 @@ from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Unknown
 from nodes.rewrites.analysis.block_values import Block, Memory
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.regions import EXTREMES
-from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, statements
 
 NEAR = 1e-9
 LN2 = math.log(2.0)
@@ -306,7 +305,7 @@ class Numbers(Block):
         lent: dict[int, str] = {}
         for at, (parameter, value) in enumerate(zip(parameters, values, strict=True)):
             mine = field_of(parameter, "declarator")
-            name = declared_name(mine) if mine is not None else None
+            name = declared_name(mine)
             if (
                 name is None
                 or mine is None
@@ -341,7 +340,7 @@ def base_of(code: Code, name: str) -> float:
     declarator, body = field_of(known[0], "declarator"), field_of(known[0], "body")
     listed = field_of(declarator, "parameters")
     taken = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children]
-    lines = statements(body) if body is not None else []
+    lines = statements(body)
     if [s.type for s in lines] != ["declaration", "expression_statement", "return_statement"] or len(taken) != 1:
         return 0.0
     asm, declared = lines[1].named_children[0], lines[0].children_by_field_name("declarator")

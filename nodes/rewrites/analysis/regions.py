@@ -14,9 +14,8 @@ from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, field_of, same, statements, upward
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
@@ -217,21 +216,11 @@ def _is_rest(kernel: Kernel, otherwise: Node, symbol: Symbol, bound: Node) -> bo
         return loop is not None and loop.step.value == 1 and reaches(code.polynomial(loop.start_node), loop.bound)
     if only.type != "if_statement" or field_of(only, "alternative") is not None:
         return False
-    holder = field_of(only, "condition")
-    stack = [field_of(holder, "value")] if holder is not None else []
-    while stack:
-        part = stack.pop()
-        if part is not None and part.type == "parenthesized_expression":
-            stack.append(part.named_children[0])
-        if part is None or part.type != "binary_expression":
-            continue
-        left, right = field_of(part, "left"), field_of(part, "right")
-        operator = kernel.source.of(part, "operator")
-        if operator == "&&":
-            stack += [left, right]
-        elif left is not None and right is not None and operator in {"==", "<"}:
-            a, b = code.polynomial(left), code.polynomial(right)
-            if (operator == "==" and {a, b} == {element, limit}) or (operator == "<" and reaches(a, b)):
+    for part in operands(kernel.source, field_of(only, "condition", "value"), "&&"):
+        found = match(kernel.source, part, "$a == $b", "$a < $b")
+        if found is not None:
+            a, b = code.polynomial(found["a"]), code.polynomial(found["b"])
+            if {a, b} == {element, limit} if "==" in found.pattern else reaches(a, b):
                 return True
     return False
 
@@ -416,7 +405,7 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
         for node in source.walk(statement, "assignment_expression"):
             left = field_of(node, "left")
             base = field_of(left, "argument") if left is not None and left.type == "subscript_expression" else None
-            found = code.definition(base) if base is not None and base.type == "identifier" else None
+            found = code.variable(base)
             array = found is not None and found.declarator is not None and "array_declarator" in {
                 found.declarator.type, *(c.type for c in found.declarator.children)
             }  # fmt: skip

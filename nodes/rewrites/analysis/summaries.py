@@ -15,8 +15,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.algebra import Symbol
-from nodes.rewrites.syntax.nodes import same
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, same
 
 _ELEMENT = "[]"
 """Stands for all that differs from element to element."""

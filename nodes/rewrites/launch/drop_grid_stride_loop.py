@@ -19,9 +19,8 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.launch.grid_stride import BESIDE_OTHERS, LAYOUTS, Layout, row_shape_of, steps_text
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
@@ -246,7 +245,7 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
     source = code.source
     for loop in loops:
         bound = loop.bound_node
-        found = code.definition(bound) if bound.type == "identifier" else None
+        found = code.variable(bound)
         kind = field_of(found.declaration, "type") if found is not None and found.kind == "local" else None
         if found is None or kind is None or source.of(kind) not in _WIDE or code.mutated(found):
             edits.replace(bound, f"{index}({source.of(bound)})")

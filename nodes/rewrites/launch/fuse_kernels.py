@@ -20,9 +20,8 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same, statements
 
 
 @dataclass
@@ -152,7 +151,7 @@ class _Fusion:
                 for parameter, argument in zip(kernel.parameters, launch.arguments, strict=True):
                     if not parameter.pointer:
                         continue
-                    found = self.code.definition(argument) if argument.type == "identifier" else None
+                    found = self.code.variable(argument)
                     if found is None or found.kind != "parameter":
                         raise Unsupported("a buffer that is computed")
                     mine = self._merged(parameter.name, kernel)

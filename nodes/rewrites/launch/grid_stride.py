@@ -22,9 +22,8 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carrie
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -298,7 +297,7 @@ def row_shape_of(code: Code, launch: Launch) -> tuple[str, Node]:
     """The name of the RowShape that a launch takes its block from, and the call that made it."""
     source, block = code.source, launch.block
     holder = field_of(block, "argument") if block.type == "field_expression" else None
-    found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+    found = code.variable(holder)
     call = found.value if found is not None else None
     if call is None or call.type != "call_expression" or source.of(call, "function") != "row_shape":
         raise Unsupported("a shape of unknown origin")

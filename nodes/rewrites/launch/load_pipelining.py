@@ -21,9 +21,8 @@ from nodes.rewrites.launch.drop_grid_stride_loop import ONLY_STEP
 from nodes.rewrites.launch.grid_stride import row_shape_of
 from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.tree import declared_name, enclosing, field_of, statements
 
 STEPS = """\
 #define IN_FLIGHT 2  // tune: 1 2 4
@@ -161,7 +160,8 @@ def _deepen(edits: Edits, code: Code) -> None:
 
 
 def _loads(code: Code, kernel: Kernel, loop: Loop, body: list[Node]) -> tuple[list[Node], list[Node], list[Node]]:
-    """Declarations at the front of a loop's body, those that load, and those that these need. Raises Unsupported where a step's loads may not come before the work of the steps in front of it."""
+    """Declarations at the front of a loop's body, those that load, and those that these need. Raises Unsupported where a
+    step's loads may not come before the work of the steps in front of it."""
     source = code.source
     leading = []
     for statement in body:

@@ -23,9 +23,8 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import is_return, waiting_return
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, statements
 
 ENABLE = """\
 // Whether kernels are set up while their predecessors drain: the caller's choice, and worth it where all its kernels are.

@@ -19,9 +19,8 @@ from nodes.rewrites.launch.grid_stride import check_threads
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, statements
 
 CHOICES = (64, 128, 256, 512)
 LANES_AT_MOST = 16

@@ -8,19 +8,10 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access
-from nodes.rewrites.analysis.regions import (
-    Region,
-    Stride,
-    accesses_in,
-)
-from nodes.rewrites.memory.packs import (
-    Group,
-    Packed,
-    lane_of,
-)
-from nodes.rewrites.syntax.nodes import declared_name, same
+from nodes.rewrites.analysis.regions import Region, Stride, accesses_in
+from nodes.rewrites.memory.packs import Group, Packed, lane_of
 from nodes.rewrites.syntax.source import Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.tree import declared_name, field_of, is_integer, same
 
 
 def places_of_indices(packed: Packed, first: str) -> list[tuple[Node, str]]:

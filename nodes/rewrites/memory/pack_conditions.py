@@ -11,15 +11,10 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.indices import COORDINATES, LOADS
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.regions import (
-    Guard,
-    Region,
-    Stride,
-)
+from nodes.rewrites.analysis.regions import Guard, Region, Stride
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 if TYPE_CHECKING:
     from nodes.rewrites.memory.packs import Group

@@ -10,22 +10,13 @@ from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import (
-    Guard,
-    Region,
-    Stride,
-    accesses_in,
-    carries_state,
-    guards_of,
-    streams,
-)
+from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
 from nodes.rewrites.memory.pack_conditions import Condition, asked_once
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 WIDEST = 32
 """Elements: a constant index term must be a multiple of this to keep any pack aligned."""

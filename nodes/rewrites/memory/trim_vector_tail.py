@@ -19,9 +19,8 @@ from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
 
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 
@@ -178,7 +177,7 @@ def _conjuncts(code: Code, node: Node) -> set[tuple[str, str]]:
 def _settled(code: Code, node: Node) -> Node:
     """What a name stands for, where it never changes."""
     for _ in range(8):
-        found = code.definition(node) if node.type == "identifier" else None
+        found = code.variable(node)
         if found is None or found.value is None or found.kind not in {"local", "global"} or code.mutated(found):
             break
         node = found.value

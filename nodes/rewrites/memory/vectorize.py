@@ -25,10 +25,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import (
-    Region,
-    regions,
-)
+from nodes.rewrites.analysis.regions import Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, lane_accesses, places_of_indices, split_body
 from nodes.rewrites.memory.packs import (
     Group,
@@ -42,9 +39,8 @@ from nodes.rewrites.memory.packs import (
 from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES, LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16
@@ -89,26 +85,18 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 
 def _packed(source: Source) -> str | None:
-    code = code_of(source)
-    edits = Edits(source)
-    changed = False
-    pairs: set[str] = set()
+    code, edits, pairs = code_of(source), Edits(source), set[str]()
     for kernel in code.kernels:
-        try:
+        with edits.attempt():
             found = [
                 packed for region in regions(kernel, True) if (packed := packable(code, kernel, region)) is not None
             ]
             while parted := next((packed for packed in found if _parted(kernel, packed, found)), None):
                 found = [packed for packed in found if packed is not parted]
             if found:
-                attempt = Edits(source)
-                _rewrite_kernel(attempt, code, kernel, found)
-                edits.changes += attempt.changes
-                changed = True
+                _rewrite_kernel(edits, code, kernel, found)
                 pairs |= _pairs(kernel, found)
-        except Unsupported:
-            continue
-    if not changed:
+    if not edits.changes:
         return None
     try:
         require(edits, code, PACK_BYTES, "PACK_BYTES", includes=("cstdint", "type_traits"))

@@ -21,9 +21,8 @@ from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.prelude.lanes import LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 _ORDERS = re.compile(r"atomic|sync|fence|\basm\b|volatile")
 

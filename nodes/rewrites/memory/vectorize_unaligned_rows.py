@@ -38,9 +38,8 @@ from nodes.rewrites.memory.vectorized_loops import (
 )
 from nodes.rewrites.prelude.lanes import LANES
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import declared_name, field_of, same
 
 SPEEDUP = 1.3
 
@@ -279,7 +278,7 @@ def _choices(code: Code) -> Iterator[_Choice]:
         listed, body = (next(source.walk(found.value, kind), None) for kind in ("parameter_list", "compound_statement"))
         declaration = body.named_children[0] if body is not None and body.named_children else None
         declarator = field_of(declaration, "declarator")
-        name = declared_name(declarator) if declarator is not None else None
+        name = declared_name(declarator)
         if declaration is None or declarator is None or name is None or listed is None or listed.named_child_count != 1:
             continue
         lanes = source.of(declared_name(field_of(listed.named_children[0], "declarator")))

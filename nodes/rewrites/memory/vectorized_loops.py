@@ -17,9 +17,8 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same
 
 Change = tuple[int, int, str]
 _CASTS = {"int", "int64_t", "unsigned", "size_t", "static_cast", "reinterpret_cast", "const_cast"}

@@ -11,17 +11,18 @@ Changes nothing by itself, but other steps know loops by this form only.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import same, statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of, same, statements, upward
 
 
 @rule(
@@ -31,34 +32,26 @@ from nodes.rewrites.syntax.tree import field_of, upward
     after=("single_assignment_pointers",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, 32)
+    return one_by_one(source, _as_for, _loops, 32)
 
 
-def _next(code: Code) -> str | None:
+def _loops(code: Code) -> Iterator[tuple[Callable[..., bool], Kernel, Node]]:
     for kernel in code.kernels:
         known = {loop.node.id for loop in kernel.loops}
         for node in code.source.walk(kernel.body, "for_statement", "while_statement"):
-            for form in (_outside, _bases, _rounds):
-                edits = Edits(code.source)
-                try:
-                    if (node.id not in known or form is _bases) and form(edits, code, kernel, node):
-                        return edits.apply()
-                except Unsupported:
-                    continue
-    return None
+            yield from (
+                (form, kernel, node) for form in (_outside, _bases, _rounds) if node.id not in known or form is _bases
+            )
+
+
+def _as_for(edits: Edits, code: Code, form: Callable[..., bool], kernel: Kernel, node: Node) -> bool:
+    return form(edits, code, kernel, node)
 
 
 def _comparison(code: Code, condition: Node | None) -> tuple[Node, Node] | None:
     """The smaller and the larger side of `a < b` or `b > a`."""
-    if condition is not None and condition.type == "condition_clause":
-        condition = field_of(condition, "value")
-    if condition is None or condition.type != "binary_expression":
-        return None
-    left, right = field_of(condition, "left"), field_of(condition, "right")
-    operator = code.source.of(condition, "operator")
-    if left is None or right is None or operator not in {"<", ">"}:
-        return None
-    return (left, right) if operator == "<" else (right, left)
+    found = match(code.source, condition, "$less < $more", "$more > $less")
+    return (found["less"], found["more"]) if found is not None else None
 
 
 def _step(code: Code, update: Node | None, name: str) -> Node | str | None:
@@ -126,6 +119,13 @@ def _continues(jump: Node, loop: Node) -> bool:
     )
 
 
+_LEAVING = [
+    f"if ($name >= $bound) {leaves % jump}"
+    for jump in ("continue;", "break;", "return;")
+    for leaves in ("%s", "{ %s }")
+]
+
+
 def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     """Rounds of the whole block, in which each thread asks whether its own element is there."""
     source = code.source
@@ -133,50 +133,34 @@ def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     inner = statements(loop.body) if loop is not None else []
     if loop is None or loop.step_node is None or loop.start.value != 0 or len(inner) < 2:
         return False
-    own, guard = inner[0], inner[1]
-    declarators = own.children_by_field_name("declarator") if own.type == "declaration" else []
-    if len(declarators) != 1 or declarators[0].type != "init_declarator" or guard.type != "if_statement":
+    own = match(source, inner[0], "$T $name = $value;", "const $T $name = $value;")
+    guard = match(source, inner[1], "if ($name < $bound) $then;", *_LEAVING)
+    if own is None or guard is None or own["name"].type != "identifier":
         return False
-    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-    if name is None or value is None or name.type != "identifier":
+    name, value = source.of(own["name"]), own["value"]
+    if source.of(guard["name"]) != name or code.polynomial(guard["bound"]) != loop.bound:
         return False
-    first = Symbol(loop.name, loop.symbol.where)
-    if code.polynomial(value) != Polynomial.symbol(first) + Polynomial.symbol(THREAD):
+    if code.polynomial(value) != Polynomial.symbol(Symbol(loop.name, loop.symbol.where)) + Polynomial.symbol(THREAD):
         return False
     if any(source.of(n) == loop.name for s in inner for n in source.walk(s, "identifier") if not inside(n, value)):
         return False
-    holder, consequence = field_of(guard, "condition"), field_of(guard, "consequence")
-    condition = field_of(holder, "value")
-    if condition is None or condition.type != "binary_expression" or consequence is None:
+    if any(source.of(t) == name for t in code.assigned(loop.body)):
         return False
-    left, right = field_of(condition, "left"), field_of(condition, "right")
-    if field_of(guard, "alternative") is not None or left is None or right is None:
-        return False
-    operator, leaves = source.of(condition, "operator"), statements(consequence)
-    if source.of(left) != source.of(name) or code.polynomial(right) != loop.bound:
-        return False
-    if any(source.of(t) == source.of(name) for t in code.assigned(loop.body)):
-        return False
-    kind = source.of(own, "type")
-    header = f"for ({kind} {source.of(name)} = {_thread_of(code, value, loop.name)}; "
-    header += f"{source.of(name)} < {source.of(loop.bound_node)}; {source.of(name)} += {source.of(loop.step_node)}) "
-    if operator == "<" and len(inner) == 2:
+    header = f"for ({source.of(own['T'])} {name} = {_thread_of(code, value, loop.name)}; "
+    header += f"{name} < {source.of(loop.bound_node)}; {name} += {source.of(loop.step_node)}) "
+    if "then" in guard and len(inner) == 2:
         edits.changes.append((node.start_byte, loop.body.start_byte, header))
-        lines = source.of(consequence).split("\n")
-        inside_guard, outside = source.indent(guard), source.indent(node)
+        lines = source.of(guard["then"]).split("\n")
+        inside_guard, outside = source.indent(inner[1]), source.indent(node)
         shifted = [
             outside + line.removeprefix(inside_guard) if line.startswith(inside_guard) else line for line in lines[1:]
         ]
         edits.replace(loop.body, "\n".join([lines[0], *shifted]))
         return True
-    jump = leaves[0].type if len(leaves) == 1 else ""
-    last = same(statements(kernel.body)[-1], node)
-    if operator != ">=" or not (
-        jump in {"break_statement", "continue_statement"} or (jump == "return_statement" and last)
-    ):
+    if "then" in guard or ("return" in guard.pattern and not same(statements(kernel.body)[-1], node)):
         return False
     edits.changes.append((node.start_byte, loop.body.start_byte, header))
-    for gone in (own, guard):
+    for gone in inner[:2]:
         _drop_line(edits, source, gone)
     return True
 

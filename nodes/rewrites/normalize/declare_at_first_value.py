@@ -7,16 +7,17 @@ other steps follow only variables that keep their value, and know a thread's ele
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Symbol
-from nodes.rewrites.syntax.nodes import same, statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
 
 
 @rule(
@@ -27,19 +28,15 @@ from nodes.rewrites.syntax.tree import field_of, is_integer
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, 32)
+    return one_by_one(source, _settle_or_part, _declarations, 32)
 
 
-def _next(code: Code) -> str | None:
-    for kernel in code.kernels:
-        for declaration in code.source.walk(kernel.body, "declaration"):
-            edits = Edits(code.source)
-            try:
-                if _settle(edits, code, kernel, declaration) or _part(edits, code, kernel, declaration):
-                    return edits.apply()
-            except Unsupported:
-                continue
-    return None
+def _declarations(code: Code) -> Iterator[tuple[Kernel, Node]]:
+    return ((kernel, node) for kernel in code.kernels for node in code.source.walk(kernel.body, "declaration"))
+
+
+def _settle_or_part(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
+    return _settle(edits, code, kernel, declaration) or _part(edits, code, kernel, declaration)
 
 
 def _settle(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:

@@ -44,7 +44,7 @@ def _deduced(code: Code, kernel: Kernel, launch: Launch, name: str) -> str:
     """The type of the elements that an argument points to, as the host function declares it."""
     for at, parameter in enumerate(kernel.parameters):
         argument = launch.arguments[at] if at < len(launch.arguments) else None
-        found = code.definition(argument) if argument is not None and argument.type == "identifier" else None
+        found = code.variable(argument)
         if (
             parameter.element != name
             or not parameter.pointer

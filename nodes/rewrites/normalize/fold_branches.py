@@ -7,15 +7,16 @@ steps must take what stands in a branch for something that some elements skip.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, statements
 
 
 @rule(
@@ -25,19 +26,12 @@ from nodes.rewrites.syntax.tree import field_of
     after=("fuse_kernels",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, 64)  # one at a time: they nest
+    return one_by_one(source, _decide, _branches, 64)  # one at a time: they nest
 
 
-def _next(code: Code) -> str | None:
-    for kernel in code.kernels:
-        for node in code.source.walk(kernel.body, "if_statement", "conditional_expression"):
-            edits = Edits(code.source)
-            try:
-                if _decide(edits, code, kernel, node):
-                    return edits.apply()
-            except Unsupported:
-                continue
-    return None
+def _branches(code: Code) -> Iterator[tuple[Kernel, Node]]:
+    kinds = ("if_statement", "conditional_expression")
+    return ((kernel, node) for kernel in code.kernels for node in code.source.walk(kernel.body, *kinds))
 
 
 def _decide(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:

@@ -18,9 +18,8 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements, upward
 
 MOST = 24
 """Calls of one file."""
@@ -247,7 +246,7 @@ class _Inlined:
         found = []
         for parameter, argument in zip(wanted, given, strict=True):
             declarator = field_of(parameter, "declarator")
-            name = declared_name(declarator) if declarator is not None else None
+            name = declared_name(declarator)
             if declarator is None or name is None or parameter.type != "parameter_declaration":
                 raise Unsupported("a parameter without a name")
             found.append(_Parameter(self.code.source.of(name), parameter, declarator, argument))
@@ -302,7 +301,7 @@ class _Inlined:
         return found.pop() if len(found) == 1 else ""
 
     def _found(self, argument: Node) -> Definition | None:
-        return self.code.definition(argument) if argument.type == "identifier" else None
+        return self.code.variable(argument)
 
     def _type_of(self, argument: Node, *, pointer: bool) -> str:
         """The element's type behind a pointer, the type of a plain variable; "" for what would have to be worked out."""

@@ -20,9 +20,8 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, one_after_another
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, only_argument, same, statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
+from nodes.rewrites.syntax.tree import declared_name, field_of, same, statements
 
 MOST = 32
 
@@ -73,15 +72,14 @@ def _types(code: Code) -> dict[str, dict[str, _Method]]:
 
 
 def _name(source: Source, function: Node) -> str:
-    declarator = field_of(function, "declarator")
-    name = declared_name(declarator) if declarator is not None else None
+    name = declared_name(field_of(function, "declarator"))
     return source.of(name)
 
 
 def _meaning(source: Source, name: str, method: Node) -> _Method | None:
     """`*this = *reinterpret_cast<const name*>(ptr);` or the same the other way round, alone."""
     body, listed = field_of(method, "body"), next(source.walk(method, "parameter_list"), None)
-    inner = statements(body) if body is not None else []
+    inner = statements(body)
     if listed is None or listed.named_child_count != 1 or len(inner) != 1 or not inner[0].named_children:
         return None
     parameter = declared_name(field_of(listed.named_children[0], "declarator") or listed)
@@ -100,7 +98,7 @@ def _written_out(code: Code, kernel: Kernel, call: Node, types: dict[str, dict[s
     if function is None or function.type != "field_expression" or statement is None:
         raise Unsupported("no method")
     holder = field_of(function, "argument")
-    found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+    found = code.variable(holder)
     if found is None or found.kind != "local" or statement.type != "expression_statement" or call.has_error:
         raise Unsupported("no method of a variable")
     written = source.of(found.declaration, "type")

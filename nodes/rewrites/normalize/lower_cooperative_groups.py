@@ -24,9 +24,8 @@ from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statement_around, upward
 
 WARP = 32
 MASK = "0xffffffffu"

@@ -11,17 +11,18 @@ for all threads of the block, and its length the same for all blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 MOST = 16
 
@@ -34,19 +35,11 @@ MOST = 16
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, MOST)
+    return one_by_one(source, _count_from_row, _loops, MOST)
 
 
-def _next(code: Code) -> str | None:
-    for kernel in code.kernels:
-        for loop in thread_loops(kernel):
-            edits = Edits(code.source)
-            try:
-                _count_from_row(edits, code, kernel, loop)
-                return edits.apply()
-            except Unsupported:
-                continue
-    return None
+def _loops(code: Code) -> Iterator[tuple[Kernel, Loop]]:
+    return ((kernel, loop) for kernel in code.kernels for loop in thread_loops(kernel))
 
 
 def _count_from_row(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
@@ -100,7 +93,7 @@ def _name(length: Polynomial) -> str:
 
 def _row_of(code: Code, start: Node) -> Node:
     """What stands beside `+ threadIdx.x`."""
-    found = code.definition(start) if start.type == "identifier" else None
+    found = code.variable(start)
     if found is not None and found.value is not None and not code.mutated(found):
         raise Unsupported("a start that has a name")
     here = start

@@ -16,9 +16,8 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import ATTRIBUTES, Code, one_after_another
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 MOST = 16
 

@@ -11,16 +11,16 @@ in no branch and no loop inside of it. Changes nothing by itself, but other step
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, Definition, one_after_another
+from nodes.rewrites.analysis.device_code import Code, Definition, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import same, statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import field_of, is_integer
+from nodes.rewrites.syntax.source import Edits, Source, inside
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
 
 _SIMPLE = {"identifier", "number_literal", "parenthesized_expression", "call_expression", "subscript_expression"}
 
@@ -33,19 +33,11 @@ _SIMPLE = {"identifier", "number_literal", "parenthesized_expression", "call_exp
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, 32)  # one value at a time, the last ones first
+    return one_by_one(source, _settle, _targets, 32)  # one value at a time, the last ones first
 
 
-def _next(code: Code) -> str | None:
-    for kernel in code.kernels:
-        for target in reversed(list(code.assigned(kernel.body))):
-            edits = Edits(code.source)
-            try:
-                if _settle(edits, code, kernel, target):
-                    return edits.apply()
-            except Unsupported:
-                continue
-    return None
+def _targets(code: Code) -> Iterator[tuple[Kernel, Node]]:
+    return ((kernel, node) for kernel in code.kernels for node in reversed(list(code.assigned(kernel.body))))
 
 
 def _settle(edits: Edits, code: Code, kernel: Kernel, target: Node) -> bool:

@@ -7,33 +7,26 @@ their value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, one_after_another
+from nodes.rewrites.analysis.device_code import Code, Definition, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import statements
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of, statements
 
 
 @rule(
     "cuda", expected="nothing by itself: later steps can follow the pointer", normalizes=True, after=("fuse_kernels",)
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, 32)  # one pointer at a time: the next one may be set from it
+    return one_by_one(source, _settle, _targets, 32)  # one pointer at a time: the next one may be set from it
 
 
-def _next(code: Code) -> str | None:
-    for kernel in code.kernels:
-        for target in code.assigned(kernel.body):
-            edits = Edits(code.source)
-            try:
-                if _settle(edits, code, kernel, target):
-                    return edits.apply()
-            except Unsupported:
-                continue
-    return None
+def _targets(code: Code) -> Iterator[tuple[Kernel, Node]]:
+    return ((kernel, node) for kernel in code.kernels for node in code.assigned(kernel.body))
 
 
 def _settle(edits: Edits, code: Code, kernel: Kernel, target: Node) -> bool:

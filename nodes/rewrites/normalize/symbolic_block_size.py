@@ -71,7 +71,7 @@ def _is_width(code: Code, kernel: Kernel, name: str, argument: Node, width: str)
     """Whether a parameter keeps for ever what the launch passes, which is the width."""
     if code.source.of(argument) != width or any(code.source.of(n) == name for n in code.assigned(kernel.body)):
         return False
-    found = code.definition(argument) if argument.type == "identifier" else None
+    found = code.variable(argument)
     return width.isdigit() or (found is not None and not code.mutated(found))
 
 

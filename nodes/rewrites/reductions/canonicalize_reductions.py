@@ -59,9 +59,8 @@ from nodes.rewrites.reductions.warp_reductions import called
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
 
 MOST = 32
 """Reductions of one file."""
@@ -310,7 +309,7 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
         if _waits(code, name) or not ("shfl" in name or any(_shuffles(code, f) for f in _reached(code, name))):
             continue
         for argument in children_of(call, "arguments"):
-            found = code.definition(argument) if argument.type == "identifier" else None
+            found = code.variable(argument)
             if found is None or found.kind != "local" or inside(found.declaration, statement) or slots_of(code, found):
                 continue
             if code.source.of(found.declaration, "type") != "auto":
@@ -330,7 +329,7 @@ def _stored(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], 
     if target.type != "subscript_expression" or value.type != "identifier":
         return None
     slots, index = field_of(target, "argument"), field_of(target, "indices")
-    memory = code.definition(slots) if slots.type == "identifier" else None
+    memory = code.variable(slots)
     found = code.definition(value)
     if memory is None or not slots_of(code, memory) or found is None or found.kind != "local" or slots_of(code, found):
         return None

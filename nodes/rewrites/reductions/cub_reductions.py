@@ -17,13 +17,10 @@ from nodes.rewrites.reductions.foreign_reductions import (
     reduction_text,
     statement_of,
 )
-from nodes.rewrites.reductions.uses import (
-    keep_apart,
-)
+from nodes.rewrites.reductions.uses import keep_apart
 from nodes.rewrites.reductions.whole_warps import round_up
-from nodes.rewrites.syntax.nodes import declared_name, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, statements
 
 CUB_SCOPES = {"cub", "cuda", "cuda::std", "::cub", "::cuda", "::cuda::std"}
 CUB = {"Sum": "sum", "plus": "sum", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}
@@ -66,7 +63,7 @@ def _without_cub(
         raise Unsupported("a reduction of another kind")
     edits = Edits(source)
     if not all(len(sizes) == 1 or whole_warps(code, kernel, launch.block) for launch, sizes in widths):
-        reduced = code.definition(arguments[0]) if arguments[0].type == "identifier" else None
+        reduced = code.variable(arguments[0])
         if reduced is None or reduced.kind != "local" or not counted:
             raise Unsupported("blocks that may not be whole warps")
         round_up(edits, code, kernel, call, reduced, operation)
@@ -114,8 +111,7 @@ def _functor(code: Code, name: str) -> str:
         return ""
     listed = next(source.walk(functions[0], "parameter_list"), None)
     names = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children] if listed else []
-    body = field_of(functions[0], "body")
-    inner = statements(body) if body is not None else []
+    inner = statements(field_of(functions[0], "body"))
     made = inner[0].named_children[0] if len(inner) == 1 and inner[0].type == "return_statement" else None
     if made is None or len(names) != 2:
         return ""

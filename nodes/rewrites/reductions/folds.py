@@ -11,9 +11,8 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same, statements
 
 EXPONENTIALS = {"expf", "__expf", "exp", "exp2f"}
 MAXIMA = {"fmaxf", "max", "fmax"}
@@ -85,7 +84,7 @@ def _fold(code: Code, loop: Loop) -> Fold:
     outer = []
     for node in source.walk(loop.body, "assignment_expression", "update_expression"):
         target = field_of(node, "left" if node.type == "assignment_expression" else "argument")
-        found = code.definition(target) if target is not None and target.type == "identifier" else None
+        found = code.variable(target)
         if found is None:
             raise Unsupported("an assignment to something that is no variable")
         if not inside(found.declaration, loop.body):
@@ -188,7 +187,7 @@ def _is_reduced(code: Code, name: Node, fold: Fold, between: list[Node]) -> bool
             argument = listed.named_children[0] if listed is not None and listed.named_child_count == 1 else None
             called = code.source.of(here, "function").split("<")[0]
             return called == "block_max" and argument is not None and code.source.of(argument) == fold.total
-        found = code.definition(here) if here.type == "identifier" else None
+        found = code.variable(here)
         if found is None or code.mutated(found) or not any(inside(found.declaration, n) for n in between):
             return False
         here = found.value

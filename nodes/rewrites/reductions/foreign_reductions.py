@@ -14,16 +14,9 @@ from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.reductions.uses import (
-    check_readers,
-    declared_alone,
-    is_leaders,
-    own_name,
-    slots_of,
-)
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same
+from nodes.rewrites.reductions.uses import check_readers, declared_alone, is_leaders, own_name, slots_of
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same
 
 ORDERED = frozenset({
     "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
@@ -131,7 +124,7 @@ def reduction_text(result: Result, site: int, value: str, element: str) -> str:
 
 
 def declared_type(code: Code, node: Node) -> str:
-    found = code.definition(node) if node.type == "identifier" else None
+    found = code.variable(node)
     if found is None or found.declaration.type not in {"declaration", "parameter_declaration"}:
         return ""
     return code.source.of(found.declaration, "type")
@@ -213,8 +206,7 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
     for node in source.walk(None, "identifier", "type_identifier", "namespace_identifier"):
         words[source.of(node)] = words.get(source.of(node), 0) + 1
     for node in source.walk(None, "function_definition"):
-        declarator = field_of(node, "declarator")
-        name = declared_name(declarator) if declarator is not None else None
+        name = declared_name(field_of(node, "declarator"))
         device = any(c.type == "__device__" for c in node.children) and not any(
             c.type == "__global__" for c in node.children
         )

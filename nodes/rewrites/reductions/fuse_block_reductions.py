@@ -28,9 +28,8 @@ from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.folds import Passes, below_maximum, mentions, reduction_of, two_passes
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import only_argument, same
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
+from nodes.rewrites.syntax.tree import enclosing, field_of, same
 
 SPEEDUP = 1.0
 LONG_BYTES = 16 << 10
@@ -153,7 +152,7 @@ class _Exchange:
     def _value_in(self, call: Node) -> Node:
         """`v` of `exp(v - shift)`"""
         left, right = _difference(self.source, call)
-        found = self.code.definition(right) if right.type == "identifier" else None
+        found = self.code.variable(right)
         if found is None or found.where != self.defined.where:
             raise Unsupported("a difference from something else")
         return left

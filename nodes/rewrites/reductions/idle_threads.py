@@ -9,9 +9,8 @@ from nodes.rewrites.analysis.device_code import Code, one_after_another
 from nodes.rewrites.analysis.insertions import without_unused
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import HELPERS
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import enclosing, field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, upward
 
 
 def without_idle(source: Source) -> str:

@@ -21,9 +21,8 @@ from nodes.rewrites.analysis.block_values import KNOWN
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, Values, base_of, close, fields_of, power
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
 
 POINTS = 96
 """How many random values each name stands for at once."""
@@ -344,7 +343,7 @@ class _Recurrence:
             for node in self.source.walk(statement, "identifier", "number_literal"):
                 if self.source.of(node) != text:
                     continue
-                found = self.code.definition(node) if node.type == "identifier" else None
+                found = self.code.variable(node)
                 if node.type == "identifier" and (found is None or found.kind == "loop" or self.code.mutated(found)):
                     return None
                 inner = found is not None and any(inside(found.declaration, s) for s in self.body)

@@ -39,9 +39,8 @@ from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, sta
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, same, statements, upward
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""

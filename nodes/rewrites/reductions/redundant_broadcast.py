@@ -26,9 +26,8 @@ from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, statements, upward
 
 _MATHS = frozenset({
     "rsqrtf", "sqrtf", "rsqrt", "sqrt", "expf", "exp", "logf", "log", "powf", "pow", "fabsf", "fabs", "abs", "exp2f", "log2f",
@@ -132,7 +131,7 @@ class _Broadcast:
 
     def _is_named(self, value: Node) -> bool:
         """Whether what every thread needs has a name already, and one that means nothing else anywhere."""
-        found = self.code.definition(value) if value.type == "identifier" else None
+        found = self.code.variable(value)
         if found is None or found.kind != "local" or self.code.mutated(found):
             return False
         names = [
@@ -148,7 +147,7 @@ class _Broadcast:
             return None
         assignment, base, value = statement.named_children[0], form["memory"], form["value"]
         target = field_of(assignment, "left")
-        found = self.code.definition(base) if base is not None and base.type == "identifier" else None
+        found = self.code.variable(base)
         if found is None or found.kind != "local" or found.declarator is None:
             return None
         shared = any(self.source.of(c) == "__shared__" for c in self.source.walk(found.declaration, "type_qualifier"))

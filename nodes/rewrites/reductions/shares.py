@@ -10,9 +10,8 @@ from nodes.rewrites.analysis.numbers import fields_of
 from nodes.rewrites.analysis.regions import THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.reductions.warp_reductions import called
-from nodes.rewrites.syntax.nodes import is_zero, same
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, is_zero, same
 
 _CASTS = {"static_cast", "float", "double", "T"}
 
@@ -61,8 +60,7 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
 def _field_begins_with_nothing(code: Code, value: Node) -> bool:
     """Of `MD md = {-INFINITY, 0.0f};`. Of a struct that begins in another way it is taken for granted: such are maxima with
     their sums, which online_reduction ran for threads without elements."""
-    holder = field_of(value, "argument")
-    found = code.definition(holder) if holder is not None and holder.type == "identifier" else None
+    found = code.variable(field_of(value, "argument"))
     if found is None or found.value is None or found.value.type != "initializer_list":
         return True
     fields = fields_of(code, code.source.of(found.declaration, "type"))

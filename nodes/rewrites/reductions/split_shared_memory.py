@@ -18,9 +18,8 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.nodes import declared_name, same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import declared_name, field_of, same
 
 MOST_ELEMENTS = 32
 

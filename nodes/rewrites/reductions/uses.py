@@ -11,9 +11,8 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, field_of, same, statements, upward
 
 
 def slots_of(code: Code, found: Definition) -> str:

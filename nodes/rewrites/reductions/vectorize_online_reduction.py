@@ -25,8 +25,8 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import statements
 
 
 @rule(
@@ -113,7 +113,7 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     below, old_below = online.below(element, so_far), online.below(largest, so_far)
     sums = [f"const float {part} = {below};"] if several else []
     sums += [f"{t} += {f'{weight} * ' if weight else ''}{part or below};" for t, weight in online.sums]
-    bound = code.definition(loop.bound_node) if loop.bound_node.type == "identifier" else None
+    bound = code.variable(loop.bound_node)
     kept = [f"{bound.name} > 1"] if bound is not None and bound.kind == "template" else []
     kept += [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least
     deeper = unit if kept else ""

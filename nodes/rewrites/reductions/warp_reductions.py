@@ -16,9 +16,8 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import slots_of
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
 WARP = 32
 _REDUCTION = """\
@@ -131,7 +130,7 @@ def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
         raise Unsupported("a reduction of another form")
     if given is None or given.type not in {"identifier", "template_function"}:
         raise Unsupported("a reduction of another form")
-    held = code.definition(arguments[0]) if arguments[0].type == "identifier" else None
+    held = code.variable(arguments[0])
     if held is None or held.kind != "local":
         raise Unsupported("a reduction of something that has no name")
     element, kind = source.of(held.declaration, "type"), ""

@@ -22,9 +22,8 @@ from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same, statements
 
 
 def require_reduction(edits: Edits, code: Code, kind: str) -> None:

@@ -14,9 +14,8 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.nodes import is_zero, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, is_zero, same, statement_around
 
 _CONSTANT = {"number_literal", "unary_expression", "binary_expression", "parenthesized_expression", "cast_expression"}
 

@@ -33,9 +33,8 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same, statements
 
 WIDTH = 256
 """Threads of a block where the launch has fewer than four warps or its own number is not known."""

@@ -25,9 +25,8 @@ from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same, statements
 
 ITEMS = """\
 // How wide a block may be that keeps `items` steps of a row in every thread, `bytes` of registers each: what there is of

@@ -22,9 +22,8 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import ITEMS
 from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.nodes import declared_name, same, statement_around
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import declared_name, field_of, same, statement_around
 
 ROOM = """
 

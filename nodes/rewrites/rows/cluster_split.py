@@ -24,9 +24,8 @@ from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
 from nodes.rewrites.syntax.insert import renamed
-from nodes.rewrites.syntax.nodes import statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, statements
 
 SPEEDUP = 0.97
 LONG_STEPS = 4096

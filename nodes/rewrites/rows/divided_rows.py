@@ -11,9 +11,8 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer
+from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer, same, statements
 
 OUTER, INNER = Symbol("the outer row"), Symbol("the inner row")
 STRIDE_AT_LEAST = 8

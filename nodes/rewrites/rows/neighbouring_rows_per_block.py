@@ -24,9 +24,8 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, factors_of, product_of, uncast
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import renamed
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, same, statements
 
 SHAPE = """\
 #define NEIGHBOUR_ROWS 16  // tune: 4 8 16
@@ -129,7 +128,7 @@ class _Rows(DividedRows):
         if passed is None or any(value is None for value in known):
             return []
         passed = uncast(self.source, passed)
-        found = self.code.definition(passed) if passed.type == "identifier" else None
+        found = self.code.variable(passed)
         if found is not None and found.kind == "local" and found.value is not None and not self.code.mutated(found):
             passed = found.value
         for name in self.source.walk(passed, "identifier"):
@@ -359,7 +358,7 @@ class _Rows(DividedRows):
         names = [p.name for p in self.kernel.parameters]
         if node.type == "identifier" and self.source.of(node) in names:
             inner = uncast(self.source, launch.arguments[names.index(self.source.of(node))])
-            found = self.code.definition(inner) if inner.type == "identifier" else None
+            found = self.code.variable(inner)
             if found is not None and is_integer(self._type(found.declaration)):
                 return found.name
         return text if re.fullmatch(r"[\w.]+|(\w|[<>])+\([^()]*\)|\([^()]*\)", text) else f"({text})"

@@ -17,9 +17,8 @@ from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.rows.cache_row_in_registers import HOLD
-from nodes.rewrites.syntax.nodes import same, statements
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
 DIVISIONS = {"__fdividef", "fdividef"}
 EXPENSIVE = DIVISIONS | {
@@ -178,7 +177,7 @@ class Passes:
             return 0 if self.source.of(node, "field") in _SCALARS else 1
         if node.type == "subscript_expression" and argument is not None:
             return max(self._rank(argument) - 1, 0)
-        found = self.code.definition(node) if node.type == "identifier" else None
+        found = self.code.variable(node)
         if found is not None and found.value is not None and is_reference(found):
             return self._rank(found.value)
         return _dimensions(found) if found is not None else 0
@@ -330,7 +329,7 @@ class _Reader:
                 return ()
             inner = self._place(argument)
             return inner and (*inner, f"[{self._text(indices.named_children[0])}]")
-        found = self.code.definition(node) if node.type == "identifier" else None
+        found = self.code.variable(node)
         if found is None or found.kind != "local":
             return ()
         if is_reference(found) and found.value is not None and inside(found.declaration, self.loop.node):
@@ -487,7 +486,7 @@ def cast_to(code: Code, call: Node) -> str | None:
         return text[len("static_cast<") : -1].strip()
     if function is None or function.type == "primitive_type":
         return text or None
-    found = code.definition(function) if function.type == "identifier" else None
+    found = code.variable(function)
     return text if found is not None and found.kind == "template" else None
 
 

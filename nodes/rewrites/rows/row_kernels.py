@@ -19,9 +19,8 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer
+from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer, same
 
 ELEMENT = Symbol("element of the row")
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative")

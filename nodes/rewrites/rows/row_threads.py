@@ -27,9 +27,8 @@ from nodes.rewrites.analysis.regions import (
 )
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import LOOPS, declared_name, is_zero, same, statements
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
+from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, enclosing, field_of, is_zero, same, statements
 
 SHORTEST = 64
 """Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""
@@ -89,7 +88,7 @@ class RowThreads:
         found: list[Node] = []
         for statement in reversed(statements(self.kernel.body)):
             declared = field_of(statement, "declarator") if statement.type == "declaration" else None
-            name = declared_name(declared) if declared is not None else None
+            name = declared_name(declared)
             alone = len(statement.children_by_field_name("declarator")) == 1
             if name is None or not alone or any(same(statement, h) for h in headers):
                 continue
@@ -168,7 +167,7 @@ class RowThreads:
 
     def uses(self, found: Definition, within: Node) -> list[Node]:
         """Where a variable is named, beside its declaration."""
-        itself = declared_name(found.declarator) if found.declarator is not None else None
+        itself = declared_name(found.declarator)
         return [node for node in self.code.uses(found, within) if not same(node, itself)]
 
     def _starts_from_zero(self, loop: Node, found: Definition) -> bool:
@@ -217,7 +216,7 @@ class RowThreads:
             listed = use.parent if use.parent is not None and use.parent.type == "argument_list" else None
             for value in children_of(listed):
                 if not same(value, use):
-                    named = self.code.definition(value) if value.type == "identifier" else None
+                    named = self.code.variable(value)
                     settled = (
                         named is not None and not self.code.mutated(named) and inside(named.declaration, loop.body)
                     )
@@ -253,7 +252,7 @@ class RowThreads:
             if function is not None and function.type == "field_expression":
                 raise Unsupported("an object that may keep something")
             for argument in children_of(listed):
-                found = code.definition(argument) if argument.type == "identifier" else None
+                found = code.variable(argument)
                 if found is not None and found.kind in {"local", "loop"} and code.lends(call, argument)[0]:
                     raise Unsupported("a function that may change a variable")
 

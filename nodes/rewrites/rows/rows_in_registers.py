@@ -13,9 +13,8 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, ro
 from nodes.rewrites.analysis.vectors import seen_through
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import declared_name, same, statements
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import declared_name, field_of, same, statements
 
 CANONICAL = Symbol("element")
 
@@ -143,7 +142,7 @@ class RowReader:
                 last = field_of(expression, "right")
             else:
                 return None
-            declared = self.code.definition(last) if last is not None and last.type == "identifier" else None
+            declared = self.code.variable(last)
             if declared is None or last is None or not inside(declared.declaration, self.loops[number].body):
                 return None
             inner = declared.declarator
@@ -316,7 +315,7 @@ class RowReader:
                 raise Unsupported("shared memory for a fixed number of threads")
 
     def _is_shared(self, base: Symbol) -> bool:
-        found = self.code.definition(base.node) if base.node is not None and base.node.type == "identifier" else None
+        found = self.code.variable(base.node)
         return found is None or "__shared__" in self.source.of(found.declaration)
 
     def _within_warps(self, access: Access, slots: int) -> bool:

@@ -34,9 +34,8 @@ from nodes.rewrites.rows.cache_row_in_registers import HOLD, RowKeeper
 from nodes.rewrites.rows.row_kernels import unless_single
 from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.nodes import LOOPS, same, statements
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, field_of, same, statements, upward
 
 TUNABLES = """\
 #define TEAM_ITEMS {items}  // tune: 1 2 4

@@ -23,9 +23,8 @@ from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.entry import has_c_linkage, measured, parameters
 from nodes.rewrites.syntax.insert import include
-from nodes.rewrites.syntax.nodes import same
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 _DIRECTIVES = {"preproc_def", "preproc_function_def"}
 _NAMED = {

@@ -141,7 +141,7 @@ def inside(node: Node, outer: Node) -> bool:
 
 
 def levelled(lines: Lines, unit: str) -> list[str]:
-    """The lines, a list among them one level deeper than what stands around it. Directives stay at the margin."""
+    """The lines, a list among them one level deeper than what stands around it. Directives stay where the outermost lines are."""
     found: list[str] = []
     for line in lines:
         if isinstance(line, str):
@@ -155,6 +155,14 @@ def lifted(source: Source, statement: Node, text: str) -> str:
     """A statement's lines moved left by its own indentation."""
     indent = source.indent(statement)
     return "\n".join(line.removeprefix(indent) for line in text.rstrip("\n").split("\n"))
+
+
+def only_argument(call: Node) -> Node:
+    """A call's one argument. Raises Unsupported for a call of several."""
+    listed = field_of(call, "arguments")
+    if listed is None or listed.named_child_count != 1:
+        raise Unsupported("a call of more than one argument")
+    return listed.named_children[0]
 
 
 def operands(source: Source, node: Node, operator: str) -> list[Node]:

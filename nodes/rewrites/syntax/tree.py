@@ -1,4 +1,5 @@
-"""Steps through a syntax tree that take None for a node that is not there, so that a path needs no questions in between."""
+"""Steps through a syntax tree that take None for a node that is not there, so that a path needs no questions in between, and
+what a node is, whatever the source."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
+LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
+_DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
+_DECLARES = _DECLARATORS | {"function_declarator", "parenthesized_declarator"}
 _INTEGER = re.compile(r"((unsigned|signed|long|int|short|size_t|ptrdiff_t|u?int\d+_t)\s*)+")
 
 
@@ -40,3 +44,37 @@ def upward(node: Node | None, until: Node | None = None) -> Iterator[Node]:
 def enclosing(node: Node | None, *types: str, until: Node | None = None) -> Node | None:
     """The innermost of these types among the node and those around it; None where there is none."""
     return next((here for here in upward(node, until) if here.type in types), None)
+
+
+def same(a: Node | None, b: Node | None) -> bool:
+    return a is not None and b is not None and a.id == b.id
+
+
+def declared_name(declarator: Node | None) -> Node | None:
+    """The identifier in `*x`, `x[4]`, `x = 1`, `&x`."""
+    while declarator is not None and declarator.type in _DECLARES:
+        inner = next((c for c in declarator.named_children if c.type in _DECLARATORS | {"identifier"}), None)
+        declarator = field_of(declarator, "declarator") or inner
+    named = declarator is not None and declarator.type in {"identifier", "field_identifier", "type_identifier"}
+    return declarator if named else None
+
+
+def is_zero(literal: str) -> bool:
+    """Whether the text is a number, and that 0."""
+    try:
+        return float(literal.rstrip("fFlLuU")) == 0.0
+    except ValueError:
+        return False
+
+
+def statement_around(node: Node) -> Node:
+    """The declaration around a node, or the statement."""
+    here = node
+    while here.parent is not None and here.type != "declaration" and not here.type.endswith("_statement"):
+        here = here.parent
+    return here
+
+
+def statements(body: Node | None) -> list[Node]:
+    """The statements of a block, or the one statement that stands in its place. Comments are left out."""
+    return [body] if body is not None and body.type != "compound_statement" else children_of(body)

@@ -122,12 +122,6 @@ def test_narrow_blocks_get_wider() -> None:
     assert applied(text.replace("void each_row", "void __launch_bounds__(32) each_row")) is None
 
 
-def test_a_guard_around_the_row() -> None:
-    inside = "  if (row < rows) {\n    float sum = 0;\n    for (int i = 0; i < n; ++i) sum += x[row * n + i];\n    z[row] = sum;\n  }\n"
-    new = applied(kernel(inside, row=ROW.split("\n")[0] + "\n"))
-    assert new is not None and "  const int row = blockIdx.x;\n  float sum = 0;\n  for (int i = threadIdx.x;" in new
-
-
 def test_what_else_a_guard_asks_stays() -> None:
     row = ROW.replace("row >= rows", "row >= rows || w[row] == 0.0f")
     assert "if (row >= rows || w[row] == 0.0f) return; const float* in" in made_of(kernel(SOFTMAX, row=row))

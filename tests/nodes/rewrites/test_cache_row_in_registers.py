@@ -5,10 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from harness.records import DeviceFacts
-from harness.tunables import tunables
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
@@ -85,22 +82,6 @@ def test_the_host_picks_what_was_measured_fastest_and_asks_the_driver_once(tmp_p
     first, second = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
     assert [int(n) for n in first.split()[:-1]] == [items for *_, items in PICKED]
     assert second == first, "the numbers of questions and all answers stay"
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [("cache_row_in_registers",), ("cache_row_in_registers", "programmatic_dependent_launch", "cluster_split")],
-    ids="+".join,
-)
-def test_every_instance_is_asked_for_its_own_registers(steps: tuple[str, ...]) -> None:
-    text = prepared("extracted", *steps)
-    host = " ".join(text.split())
-    name = "fused_add_rmsnorm_kernel_in_registers"
-    asks = "{} = [](auto items, cudaFuncAttributes* of) {{ cudaFuncGetAttributes(of, {}<T, WIDTH, decltype(items)::value>); }};"
-    assert asks.format("ask", name) in host and "sizeof(Lanes<T, WIDTH>), ask)" in host
-    assert not any("ROW" in tunable.name for tunable in tunables(text))
-    if "cluster_split" in steps:
-        assert "? cluster_items(ceil_div(steps, row_cluster), 3 * sizeof(Lanes<T, WIDTH>)) : 0)" in host
 
 
 def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:

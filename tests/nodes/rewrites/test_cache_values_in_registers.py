@@ -43,48 +43,6 @@ def kept(text: str) -> str:
 # How it reads.
 
 
-def test_the_first_pass_keeps_what_the_second_takes() -> None:
-    new = after(ROWS, "cache_values_in_registers")
-    assert (
-        """\
-  float sum = 0.0f;
-  float expf_row[ITEMS][VEC];
-  constexpr bool kKept = row_has_room<ITEMS, sizeof(Lanes<float, VEC>), sizeof(x_row[0]), sizeof(expf_row[0])>;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const int pack = threadIdx.x + item * blockDim.x;
-    if (pack < n / VEC) {
-      hold_packed(x_row[item]);
-      const Lanes<float, VEC>& x_pack = x_row[item];
-#pragma unroll
-      for (int k = 0; k < VEC; ++k) {
-        expf_row[item][k] = expf(x_pack.at[k] - top);
-        sum += expf_row[item][k];
-      }
-    }
-  }
-"""
-        in new
-    )
-    assert (
-        """\
-      if constexpr (!kKept) hold_packed(x_row[item]);
-      const Lanes<float, VEC>& x_pack = x_row[item];
-      Lanes<float, VEC> y_pack;
-#pragma unroll
-      for (int k = 0; k < VEC; ++k) {
-        y_pack.at[k] = (kKept ? expf_row[item][k] : expf(x_pack.at[k] - top)) / total;
-      }
-"""
-        in new
-    )
-    assert new.index("constexpr int row_width") < new.index(ROOM.strip()) < new.index("struct Multiprocessors")
-    untouched = body(ROWS, "void soft_rows")
-    assert body(new, "void soft_rows") == untouched, "rows too long for registers are not kept at all"
-    host = ROWS[ROWS.index('extern "C"') :]
-    assert new.endswith(host), "the launch, and the steps that it chooses from, stay"
-
-
 def test_it_applies_once_and_only_to_rows_in_registers() -> None:
     assert refused(after(ROWS, "cache_values_in_registers"), "cache_values_in_registers")
     assert refused(after(SOFTMAX, "warp_shuffle_reduction", "vectorize"), "cache_values_in_registers")
@@ -107,13 +65,6 @@ def test_a_row_that_is_wanted_for_more_keeps_its_registers() -> None:
     assert "if constexpr" not in new and new.count("hold_packed(x_row[item]);") == 2
 
 
-def test_the_outer_one_of_two_values_is_kept() -> None:
-    text = changed(SUM, f"sum += {EXPONENTIAL} * 0.5f;")
-    new = kept(changed(QUOTIENT, f"y_pack.at[k] = {EXPONENTIAL} * 0.5f / total;", text))
-    assert "value_row[item][k] = expf(x_pack.at[k] - top) * 0.5f; sum += value_row[item][k];" in new
-    assert "(kKept ? value_row[item][k] : expf(x_pack.at[k] - top) * 0.5f) / total" in new
-
-
 def test_a_body_without_braces_gets_them() -> None:
     lanes = "for (int k = 0; k < VEC; ++k) {{\n        {}\n      }}"
     new = kept(changed(lanes.format(SUM), f"for (int k = 0; k < VEC; ++k)\n        {SUM}"))
@@ -122,8 +73,7 @@ def test_a_body_without_braces_gets_them() -> None:
 
 VECTORS = SOFTMAX.replace("const float* x", "const float4* x").replace("float* y", "float4* y")
 VECTORS = VECTORS.replace(
-    "v = fmaxf(v, x[blockIdx.x * n + i]);",
-    "{ const float4 a = x[blockIdx.x * n + i]; v = fmaxf(v, fmaxf(a.x, a.y)); }",
+    "v = fmaxf(v, x[blockIdx.x * n + i]);", "{ const float4 a = x[blockIdx.x * n + i]; v = fmaxf(v, fmaxf(a.x, a.y)); }"
 )
 VECTORS = VECTORS.replace(
     "sum += expf(x[blockIdx.x * n + i] - top);",
@@ -146,13 +96,6 @@ def test_fields_of_a_vector_are_values_of_their_own() -> None:
     assert "a.y = (kKept ? expf_row_2[item] : expf(a.y - top)) / total;" in new
     once = kept(changed("a.x = expf", "a.y = 0.0f;\n      a.x = expf", text))
     assert "expf_row_2" not in once, "an element that is overwritten before it is computed of again"
-
-
-def test_a_row_may_be_overwritten_by_what_it_is_kept_for() -> None:
-    own = SOFTMAX.replace("const float* x, float* y, int n", "float* x, int n").replace("y[", "x[")
-    own = own.replace("const float* x, float* y, long", "float* x, long").replace("(x, y, n)", "(x, n)")
-    new = kept(after(own, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"))
-    assert "x_pack.at[k] = (kKept ? expf_row[item][k] : expf(x_pack.at[k] - top)) / total;" in new
 
 
 # What is the same.
@@ -179,14 +122,6 @@ def test_values_that_mean_the_same_are_kept(first: str, second: str) -> None:
     assert "_row[item][k] : " in kept(
         changed(SUM, f"sum += {first};", changed(QUOTIENT, f"y_pack.at[k] = {second};", text))
     )
-
-
-def test_names_are_seen_through() -> None:
-    text = changed(SUM, "const float d = x_pack.at[k] - top;\n        sum += expf(d);")
-    text = changed(QUOTIENT, "const float v = x_pack.at[k];\n        y_pack.at[k] = expf(v - top) / total;", text)
-    new = kept(text)
-    assert "expf_row[item][k] = expf(d); sum += expf_row[item][k];" in new
-    assert "(kKept ? expf_row[item][k] : expf(v - top)) / total" in new and "if constexpr (!kKept) hold_packed" in new
 
 
 # What is not.

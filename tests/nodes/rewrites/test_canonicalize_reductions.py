@@ -207,11 +207,6 @@ def test_every_form_becomes_ours(form: str) -> None:
     assert refused(new, "canonicalize_reductions") and refused(new, "redundant_broadcast")
 
 
-def test_a_launch_of_any_width_is_settled_too() -> None:
-    text = source("faster transformer").replace("rows, 256,", "rows, columns < 1024 ? columns : 1024,")
-    assert "sum_of_block = block_sum<0>(sum)" in after(text, "canonicalize_reductions")
-
-
 def reduced(reduction: str, helpers: str = FASTER_TRANSFORMER, width: str = "256") -> str | None:
     """The kernel behind canonicalize_reductions alone, None where that refuses."""
     text = KERNEL.format(helpers=helpers, name="normalise", reduction=reduction).replace(
@@ -303,10 +298,7 @@ def test_an_extreme_of_a_type_that_max_does_not_know_stays(element: str) -> None
 
 @pytest.mark.parametrize(
     ("declared", "used"),
-    [
-        ("extern __shared__ float held[];\n", ""),
-        ("#define HELD(n) __shared__ float held[n]\n", "  HELD(256);\n"),
-    ],
+    [("extern __shared__ float held[];\n", ""), ("#define HELD(n) __shared__ float held[n]\n", "  HELD(256);\n")],
 )
 def test_barriers_of_shared_memory_that_is_out_of_sight_stay(declared: str, used: str) -> None:
     swapped = "  held[threadIdx.x] = sum;\n  __syncthreads();\n  sum += held[255 - threadIdx.x];\n"
@@ -674,13 +666,6 @@ def test_a_softmax_of_shuffles_and_slots() -> None:
     assert "softmax_kernel<<<rows, threads, 0, stream>>>" in kernel
 
 
-def test_a_layer_norm_in_an_engines_style() -> None:
-    new = after(LAYER_NORM, "canonicalize_reductions", "redundant_broadcast")
-    kernel = flat(new[new.index("__global__") :])
-    assert "const float mean_of_block = block_sum<0>(local_sum); const float s_mean = mean_of_block / n;" in kernel
-    assert "__syncthreads" not in kernel and "float mean =" not in kernel
-
-
 def test_what_the_first_thread_writes_it_goes_on_writing() -> None:
     new = after(QUANTISE, "canonicalize_reductions", "redundant_broadcast")
     kernel = flat(new[new.index("__global__") :])
@@ -703,12 +688,3 @@ def test_foreign_rows_compute_what_the_reference_says(
         ROOT / "tests/inputs" / folder, candidate, "0", "float32:rows=5,columns=96", "float32:rows=3,columns=2050"
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-def test_a_reduction_of_the_files_own_with_our_name() -> None:
-    """Many files call theirs block_sum, too."""
-    own = FASTER_TRANSFORMER.replace("blockReduceSum", "block_sum")
-    text = KERNEL.format(helpers=own, name="normalise", reduction="  sum = block_sum<float>(sum);\n")
-    new = after(text, "free_reserved_names", "canonicalize_reductions")
-    assert "block_sum_of_file" not in new and SUM in new
-    assert "block_sum<0>(sum);" in new

@@ -23,7 +23,6 @@ from nodes.rewrites.syntax.source import Unsupported
 from nodes.roles import Attempt, Finding, Plan, PlannerRequest
 from tests.nodes.rewrites.emulate.emulation import emulated
 
-ROOT = Path(__file__).resolve().parents[3]
 H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
 SPEC = Spec(
     name="some",
@@ -84,28 +83,6 @@ def call(text: str, folder: Path, *counts: int) -> list[float]:
 def test_every_size_runs_with_the_numbers_of_its_band(form: str, tmp_path: Path) -> None:
     new = dispatched(HEAD + FORMS[form], "cpu", SPEC, THREE)
     assert call(new, tmp_path, 1, 15, 16, 31, 32, 10**9) == [18, 18, 58, 58, 32, 32]
-
-
-def test_how_it_reads() -> None:
-    assert dispatched(HEAD + FORMS["only a call"], "cpu", SPEC, TWO) == (
-        """\
-#include <cstdint>
-// Which numbers are fastest depends on the workload: they were measured for bands of sizeof(*out) * n.
-#define SMALL_BELOW 64  // tune: 64
-#define STEP_SMALL 1  // tune: 1 3 5
-#define STEP_LARGE 5  // tune: 1 3 5
-#define BLOCK 8  // tune: 2 4 8
-template <int STEP>
-static void run(float* y, int64_t n) { y[0] = STEP * 10 + BLOCK; }
-extern "C" void some_float32(float* y, int64_t count) {
-  if (sizeof(*y) * count < SMALL_BELOW) {
-    run<STEP_SMALL>(y, count);
-  } else {
-    run<STEP_LARGE>(y, count);
-  }
-}
-"""
-    )
 
 
 def test_thresholds_and_numbers_are_left_open_again() -> None:

@@ -92,28 +92,6 @@ __global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride,
     assert refused(new, "drop_grid_stride_loop")
 
 
-def test_a_loop_over_rows_goes_altogether() -> None:
-    new = after(ROWS, "grid_stride", "drop_grid_stride_loop")
-    assert (
-        """\
-template <bool kOneStep>
-__global__ void shift(const float* x, float* y, int64_t rows, int64_t n) {
-  using Index = std::conditional_t<kOneStep, unsigned, int64_t>;
-  const int64_t row = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
-  if (row >= rows) return;
-  // One number for the whole row.
-  const float first = x[row * n];
-#pragma unroll 1
-  for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < Index(n); i += gridDim.x * blockDim.x) {
-    y[row * n + int64_t(i)] = x[row * n + int64_t(i)] - first;
-    if constexpr (kOneStep) break;
-  }
-}
-"""
-        in new
-    )
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -129,12 +107,6 @@ def test_a_loop_over_rows_may_stay(old: str, new: str) -> None:
     )
     done = after(text, "grid_stride", "drop_grid_stride_loop")
     assert "row += (gridDim.z * gridDim.y) * blockDim.y" in done and done.count("if constexpr (kOneStep) break;") == 1
-
-
-def test_it_comes_behind_a_dependent_launch_too() -> None:
-    new = after(ROWS, "grid_stride", "programmatic_dependent_launch", "drop_grid_stride_loop")
-    assert "wait_for_predecessor();  // nothing before this may touch memory\n  const int64_t row = " in new
-    assert "launch_dependent(shift<true>, shape.grid, shape.block, 0, stream, x, y, rows, n);" in new
 
 
 def test_narrow_loops_stay_as_they_count() -> None:

@@ -41,12 +41,6 @@ def kernel(
     return KERNEL.format(head=head, parameters=parameters, body=body, launch=launch)
 
 
-def test_a_launch_in_a_namespace_keeps_its_template_arguments() -> None:
-    """The name of the last template argument was once taken for the kernel's."""
-    new = after(NAMED, "vectorize")
-    assert "engine::gate<float, engine::twice<float>, true, WIDTH><<<grid, block, 0, stream>>>" in new
-
-
 def test_a_launch_shape_that_is_set_in_two_steps_is_no_constant() -> None:
     (launch,) = Code(Source(NAMED, "cuda")).launches
     assert launch.extents(launch.block) == ("block.x", "1", "1")
@@ -101,12 +95,6 @@ def test_a_parameter_that_is_passed_the_width() -> None:
     assert refused(text.replace("y, n, block_size);", "y, n, 64);"), "symbolic_block_size")
 
 
-def test_a_pointer_moves_by_something_of_its_own() -> None:
-    """`x += n * (x != nullptr)` once read the new variable in its own initialiser."""
-    new = after(kernel("  x += blockIdx.x * n * (x != nullptr);\n  y[0] = x[0];"), "single_assignment_pointers")
-    assert "const float* x = x_all + blockIdx.x * n * (x_all != nullptr);" in new
-
-
 def test_a_pointer_that_changes_to_another_buffer_is_two() -> None:
     body = "  const float* row = x + blockIdx.x * n;\n  y[0] = row[0];\n  row = y + 1;\n  y[2] = row[1];"
     new = after(kernel(body), "single_assignment_pointers")
@@ -148,23 +136,6 @@ def test_loops_that_only_look_like_it(loop: str) -> None:
     assert refused(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "canonicalize_loops")
 
 
-def test_a_branch_that_every_launch_decides_alike() -> None:
-    body = """\
-  const int step = W == 0 ? blockDim.x : W;
-  if constexpr (kBias) {
-    y[0] = 1;
-  } else {
-    y[0] = 2;
-  }
-  if (W > 32) y[1] = step;"""
-    head, launch = "template <int W, bool kBias> ", "plain<0, false><<<rows, 256, 0, stream>>>(x, y, n);"
-    new = flat(after(kernel(body, launch=launch, head=head), "fold_branches"))
-    assert "const int step = blockDim.x; y[0] = 2; }" in new
-    both = launch + "\n  plain<64, false><<<rows, 64, 0, stream>>>(x, y, n);"
-    new = flat(after(kernel(body, launch=both, head=head), "fold_branches"))
-    assert "W == 0 ? blockDim.x : W" in new and "if (W > 32)" in new and "kBias) {" not in new
-
-
 def test_defaults_are_written_out() -> None:
     text = kernel(
         "  y[0] = kBias ? bias[0] : x[0];",
@@ -186,17 +157,6 @@ def test_a_function_of_the_files_own_with_our_name() -> None:
     assert refused(after(own + TREE, "warp_shuffle_reduction", "vectorize"), "cache_row_in_registers"), (
         "it would call the wrong one"
     )
-
-
-def test_a_tree_whose_barrier_comes_first() -> None:
-    text = TREE.replace("  __syncthreads();\n  for (int s", "  for (int s").replace(
-        "    if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];\n    __syncthreads();\n  }",
-        "    __syncthreads();\n    if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];\n  }\n  __syncthreads();",
-    )
-    assert text != TREE
-    new = after(text, "warp_shuffle_reduction")
-    body = new[new.index("__global__ void sums") : new.index("extern")]
-    assert "block_sum<0>(sum)" in body and "__syncthreads" not in body
 
 
 @pytest.mark.parametrize(
@@ -259,15 +219,6 @@ def test_what_the_guard_needs_stays_in_front_of_it() -> None:
     assert refused(kernel(moved, launch=launch), "vectorize")
 
 
-def test_elements_along_another_dimension_of_the_grid() -> None:
-    body = """\
-  const int c = blockIdx.y * blockDim.x + threadIdx.x;
-  if (c >= n) return;
-  y[blockIdx.x * n + c] = x[blockIdx.x * n + c];"""
-    text = kernel(body, launch="dim3 grid(rows, (n + 255) / 256);\n  plain<<<grid, 256, 0, stream>>>(x, y, n);")
-    assert "<<<dim3(rows, ceil_div(n / WIDTH, 256)), 256, 0, stream>>>" in after(text, "vectorize")
-
-
 def test_sums_in_the_fields_of_a_variable() -> None:
     body = """\
   float2 sums = make_float2(0.0f, 0.0f);
@@ -285,16 +236,6 @@ def test_a_tangent_by_itself_keeps_small_numbers() -> None:
     body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = {};"
     assert "near" in after(kernel(body.format("30.0f * tanhf(x[i])")), "fast_tanh")
     assert "near" not in after(kernel(body.format("0.5f * x[i] * (1.0f + tanhf(x[i]))")), "fast_tanh")
-
-
-def test_sizes_in_a_struct() -> None:
-    text = kernel(
-        "  for (int i = threadIdx.x; i < p.n; i += blockDim.x) y[blockIdx.x * p.n + i] = x[blockIdx.x * p.n + i];",
-        parameters="const float* x, float* y, const Sizes p",
-        launch="Sizes sizes = {n};\n  plain<<<rows, 256, 0, stream>>>(x, y, sizes);",
-        head="struct Sizes { long n; };\n",
-    )
-    assert "sizes.n % PACK == 0" in after(text, "vectorize")
 
 
 def test_no_thread_meets_what_another_now_has() -> None:
@@ -341,15 +282,6 @@ WARP_A_ROW = """\
 def a_warp_a_row(body: str = WARP_A_ROW) -> str:
     launch = "plain<<<(rows + 7) / 8, 256, 0, stream>>>(x, y, n, rows);"
     return kernel(body, "const float* x, float* y, int n, int rows", launch, "#define WARP 32\n")
-
-
-def test_the_lanes_of_a_warp_share_a_row_out() -> None:
-    new = flat(after(a_warp_a_row(), "vectorize"))
-    assert new.count("for (int pack = lane; pack < n / VEC; pack += WARP)") == 2
-    assert "store_lanes(&y[row * n + first], y_pack);" in new
-    assert "plain<WIDTH><<<(rows + 7) / 8, 256, 0, stream>>>" in new
-    masked = WARP_A_ROW.replace("threadIdx.x % WARP", "threadIdx.x & 31").replace("i += WARP", "i += 32")
-    assert "pack = lane; pack < n / VEC; pack += 32" in flat(after(a_warp_a_row(masked), "vectorize"))
 
 
 @pytest.mark.parametrize(
@@ -505,29 +437,3 @@ def test_a_row_that_is_looked_up_is_the_same_for_a_pack() -> None:
 def test_a_row_that_is_looked_up_by_element(old: str, new: str) -> None:
     text = kernel(EMBED.replace(old, new), EMBED_PARAMETERS, EMBED_LAUNCH)
     assert refused(text, "vectorize") or "x[token * columns + first" not in after(text, "vectorize")
-
-
-def test_pairs_of_halves_are_elements_too() -> None:
-    """Four of them make 16 bytes; the size of the type was once unknown."""
-    head = "#include <cuda_fp16.h>\n"
-    body = "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = __hmul2(x[i], x[i]);"
-    new = after(
-        kernel(
-            body,
-            "const __half2* x, __half2* y, int n",
-            "plain<<<1, 256, 0, stream>>>((const __half2*)x, (__half2*)y, n);",
-            head,
-        ),
-        "vectorize",
-    )
-    assert "PACK = PACK_BYTES / sizeof(__half2);" in new and "Lanes<__half2, VEC> y_pack;" in new
-
-
-def test_a_functor_that_is_passed_by_value_names_its_type() -> None:
-    head = "struct Twice {\n  __device__ float operator()(float v) const { return 2 * v; }\n};\n"
-    head += "template <typename T, typename F> "
-    body = "  if (threadIdx.x < n) y[threadIdx.x] = f(x[threadIdx.x]);"
-    text = kernel(body, "F f, const T* x, T* y, int n", "plain<<<1, 256, 0, stream>>>(Twice(), x, y, n);", head)
-    assert "launch_dependent(plain<std::decay_t<decltype(*x)>, std::decay_t<decltype(Twice())>>, 1," in after(
-        text, "programmatic_dependent_launch"
-    )

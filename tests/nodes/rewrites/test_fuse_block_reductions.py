@@ -14,19 +14,6 @@ SOFTMAX = (ROOT / "tests/inputs/row_softmax/baseline.plain.cu").read_text()
 PREPARED = after(SOFTMAX, "symbolic_block_size", "warp_shuffle_reduction")
 
 
-def test_each_thread_sums_below_its_own_maximum() -> None:
-    new = flat(after(PREPARED, "fast_math", "fuse_block_reductions"))
-    assert "block_max<" not in new and "block_sum<" not in new
-    assert (
-        "const float own_shift = largest; float sum = 0.0f; for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) "
-        "sum += __expf(static_cast<float>(in[i]) - own_shift); "
-        "const ShiftedSum<float> of_block = block_shifted_sum<2>(own_shift, sum, __expf); "
-        "const float maxima_of_block = of_block.shift; const float shift = maxima_of_block; "
-        "const float to_block = __expf(own_shift - shift); const float sums_of_block = of_block.sum;" in new
-    )
-    assert "__fdividef(__expf(static_cast<float>(in[i]) - own_shift) * to_block, total)" in new
-
-
 def test_a_maximum_that_may_be_minus_infinity_is_no_shift() -> None:
     new = flat(after(PREPARED.replace("-FLT_MAX", "-INFINITY"), "fuse_block_reductions"))
     assert "const float own_shift = fmaxf(largest, -3.402823466e+38f);" in new

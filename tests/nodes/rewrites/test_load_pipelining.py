@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.tunables import tunables
 from kernels import catalog as kernels
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
@@ -31,40 +30,6 @@ extern "C" void run(const float* x, const int* from, float* y, long n, cudaStrea
   scale<<<256, 256, 0, stream>>>(x, from, y, n);
 }
 """
-
-
-def test_loads_come_first_and_steps_keep_their_order() -> None:
-    new = after(STEPS, "load_pipelining")
-    assert [(t.name, t.value) for t in tunables(new)] == [("IN_FLIGHT", 2)]
-    assert (
-        """\
-  for (int ahead = blockIdx.x * blockDim.x + threadIdx.x; ahead < n; ahead += IN_FLIGHT * (gridDim.x * blockDim.x)) {
-    int at_ahead[IN_FLIGHT];
-    float value_ahead[IN_FLIGHT];
-#pragma unroll
-    for (int step = 0; step < IN_FLIGHT; ++step) {
-      const int i = ahead + step * (gridDim.x * blockDim.x);
-      if (i < n) {
-        at_ahead[step] = from[i];
-        const int& at = at_ahead[step];
-        value_ahead[step] = x[at];
-      }
-    }
-#pragma unroll
-    for (int step = 0; step < IN_FLIGHT; ++step) {
-      const int i = ahead + step * (gridDim.x * blockDim.x);
-      if (i < n) {
-        const int& at = at_ahead[step];
-        const float& value = value_ahead[step];
-        // The running sum.
-        sum += value;
-        y[i] = sum;
-      }
-    }
-  }
-"""
-        in new
-    )
 
 
 @pytest.mark.parametrize(
@@ -102,22 +67,9 @@ def test_what_a_step_makes_of_its_own_load_is_its_own() -> None:
     assert refused(moved, "load_pipelining")  # where another load is depends on it
 
 
-def test_loads_of_a_single_assignment_get_names() -> None:
-    new = " ".join(after(ONE_LINE, "load_pipelining").split())
-    assert "loaded_ahead[step] = x[from[i]]; loaded_2_ahead[step] = y[i];" in new
-    assert "const float& loaded = loaded_ahead[step]; const float& loaded_2 = loaded_2_ahead[step];" in new
-    assert "y[i] = 2.0f * loaded + loaded_2;" in new
-
-
 @pytest.mark.parametrize("value", ["i > 9 ? x[i] : 0.0f", "from[i] && x[from[i]]", "(sum += x[i])", "2.0f"])
 def test_a_load_that_may_not_be_made_gets_none(value: str) -> None:
     assert refused(ONE_LINE.replace("2.0f * x[from[i]] + y[i]", value), "load_pipelining")
-
-
-def test_only_large_grids_are_cut_down() -> None:
-    text = after(kernel_text("extracted"), "restrict_pointers", "vectorize", "grid_stride", "load_pipelining")
-    assert "ceil_div(steps, along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT))" in text
-    assert {t.name: t.value for t in tunables(text)}["DEEP_BLOCKS"] == 32 * H200.units
 
 
 def test_spread_finds_the_division_that_another_step_brought() -> None:
@@ -129,22 +81,6 @@ def test_spread_finds_the_division_that_another_step_brought() -> None:
     assert "row_items(" in text and "row_shape(" in text
     assert text.count("inline int64_t ceil_div(") == 1
     assert text.index("inline int64_t ceil_div(") < text.index("inline RowShape row_shape(")
-
-
-def test_a_thread_with_one_step_alone_keeps_to_it() -> None:
-    text = after(
-        kernel_text("extracted"),
-        "restrict_pointers",
-        "vectorize",
-        "grid_stride",
-        "drop_grid_stride_loop",
-        "load_pipelining",
-    )
-    kernel = " ".join(text[text.index("__global__") :].split())
-    assert "constexpr int kInFlight = kOneStep ? 1 : IN_FLIGHT;" in kernel
-    assert "[kInFlight];" in kernel and "< kInFlight; ++step" in kernel
-    assert kernel.count("if constexpr (kOneStep) break;") == kernel.count("constexpr int kInFlight")
-    assert "along * (blocks() < DEEP_BLOCKS ? 1 : IN_FLIGHT)" in text and "cuts * along >= steps" in text
 
 
 @pytest.mark.parametrize(
@@ -168,7 +104,3 @@ def test_deep_grids_compute_the_same(name: str, baseline: str, more: tuple[str, 
     (tmp_path / "candidate.cu").write_text(text.replace(f"DEEP_BLOCKS {32 * H200.units}", "DEEP_BLOCKS 0"))
     ended = emulated(kernel.folder, tmp_path / "candidate.cu", "0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-def kernel_text(baseline: str) -> str:
-    return kernels.load("silu_and_mul").baseline("cuda", baseline)[1].read_text()

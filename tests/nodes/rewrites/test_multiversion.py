@@ -11,7 +11,6 @@ import pytest
 from harness.bands import Measure, measures
 from harness.records import DeviceFacts
 from harness.store import digest
-from harness.tunables import tunables
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.policies.rules import RulesPolicy
@@ -84,39 +83,6 @@ SECOND = (
 )
 
 
-def test_how_it_reads() -> None:
-    assert joined(FIRST, SECOND, below(64, ("float32",), others=(32,))) == (
-        """\
-#include <cstdint>
-#include <cmath>
-#define STEP 1  // tune: 1 3 5
-
-// Ten of them.
-static int tens(int x) { return 10 * x; }
-template <typename T>
-static void run(T* y) { y[0] = tens(STEP); }
-
-// The form for float32 with sizeof(*out) * n < SMALL_BELOW: measured faster there, and slower elsewhere than the one above.
-#define SMALL_BELOW 64  // tune: 32 64
-
-// The other way.
-template <typename T>
-static void run_small(T* y) { y[0] = -std::fabs(T(tens(STEP))); }
-
-static void some_float32_small(float* y, int64_t count) { run_small(y); }
-
-extern "C" void some_float32(float* y, int64_t count) {
-  if (sizeof(*y) * count < SMALL_BELOW) {
-    some_float32_small(y, count);
-    return;
-  }
-  run(y);
-}
-extern "C" void some_float64(double* y, int64_t count) { run(y); }
-"""
-    )
-
-
 # what the second file has where the first one has it otherwise -> its value is negative
 FORMS = {
     "a function": "static void put(T* y) { y[0] = SIGN tens(1); }",
@@ -158,16 +124,6 @@ def test_each_size_and_type_gets_its_form(form: str, tmp_path: Path) -> None:
     assert called(joined(first, second, version(("float64",))), tmp_path, [1, 99]) == [(10, -10), (10, -10)]
     again = joined(joined(first, second, below(64)), first, below(16))
     assert called(again, tmp_path, [1, 2, 4, 8, 16]) == [(10, 10), (10, -10), (-10, -10), (-10, 10), (10, 10)]
-
-
-def test_what_both_files_have_is_there_once_and_a_number_of_each_is_searched() -> None:
-    first = FIRST
-    second = SECOND.replace("#define STEP 1 ", "#define STEP 3 ")
-    new = joined(first, second, below(64, others=(32,)))
-    assert {t.name: (t.value, t.choices) for t in tunables(new)} == {
-        "STEP": (1, (1, 3, 5)), "STEP_SMALL": (3, (1, 3, 5)), "SMALL_BELOW": (64, (32, 64)),
-    }  # fmt: skip
-    assert new.count("static int tens(int x)") == 1
 
 
 @pytest.mark.parametrize(

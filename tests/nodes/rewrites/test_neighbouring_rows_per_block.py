@@ -123,50 +123,6 @@ def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
     assert refused(new, "neighbouring_rows_per_block")
 
 
-def test_a_merge_has_its_indices_in_the_order_of_use() -> None:
-    new = after(
-        (MERGE / "baseline.production.cu").read_text(),
-        "symbolic_block_size",
-        "neighbouring_rows_per_block",
-        "tune_block_size",
-    )
-    text = kernel(new)
-    assert (
-        """
-    const Index token = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y;
-    const Index head = blockIdx.x;
-    const Index row = token * heads + head;
-    const Index pack = row * packs_per_row + threadIdx.x;
-    if (token >= tokens) {
-"""
-        in text
-    )
-    assert "if (threadIdx.x == 0) {\n        output_lse[at]" in text and "%" not in text
-    assert new.count("if (neighbours_fit(packs_per_row, tokens)) {") == 2
-    assert "dim3(heads, neighbour_groups(tokens)), dim3(packs_per_row, NEIGHBOUR_ROWS), 0, stream>>>(" in new
-
-
-def test_rows_of_spread_need_no_loop_any_more() -> None:
-    new = after(
-        (MERGE / "baseline.extracted.cu").read_text(), "vectorize", "grid_stride", "neighbouring_rows_per_block"
-    )
-    text = kernel(new)
-    assert (
-        """
-    const int64_t token = blockIdx.z * NEIGHBOUR_ROWS + threadIdx.y;
-    const int64_t head = blockIdx.x;
-    const int64_t row = token * heads + head;
-    if (token >= tokens) return;
-    const int64_t at = head * tokens + token;
-    const int64_t pack = threadIdx.x;
-    const int64_t first = pack * VEC;
-"""
-        in text
-    )
-    assert text.count("for (") == 1
-    assert "dim3(heads, 1, neighbour_groups(tokens)), dim3(head_dim / WIDTH, NEIGHBOUR_ROWS)" in new
-
-
 def test_elements_that_32_bits_count_are_not_counted_too_far() -> None:
     narrow = FORMS["a total in 32 bits"]
     new = after(narrow, "neighbouring_rows_per_block")

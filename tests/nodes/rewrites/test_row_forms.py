@@ -237,15 +237,6 @@ def kernel_of(text: str, name: str = "norm_kernel") -> str:
 # Cooperative groups.
 
 
-def test_groups_become_coordinates_and_shuffles() -> None:
-    new = after(GROUPS, "lower_cooperative_groups")
-    kernel = kernel_of(new)
-    assert "cg::" not in new and "cooperative_groups" not in new and "warp." not in kernel
-    assert "int idx = blockIdx.x * (blockDim.x / 32) + (threadIdx.x / 32);" in kernel
-    assert "for (int i = threadIdx.x % 32; i < C; i += 32) sum += x[i];" in kernel
-    assert kernel.count("sum = warp_sum(sum);") == 2
-
-
 def test_other_words_of_groups() -> None:
     more = """\
   auto tile = cg::tiled_partition<32>(cg::this_thread_block());
@@ -277,22 +268,6 @@ def test_other_words_of_groups() -> None:
 def test_other_groups_stay(old: str, new: str) -> None:
     assert old in GROUPS
     assert applied_step("lower_cooperative_groups", GROUPS.replace(old, new), ROWS) is None
-
-
-def test_a_variable_may_serve_two_reductions_of_a_warp() -> None:
-    new = after(GROUPS, "lower_cooperative_groups", "vectorize", "warp_per_row")
-    assert "norm_kernel_by_teams" in new and new.count("sum = team_sum<TEAM>(sum);") == 2
-
-
-def test_long_rows_of_warps_leave_the_weights_for_later() -> None:
-    steps = ("lower_cooperative_groups", "vectorize", "warp_per_row")
-    text = after(GROUPS, *steps)
-    assert "#define TEAM_ITEMS 4  // tune: 1 2 4" in text and "weight_row" not in text
-    short = Facts(spec=spec(at(128)), device=H200)
-    text = GROUPS
-    for step in steps:
-        text = applied_step(step, text, short) or text
-    assert "#define TEAM_ITEMS 1  // tune: 1 2 4" in text and "weight_row[item] = load_lanes" in text
 
 
 def test_a_share_of_the_round_before_is_not_whole() -> None:
@@ -334,12 +309,6 @@ def test_alignment_of_other_things_stays() -> None:
 # Blocks as wide as their row.
 
 
-def test_blocks_as_wide_as_a_row_become_whole_warps() -> None:
-    new = after(WIDE, "canonicalize_reductions")
-    assert "dim3 block(std::min<int64_t>((C + 31) / 32 * 32, 1024));" in new
-    assert "const float sum_of_block = block_sum<0>(sum);" in new and "BlockReduce" not in new
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -374,14 +343,6 @@ def test_functors_and_short_names_of_reductions() -> None:
 # Widths in templates, blocks of one warp among them, and grids of more than one dimension.
 
 
-def test_a_launch_of_one_warp_has_its_result_early() -> None:
-    kernel = kernel_of(after(TEMPLATES, "canonicalize_reductions"))
-    assert (
-        "const float sum_of_block = block_sum<0>(sum); const float scale = rsqrtf(sum_of_block / C + 1e-5f);" in kernel
-    )
-    assert "slots" not in kernel and "constexpr" not in kernel
-
-
 def test_one_warp_alone_is_no_reduction_over_a_block() -> None:
     text = TEMPLATES.replace("norm_kernel<256><<<blocks, dim3(256, 1, 1)", "norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE")
     assert applied_step("canonicalize_reductions", text, ROWS) is None
@@ -410,22 +371,6 @@ def test_rows_over_a_grid_of_two_dimensions_are_kept() -> None:
 
 
 # Pragmas of loops that go, and results that only a branch knows.
-
-
-@pytest.mark.parametrize("around", ["{}", "  for (int k = 0; k < 2; ++k) {{\n{}  }}\n"])
-def test_the_pragma_of_a_loop_goes_with_it(around: str) -> None:
-    shuffles = "#pragma unroll\n  for (int o = 16; o > 0; o >>= 1) part += __shfl_xor_sync(0xffffffff, part, o);\n"
-    start = TEMPLATES.index("  sum = warp_reduce(sum);\n  if constexpr")
-    end = TEMPLATES.index("  const float scale")
-    rest = TEMPLATES[start:end].replace("  sum = warp_reduce(sum);\n", "", 1).replace("sum", "part")
-    text = (
-        TEMPLATES[:start]
-        + around.format("  float part = sum;\n" + shuffles + rest + "  if (threadIdx.x == 0) out[0] = part;\n")
-        + TEMPLATES[end:]
-    )
-    kernel = kernel_of(after(text, "canonicalize_reductions"))
-    assert "const float part_of_block = block_sum<0>(part);" in kernel and "#pragma" not in kernel
-    assert ("__syncthreads(); const float part_of_block" in kernel) == (around != "{}")
 
 
 def test_a_pair_that_the_first_thread_joins_for_itself() -> None:
@@ -529,13 +474,6 @@ def test_warps_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
 # Trees that are written out, their last warp through volatile memory.
 
 
-def test_an_unrolled_tree_becomes_ours() -> None:
-    new = after(HARRIS, "canonicalize_reductions", "redundant_broadcast")
-    kernel = kernel_of(new)
-    assert "warpReduce" not in new and "sdata" not in kernel and "__syncthreads" not in kernel
-    assert "const float sum_of_block = block_sum<0>(sum);" in kernel and "rsqrtf(sum_of_block / C + 1e-5f)" in kernel
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -604,14 +542,6 @@ def test_other_loops_stay(old: str, new: str) -> None:
 # Vector types with methods.
 
 
-def test_a_vector_types_loads_and_stores_are_written_out() -> None:
-    kernel = kernel_of(after(METHODS, "inline_vector_methods"))
-    assert "{ vec x = *reinterpret_cast<const vec*>(inp + blockIdx.x * C + i * N); #pragma unroll" in kernel
-    assert "vec x, w; x = *reinterpret_cast<const vec*>(inp + blockIdx.x * C + i * N); w = *rein" in kernel
-    assert "*reinterpret_cast<vec*>(out + blockIdx.x * C + i * N) = x;" in kernel
-    assert "load(" not in kernel and "store(" not in kernel
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -625,13 +555,6 @@ def test_methods_that_do_more_stay(old: str, new: str) -> None:
     assert old in METHODS
     text = applied_step("inline_vector_methods", METHODS.replace(old, new), ROWS)
     assert text is None or "x.load(" in text
-
-
-def test_a_row_of_such_vectors_is_kept() -> None:
-    joined = METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n")
-    new = after(joined, "inline_vector_methods", "warp_shuffle_reduction", "cache_row_in_registers")
-    assert "vec x_row[ITEMS]" in new and "x_row[item] = *reinterpret_cast<const vec*>(" in new
-    assert "sizeof(vec_t<float, 4>)" in new and "sizeof(vec)" not in new
 
 
 # Launches through a variable.

@@ -138,16 +138,6 @@ def test_packs_of_halves_are_held_in_whole_registers() -> None:
     assert refused(plain, "cache_row_in_registers") or "hold_packed" not in after(plain, "cache_row_in_registers")
 
 
-def test_long_rows_take_more_items_and_as_many_threads_as_registers_allow() -> None:
-    new = after(NORMALISE, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
-    assert "__launch_bounds__(row_width(ITEMS, sizeof(Lanes<float, VEC>)))" in new
-    assert "case 8: launch_kept(std::integral_constant<int, 8>{}); break;" in new
-    production = after(
-        (ROOT / "kernels/fused_add_rmsnorm/baseline.production.cu").read_text(), "cache_row_in_registers"
-    )
-    assert "row_width(ITEMS, 3 * sizeof(Pack<T>) + ((16 / sizeof(T)) / 4) * sizeof(Pack<float>))" in production
-
-
 # Several short rows a block.
 
 
@@ -161,29 +151,6 @@ def test_short_rows_share_a_block_and_wait_for_nobody() -> None:
     assert "if (const int short_items = short_row_items(rows, n)) {" in new
     assert "ceil_div(rows, SHORT_ROW_THREADS / short_threads)" in new
     assert refused(new, "several_rows_per_block")
-
-
-def test_short_rows_go_before_the_steps_that_keep_row_chooses() -> None:
-    new = after(
-        NORMALISE,
-        "warp_shuffle_reduction",
-        "vectorize",
-        "cache_row_in_registers",
-        "programmatic_dependent_launch",
-        "several_rows_per_block",
-    )
-    host = " ".join(new[new.index('extern "C"') :].split())
-    assert "switch (short_row_items(rows, steps)) {" in host
-    assert "default: switch (row_items(rows, steps, sizeof(Lanes<float, WIDTH>), ask)) {" in host
-    assert "launch_dependent(normalise_rows_in_registers_short_rows<WIDTH, decltype(items)::value>" in host
-    kernel = body(new, "normalise_rows_in_registers_short_rows")
-    order = [
-        "const unsigned row =",
-        "if (row >= rows) { cudaGridDependencySynchronize();",
-        "wait_for_predecessor(",
-        "load_lanes",
-    ]
-    assert sorted(order, key=kernel.index) == order
 
 
 ROW_TRAPS = [
@@ -261,17 +228,6 @@ def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:
 
 
 # One launch.
-
-
-def test_two_launches_on_the_same_rows_become_one() -> None:
-    new = after(TWO, "fuse_kernels")
-    kernel = body(new, "void twice_then_first_off_kernel")
-    assert kernel.startswith("void twice_then_first_off_kernel(const float* in, float* out, int n, float* y) {")
-    assert kernel.count("const int row = blockIdx.x;") == 1
-    assert kernel.index("out[row * n + i] = 2 *") < kernel.index("__syncthreads();") < kernel.index("y[row * n + i] =")
-    assert kernel.endswith("y[row * n + i] = out[row * n + i] - out[row * n];")
-    host = " ".join(new[new.index('extern "C"') :].split())
-    assert host.endswith("{ twice_then_first_off_kernel<<<rows, 256, 0, stream>>>(x, t, n, y); }")
 
 
 def test_elements_of_the_threads_own_need_no_barrier() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.rewrites.emulate import emulation
-from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+from tests.nodes.rewrites.test_cuda_rewrites import after, refused
 
 ROOT = Path(__file__).resolve().parents[3]
 LOG_SOFTMAX = (ROOT / "tests/inputs/log_softmax/baseline.plain.cu").read_text()
@@ -29,14 +29,6 @@ def test_slots_that_another_pointer_reads_stay() -> None:
     assert "block_max<0>(maxval)" not in (
         after(text, "canonicalize_reductions") if not refused(text, "canonicalize_reductions") else text
     )
-
-
-def test_pointers_into_it_become_arrays_of_their_own() -> None:
-    new = after(SETTLED, "split_shared_memory")
-    assert "__shared__ float maxvals[1];" in new and "__shared__ float sumvals[1];" in new
-    assert "extern __shared__" not in new and "<<<N, block_size, 0, stream>>>" in new
-    settled = flat(after(new, "redundant_broadcast"))
-    assert "float offset = maxval_of_block;" in settled and "__shared__ float maxvals" not in settled
 
 
 @pytest.mark.parametrize(

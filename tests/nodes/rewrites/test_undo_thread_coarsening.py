@@ -45,13 +45,6 @@ def kernel(front: str = STRIPED, body: str = IN_STRIDES) -> str:
     return TEXT.format(front=front, body=body)
 
 
-def test_elements_in_strides_of_the_block() -> None:
-    new = flat(after(kernel(), "undo_thread_coarsening"))
-    assert "const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; if (i < n) y[i] = (T)relu" in new
-    assert "<<<ceil_div(n, 64), 64, 0, stream>>>" in new and "base" not in new and "blocks" not in new
-    assert "unroll" not in new and "for (" not in new
-
-
 def test_neighbours() -> None:
     new = flat(after(kernel(NEIGHBOURS, ONE_BY_ONE), "undo_thread_coarsening"))
     assert "const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;" in new

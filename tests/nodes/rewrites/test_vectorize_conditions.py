@@ -89,15 +89,6 @@ def packed(text: str) -> str:
     return "" if refused(settled, "vectorize") else flat(after(settled, "vectorize"))
 
 
-def test_a_condition_of_a_whole_pack_is_asked_once() -> None:
-    new = packed(kernel())
-    load = (
-        "const Lanes<T, VEC> bias_pack = bias != nullptr && row > 0 ? load_lanes<VEC>(&bias[first]) : Lanes<T, VEC>{};"
-    )
-    assert load in new and "if (from > 0) store_lanes(&kept[row * n + first], kept_pack);" in new
-    assert new.index("const int from = index[row];") < new.index("x_read ? load_lanes")
-
-
 def test_a_condition_of_each_lane_is_asked_for_all_in_front_of_the_load() -> None:
     new = packed(kernel())
     asked = "{ const bool wanted = mask_pack.at[k] != 0; x_read |= wanted; }"
@@ -121,17 +112,6 @@ def test_each_lane_may_choose_what_is_stored_where_something_is() -> None:
     )
     assert "else if (i > rows) y_pack.at[k]" in new and "bias_pack" not in new
     assert "store_lanes(&y" not in packed(kernel("if ((float)x[i] > 0) y[i] = x[i]; else y[i] += x[i];"))
-
-
-def test_a_row_that_is_declared_with_the_column_is_known_in_front() -> None:
-    body = "const int64_t r = i / n, c = i - r * n; const int from = index[r]; y[i] = x[from * n + c];"
-    new = packed(kernel(body, FLAT))
-    assert new.index("const int from = index[r];") < new.index("load_lanes<VEC>(&x[from * n + c])")
-
-
-def test_else_if_does_not_say_again_what_is_said() -> None:
-    body = "if (n > 5) y[i] = x[i]; else if (rows > 2) y[i] = bias[i];"
-    assert "if ((n > 5) || (rows > 2)) store_lanes(&y[first], y_pack);" in packed(kernel(body))
 
 
 @pytest.mark.parametrize(
@@ -185,28 +165,6 @@ def test_launches_without_an_optional_array(tmp_path: Path) -> None:
             )
         )
         assert "aligned_to_16_bytes(mask, y, kept, x)" in new and "(x, nullptr, mask," in new
-
-
-def test_an_element_is_added_to_under_a_condition() -> None:
-    new = packed(kernel("if (kept != nullptr && rows > 2) { kept[i] += x[i]; y[i] = kept[i]; }"))
-    asked = "kept != nullptr && rows > 2"
-    assert f"Lanes<T, VEC> kept_pack = {asked} ? load_lanes<VEC>(&kept[first])" in new
-    assert f"if ({asked}) store_lanes(&kept[first], kept_pack); if ({asked}) store_lanes(&y[first]" in new
-
-
-def test_a_mask_of_truth_values_is_packed_too() -> None:
-    text = "__global__ void drop(const bool* m, const float* x, float* y, int n) {\n  {body}}\n".replace(
-        "{body}", "for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = m[i] ? x[i] : 0.0f;\n"
-    )
-    text += 'extern "C" void run(const bool* m, const float* x, float* y, int n, cudaStream_t stream) {\n'
-    new = flat(after(text + "  drop<<<1, 256, 0, stream>>>(m, x, y, n);\n}\n", "vectorize"))
-    assert "x_read |= m_pack.at[k];" in new and "PACK = PACK_BYTES / sizeof(float);" in new
-
-
-def test_nested_divisions_ask_for_the_product() -> None:
-    new = packed(kernel("y[i] = x[i] * bias[i / n / rows];", FLAT))
-    assert "x_pack.at[k] * bias[first / n / rows]" in new
-    assert "if (n * rows % PACK == 0 && aligned" in new or "if (rows * n % PACK == 0 && aligned" in new
 
 
 @pytest.mark.parametrize(("body", "head"), [(BODY, ROWS), (FLAT_BODY, FLAT)])

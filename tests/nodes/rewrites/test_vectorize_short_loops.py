@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+from tests.nodes.rewrites.test_cuda_rewrites import after, refused
 
 FOURS = """\
 #include <stdint.h>
@@ -29,20 +29,6 @@ extern "C" void run(const short* x, const short* bias, signed char* y, int64_t n
   halve<<<(n + 1023) / 1024, 256, 0, stream>>>(x, bias, y, n);
 }
 """
-
-
-def test_loads_stand_in_front_and_stores_behind() -> None:
-    new = after(FOURS, "vectorize_short_loops")
-    assert "  const Lanes<short, kEach> x_joined = load_joined<kEach>(&x[first]);\n#pragma unroll\n" in new
-    assert "for (int j = 0; j < kEach; ++j) kept[j] = x_joined.at[j] / 2;" in new
-    assert (
-        "  const Lanes<short, 4> bias_joined = load_joined<4>(bias);\n  Lanes<signed char, 4> y_joined;\n#pragma unroll\n"
-        in new
-    )
-    assert (
-        "const int v = kept[j] + bias_joined.at[j]; y_joined.at[j] = v; } store_joined(&y[first], y_joined); }"
-        in flat(new)
-    )
 
 
 def test_what_is_changed_in_place_is_loaded_and_stored() -> None:

@@ -77,43 +77,6 @@ def always(text: str) -> str:
     return text.replace(">= 4 * PACK", ">= 0 * PACK")
 
 
-def test_only_what_a_pack_is_changes() -> None:
-    packed = after(ROWS, "vectorize")
-    new = ragged(packed)
-    assert new is not None
-    kernel = new[new.index("template <int VEC") : new.index('extern "C"')]
-    assert (
-        kernel
-        == """\
-template <int VEC, bool RAGGED>
-__global__ void add_rows(const __half* x, const __half* bias, __half* y, int n) {
-  const int row = blockIdx.x;
-  const int skew = RAGGED ? past_pack<VEC>(&x[row * n]) : 0;
-  // Each thread has every so manieth element.
-  for (int pack = threadIdx.x; pack < packs_in<VEC, RAGGED>(n); pack += blockDim.x) {
-    const int first = pack_begin<VEC>(pack, skew);
-    const PackPart part = pack_part<VEC, RAGGED>(pack, skew, n);
-    const Lanes<__half, VEC> x_pack = load_part<VEC, RAGGED>(&x[row * n + first], part);
-    const Lanes<__half, VEC> bias_pack = load_part<VEC, RAGGED>(&bias[first], part);
-    Lanes<__half, VEC> y_pack;
-    for_lanes<VEC>(part, [&](int k) {
-      y_pack.at[k] = __float2half(__half2float(x_pack.at[k]) + __half2float(bias_pack.at[k]));
-    });
-    store_part<RAGGED>(&y[row * n + first], y_pack, part);
-  }
-}
-
-"""
-    )
-    host = new[new.index('extern "C"') :]
-    # The bias begins with a pack where rows do not: only the rows have to be aligned alike.
-    assert "} else if (n >= 4 * PACK && aligned_alike(x, y)) {" in host
-    assert host.count("std::integral_constant<int, PACK>{}, std::false_type{}") == 1
-    assert host.count("std::integral_constant<int, PACK>{}, std::true_type{}") == 1
-    assert host.count("std::integral_constant<int, 1>{}, std::false_type{}") == 1
-    assert "add_rows<WIDTH, RAGGED><<<rows" in host
-
-
 def test_a_grid_has_threads_for_the_last_elements() -> None:
     new = ragged(after(FLAT, "vectorize"))
     assert new is not None and "ceil_div((packs_in<WIDTH, RAGGED>(n)), 256)" in new.replace(
@@ -268,8 +231,7 @@ BUNDLES = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n == "log_softmax" else pytest.mark.slow) for n in BUNDLES],
+    "name", [pytest.param(n, marks=() if n == "log_softmax" else pytest.mark.slow) for n in BUNDLES]
 )
 def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
     """With what later steps make of packs: rows in registers, over more blocks, one step a thread."""

@@ -47,23 +47,6 @@ extern "C" void run(const float* x, float* y, float* top, int64_t rows, int64_t 
 """
 
 
-def test_a_warp_becomes_a_team_that_reads_its_row_once() -> None:
-    new = after(CENTRE, "warp_per_row")
-    made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
-    assert made.count("= x[row * n + i]") == 1 and "most = team_max<TEAM>(most);" in made
-    assert "const int lane = threadIdx.x % TEAM;" in made and "blockIdx.x * 4 + (threadIdx.x / TEAM)" in made
-    assert "const int i = lane + item * TEAM;" in made
-    host = flat(new[new.index('extern "C"') :])
-    assert (
-        "shift_by_teams<decltype(team)::value, decltype(items)::value><<<(rows + 3) / 4, 4 * decltype(team)::value, 0"
-        in host
-    )
-    assert "if (!with_team<sizeof(float)>(n, launch_teams)) { shift<<<(rows + 3) / 4, 128, 0, stream>>>" in host
-    assert flat(CENTRE[CENTRE.index("__global__") : CENTRE.index("extern")]) in flat(new), (
-        "the kernel stays for long rows"
-    )
-
-
 def test_blocks_that_only_count_teams_keep_their_width() -> None:
     text = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
     new = flat(after(text, "warp_per_row"))

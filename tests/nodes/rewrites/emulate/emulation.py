@@ -22,8 +22,8 @@ from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.normalize.expand_macros import expanded
-from nodes.rewrites.syntax.nodes import declared_name
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import declared_name
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
