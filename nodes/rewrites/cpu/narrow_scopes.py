@@ -67,8 +67,8 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _variables(source: Source) -> Iterator[_Declared]:
-    macros = source.walk(None, "preproc_def", "preproc_function_def")
-    in_macros = {word for node in macros for word in _WORD.findall(source.of(node))}
+    macros = source.walk(None, "preproc_def", "preproc_function_def", "preproc_call")
+    in_text = {word for node in macros for word in _WORD.findall(source.of(node))}
     for group in functions(source).values():
         for function in group:
             # A jump may pass by a declaration; what a lambda names may be used whenever it is called.
@@ -77,7 +77,7 @@ def _variables(source: Source) -> Iterator[_Declared]:
             for statement in source.walk(function.body, "declaration"):
                 if statement.parent.type == "compound_statement" and not statement.has_error:
                     found = _of(source, statement, function.body)
-                    yield from (variable for variable in found if variable.name not in in_macros)
+                    yield from (variable for variable in found if variable.name not in in_text)
 
 
 def _of(source: Source, statement: Node, body: Node) -> Iterator[_Declared]:
@@ -128,7 +128,6 @@ def _moved(source: Source, variable: _Declared) -> list[tuple[int, int, str]]:
     try:
         if not (_counter(source, variable, edits) or _scratch(source, variable, edits)):
             return []
-        _no_longer_private(source, variable, edits)
         _undeclare(source, variable, edits)
         edits.apply()  # raises where two of them overlap
         return edits.changes
@@ -173,21 +172,6 @@ def _loop_that_sets(source: Source, use: Node, variable: _Declared) -> Node | No
                 return here
         here = here.parent
     return None
-
-
-def _no_longer_private(source: Source, variable: _Declared, edits: Edits) -> None:
-    """Takes the variable out of `private(i, j)` of the function's pragmas. Raises Unsupported where one needs it."""
-    for pragma in source.walk(enclosing_function(variable.statement), "preproc_call"):
-        text = source.of(pragma)
-        at = text.find(" private(")
-        end = text.find(")", at)
-        names = [word.strip() for word in text[at + len(" private(") : end].split(",")] if at >= 0 else []
-        if variable.name in names:
-            left = ", ".join(word for word in names if word != variable.name)
-            text = text[:at] + (f" private({left})" if left else "") + text[end + 1 :]
-            edits.replace(pragma, text)
-        if variable.name in _WORD.findall(text):
-            raise Unsupported("a pragma names the variable")
 
 
 def _scratch(source: Source, variable: _Declared, edits: Edits) -> bool:

@@ -10,11 +10,9 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_loops import Loop, canonical
 from nodes.rewrites.analysis.host_source import (
-    assignments,
-    calls,
+    changed_names,
     declared_names,
     enclosing_function,
-    functions,
     identifiers,
     indentation,
     pragma_node,
@@ -51,10 +49,10 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     if len(widths) != 1 or any(source.walk(loop.body, "continue_statement", "break_statement", "preproc_call")):
         raise Unsupported("no / or % by one divisor")
     (width,) = widths
-    if width in {target for target, _ in assignments(source, loop.node)} | declared_names(source, loop.body):
+    if width in changed_names(source, loop.node) | declared_names(source, loop.body):
         raise Unsupported("a divisor that changes")
     height = _quotient(source, loop, width)
-    kind = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
+    kind = loop.kind
     indent = indentation(source, loop.node)
     inside = f"{indent}        "
     taken = {source.of(n) for n in source.walk(enclosing_function(loop.node), "identifier")}
@@ -117,7 +115,7 @@ def _declared_as(source: Source, loop: Loop, node: Node, kind: str) -> tuple[Nod
         return None
     name = source.of(declarator.child_by_field_name("declarator"))
     own = source.of(declaration.child_by_field_name("type")) in {kind, "auto"}
-    if not own or name in {target for target, _ in assignments(source, loop.body)}:
+    if not own or name in changed_names(source, loop.body):
         return None
     return declaration, name, node
 
@@ -126,8 +124,6 @@ def _quotient(source: Source, loop: Loop, width: str) -> str:
     """The loop's bound divided by `width`, where it is a product of names that holds it once, here or at every call."""
     bound = loop.bound
     if bound.type == "identifier":
-        if _given_as_product(source, loop, source.of(bound), width):
-            return f"{source.of(bound)} / {width}"
         bound = _constant(source, loop, source.of(bound))
     nodes = operands(source, bound, "*")
     if any(node.type not in {"identifier", "number_literal"} for node in nodes):
@@ -137,29 +133,6 @@ def _quotient(source: Source, loop: Loop, width: str) -> str:
         raise Unsupported("a divisor that does not divide the bound")
     factors.remove(width)
     return " * ".join(factors)
-
-
-def _given_as_product(source: Source, loop: Loop, bound: str, width: str) -> bool:
-    """Whether both are parameters, and every call in the file gives for the bound a product with the width as a factor."""
-    definition = enclosing_function(loop.node)
-    function = next((f for group in functions(source).values() for f in group if f.node == definition), None)
-    if function is None or {target for target, _ in assignments(source, definition)} & {bound, width}:
-        return False
-    names = [name for name, _, _ in function.parameters]
-    if bound not in names or width not in names or len(functions(source)[function.name]) != 1:
-        return False
-    found = [n for called, nodes in calls(source).items() if called.rpartition("::")[2] == function.name for n in nodes]
-    named = [n for n in source.walk(None, "identifier") if source.of(n) == function.name]
-    for call in found:
-        given = [a for a in call.child_by_field_name("arguments").named_children if a.type != "comment"]
-        if len(given) != len(names):
-            return False
-        whole, part = given[names.index(bound)], given[names.index(width)]
-        if source.of(part) not in [source.of(f) for f in operands(source, whole, "*")] or any(
-            source.walk(part, "call_expression")
-        ):
-            return False
-    return bool(found) and len(named) == len(found) + 1
 
 
 def _constant(source: Source, loop: Loop, name: str) -> Node:
@@ -172,7 +145,7 @@ def _constant(source: Source, loop: Loop, name: str) -> Node:
         if source.of(declarator.child_by_field_name("declarator")) != name or not source.of(node).startswith("const "):
             continue
         value = declarator.child_by_field_name("value")
-        if {target for target, _ in assignments(source, function)} & identifiers(source, value):
+        if changed_names(source, function) & identifiers(source, value):
             break
         return value
     raise Unsupported(f"{name} is not a constant product")
