@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import enclosing_function
+from nodes.rewrites.analysis.host_source import arguments, enclosing_function
 from nodes.rewrites.normalize.expand_macros import conditional, pieces
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -95,10 +95,10 @@ def _outermost(source: Source) -> Iterator[Node]:
 
 def _expand(source: Source, node: Node, edits: Edits) -> None:
     names, body = _macros(source)[source.of(node.child_by_field_name("function"))]
-    arguments = [a for a in node.child_by_field_name("arguments").named_children if a.type != "comment"]
-    if len(arguments) != len(names) or node.has_error:
+    given = arguments(node)
+    if len(given) != len(names) or node.has_error:
         return
-    values = dict(zip(names, arguments, strict=True))
+    values = dict(zip(names, given, strict=True))
     words = list(pieces(body))
     solid = [at for at, word in enumerate(words) if not word.isspace()]
     dropped: set[int] = set()

@@ -16,7 +16,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import Loop, canonical, loops
+from nodes.rewrites.analysis.host_loops import Loop, canonical, has_pragma, header, loops
 from nodes.rewrites.analysis.host_source import (
     called,
     changed_names,
@@ -67,7 +67,7 @@ def _next(source: Source) -> str | None:
             continue
         if inner.inclusive or source.of(inner.start) != "0" or over_lanes(source, inner.node):
             continue
-        if inner.body.type != "compound_statement" or pragma_node(source, inner.node) is not None:
+        if inner.body.type != "compound_statement" or has_pragma(source, inner):
             continue
         for outer in _around(source, inner):
             edits = Edits(source)
@@ -100,7 +100,7 @@ def _tabulate(source: Source, outer: Loop, inner: Loop, edits: Edits) -> None:
     if not moved.values:
         raise Unsupported("nothing to put into a table")
     function = enclosing_function(inner.node)
-    taken = {source.of(n) for n in source.walk(function, "identifier")}
+    taken = identifiers(source, function)
     indent, unit = indentation(source, outer.node), source.unit(outer.node)
     names: dict[str, str] = {}
     for value in moved.values:
@@ -109,10 +109,9 @@ def _tabulate(source: Source, outer: Loop, inner: Loop, edits: Edits) -> None:
             names[text] = free(_name(source, value, inner), taken)
             taken.add(names[text])
         edits.replace(value, f"{names[text]}[{inner.variable}]")
-    header = source.data[inner.node.start_byte : inner.body.start_byte].decode().strip()
     bound = source.of(inner.bound)
     lines = [f"std::vector<float> {name}({bound});" for name in names.values()]
-    lines.append(f"{header} {{")
+    lines.append(f"{header(source, inner)} {{")
     lines += [f"{unit}{source.of(node)}" for node in moved.declarations]
     lines += [f"{unit}{name}[{inner.variable}] = {text};" for text, name in names.items()]
     lines.append("}")
@@ -144,8 +143,8 @@ class _Independent:
         changed = changed_names(source, outer.body) | declared_names(source, outer.body)
         self.variant = (changed | {outer.variable}) - {inner.variable}
         self.variant |= {carried.name for carried in found.carried}
-        header = (inner.bound, inner.node.child_by_field_name("initializer"))
-        if any(identifiers(source, node) & self.variant for node in header):
+        ends = (inner.bound, inner.node.child_by_field_name("initializer"))
+        if any(identifiers(source, node) & self.variant for node in ends):
             raise Unsupported("a length that changes")
         if any(source.walk(inner.bound, "call_expression", "subscript_expression", "field_expression")):
             raise Unsupported("a length of another form")

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, loops
-from nodes.rewrites.analysis.host_source import declared_names, identifiers, indentation
+from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, counts_from_zero, loops
+from nodes.rewrites.analysis.host_source import declared_names, fields, identifiers, indentation, operator
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import define, free, include
@@ -31,7 +31,7 @@ _DEFINE = "#define TILE 32  // tune: 16 32 64"
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    if "TILE" in {source.of(node) for node in source.walk(None, "identifier")}:
+    if "TILE" in identifiers(source, None):
         return None
     edits = Edits(source)
     for outer in loops(source):
@@ -53,7 +53,7 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
     if inner is None or outer.body.type != "compound_statement" or any(source.walk(inner.body, "for_statement")):
         raise Unsupported("not two loops and nothing between them")
     for loop in (outer, inner):
-        if loop.step is not None or loop.inclusive or source.of(loop.start) != "0":
+        if not counts_from_zero(source, loop):
             raise Unsupported("a loop that does not count from 0")
     if (
         outer.variable in identifiers(source, inner.bound)
@@ -68,7 +68,7 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
     down = [access for access in whole.accesses if _down(access, whole.iteration.symbol)]
     if not down:
         raise Unsupported("every access walks along rows")
-    taken = {source.of(node) for node in source.walk(None, "identifier")}
+    taken = identifiers(source, None)
     tiles = {loop: free(f"{loop.variable}_tile", taken) for loop in (outer, inner)}
     indent, unit = indentation(source, outer.node), source.unit(outer.node)
     depth = source.indent(inner.node)
@@ -83,7 +83,7 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
         raise Unsupported("an assignment over several lines")
     lines = []
     for level, loop in enumerate((outer, inner)):
-        kind, start, bound = _kind(source, loop), tiles[loop], source.of(loop.bound)
+        kind, start, bound = loop.kind, tiles[loop], source.of(loop.bound)
         lines.append(f"{unit * level}for ({kind} {start} = 0; {start} < {bound}; {start} += TILE) {{")
     if stored is None:
         lines += _within(source, (outer, inner), tiles, unit, statements)
@@ -105,7 +105,7 @@ def _within(source: Source, order: tuple[Loop, Loop], tiles: dict[Loop, str], un
     """Two loops over the elements of a tile."""
     lines = []
     for level, loop in enumerate(order, 2):
-        kind, start, bound = _kind(source, loop), tiles[loop], source.of(loop.bound)
+        kind, start, bound = loop.kind, tiles[loop], source.of(loop.bound)
         name, end = loop.variable, f"std::min<{kind}>({start} + TILE, {bound})"
         lines.append(f"{unit * level}for ({kind} {name} = {start}; {name} < {end}; ++{name}) {{")
     lines += [unit * 3 + line if line else line for line in body]
@@ -118,8 +118,8 @@ def _stored(source: Source, inner: Loop) -> tuple[str, str] | None:
     if not body or any(node.type != "declaration" for node in body[:-1]) or body[-1].type != "expression_statement":
         return None
     assignment = body[-1].named_children[0]
-    left, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
-    if assignment.type != "assignment_expression" or source.of(assignment.child_by_field_name("operator")) != "=":
+    left, right = fields(assignment, "left", "right")
+    if assignment.type != "assignment_expression" or operator(source, assignment) != "=":
         return None
     declared = {name for node in body[:-1] for name in declared_names(source, node)}
     if left is None or left.type != "subscript_expression" or declared & identifiers(source, left):
@@ -144,7 +144,3 @@ def _down(access: Access, row: Symbol) -> bool:
 
 def _is_plain(source: Source, loop: Loop) -> bool:
     return loop.bound.type in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}
-
-
-def _kind(source: Source, loop: Loop) -> str:
-    return source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))

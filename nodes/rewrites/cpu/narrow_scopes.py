@@ -19,7 +19,15 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import INTEGERS, enclosing_function, escapes, functions, identifiers
+from nodes.rewrites.analysis.host_source import (
+    INTEGERS,
+    enclosing_function,
+    escapes,
+    fields,
+    functions,
+    identifiers,
+    operator,
+)
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import remove
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
@@ -90,7 +98,7 @@ def _of(source: Source, statement: Node, body: Node) -> Iterator[_Declared]:
         start = None
         name = declarator
         if declarator.type == "init_declarator":
-            name, start = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("value")
+            name, start = fields(declarator, "declarator", "value")
         if name.type != "identifier" or (
             start is not None and start.type not in {"number_literal", "unary_expression"}
         ):
@@ -162,7 +170,7 @@ def _loop_that_sets(source: Source, use: Node, variable: _Declared) -> Node | No
         if here.type == "for_statement":
             start = here.child_by_field_name("initializer")
             if start is not None and start.type == "assignment_expression":
-                plain = source.of(start.child_by_field_name("operator")) == "="
+                plain = operator(source, start) == "="
                 own = source.of(start.child_by_field_name("left")) == variable.name
                 if own and plain and variable.name not in identifiers(source, start.child_by_field_name("right")):
                     return here
@@ -183,7 +191,7 @@ def _scratch(source: Source, variable: _Declared, edits: Edits) -> bool:
     assignment = first.named_children[0] if first.type == "expression_statement" else None
     if assignment is None or assignment.type != "assignment_expression":
         return False
-    if source.of(assignment.child_by_field_name("operator")) != "=":
+    if operator(source, assignment) != "=":
         return False
     if source.of(assignment.child_by_field_name("left")) != variable.name:
         return False

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_loops import Loop, canonical, counts_from_zero, has_pragma
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
     enclosing_function,
     identifiers,
     indentation,
-    pragma_node,
+    operator,
 )
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
@@ -32,7 +32,7 @@ def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
     for node in source.walk(None, "for_statement"):
         loop = canonical(source, node)
-        if loop is None or loop.step is not None or loop.inclusive or source.of(loop.start) != "0":
+        if loop is None or not counts_from_zero(source, loop):
             continue
         try:
             _nest(source, loop, edits)
@@ -42,7 +42,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _nest(source: Source, loop: Loop, edits: Edits) -> None:
-    if loop.body.type != "compound_statement" or pragma_node(source, loop.node) is not None:
+    if loop.body.type != "compound_statement" or has_pragma(source, loop):
         raise Unsupported("a pragma or no braces")
     quotients, rests = _divided(source, loop, "/"), _divided(source, loop, "%")
     widths = {source.of(node.child_by_field_name("right")) for node in (*quotients, *rests)}
@@ -55,7 +55,7 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     kind = loop.kind
     indent = indentation(source, loop.node)
     inside = f"{indent}        "
-    taken = {source.of(n) for n in source.walk(enclosing_function(loop.node), "identifier")}
+    taken = identifiers(source, enclosing_function(loop.node))
     start, inner = loop.body.start_byte + 1, source.data[loop.body.start_byte + 1 : loop.body.end_byte - 1]
     names, changes = [], []
     for nodes, plain in ((quotients, "row"), (rests, "column")):
@@ -94,12 +94,12 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     edits.replace(loop.node, text)
 
 
-def _divided(source: Source, loop: Loop, operator: str) -> list[Node]:
+def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
     """`counter / n` or `counter % n` of the body, n being a name."""
     return [
         node
         for node in source.walk(loop.body, "binary_expression")
-        if source.of(node.child_by_field_name("operator")) == operator
+        if operator(source, node) == sign
         and source.of(node.child_by_field_name("left")) == loop.variable
         and node.child_by_field_name("right").type == "identifier"
     ]
