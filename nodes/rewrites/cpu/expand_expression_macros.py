@@ -49,7 +49,7 @@ def _macros(source: Source) -> dict[str, tuple[list[str], str]]:
     found: dict[str, list[tuple[list[str], str] | None]] = {}
     for node in source.walk(None, "preproc_function_def", "preproc_def"):
         name, parameters = (source.of(node.child_by_field_name(field)) for field in ("name", "parameters"))
-        body = " ".join(source.of(node.child_by_field_name("value")).replace("\\\n", " ").split())
+        body = " ".join(source.of(node, "value").replace("\\\n", " ").split())
         names = [word.strip() for word in parameters.strip("()").split(",") if word.strip()]
         usable = node.type == "preproc_function_def" and not conditional(node) and _is_expression(body)
         found.setdefault(name, []).append((names, body) if usable and "..." not in names else None)
@@ -94,7 +94,7 @@ def _outermost(source: Source) -> Iterator[Node]:
 
 
 def _expand(source: Source, node: Node, edits: Edits) -> None:
-    names, body = _macros(source)[source.of(node.child_by_field_name("function"))]
+    names, body = _macros(source)[source.of(node, "function")]
     given = arguments(node)
     if len(given) != len(names) or node.has_error:
         return

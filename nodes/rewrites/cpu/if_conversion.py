@@ -11,6 +11,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.host_source import functions
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import children_of
 
 
 @rule(
@@ -24,13 +25,13 @@ def rewrite(source: Source, facts: object) -> str | None:
     for group in functions(source).values():
         for function in group:
             # Between numbers that become a float anyway, the common type of a choice's sides changes nothing.
-            if source.of(function.node.child_by_field_name("type")) in {"float", "double"}:
+            if source.of(function.node, "type") in {"float", "double"}:
                 _chosen(source, function.body, edits)
     return edits.apply() if edits.changes else None
 
 
 def _chosen(source: Source, body: Node, edits: Edits) -> None:
-    statements = [node for node in body.named_children if node.type != "comment"]
+    statements = children_of(body)
     value = _value(source, statements[-1]) if statements else None
     at = len(statements) - 1
     while value is not None and at > 0 and statements[at - 1].type == "if_statement":
@@ -50,7 +51,7 @@ def _chosen(source: Source, body: Node, edits: Edits) -> None:
 def _value(source: Source, node: Node | None) -> str | None:
     """What `return e;`, a block of only that, or an if-else of two of them returns."""
     if node is not None and node.type in {"compound_statement", "else_clause"}:
-        inside = [child for child in node.named_children if child.type != "comment"]
+        inside = children_of(node)
         return _value(source, inside[0]) if len(inside) == 1 else None
     if node is not None and node.type == "return_statement" and len(node.named_children) == 1:
         (value,) = node.named_children

@@ -28,6 +28,7 @@ from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define, free, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, repeated
+from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
 _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
@@ -74,7 +75,7 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     _plain(source, outer)
     if outer.body.type != "compound_statement":
         raise Unsupported("no block")
-    body = [node for node in outer.body.named_children if node.type != "comment"]
+    body = children_of(outer.body)
     at = [place for place, node in enumerate(body) if node.type == "for_statement"]
     inner = canonical(source, body[at[0]]) if len(at) == 1 else None
     if inner is None or inner.step is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
@@ -128,7 +129,7 @@ def _kept(source: Source, statements: list[Node], local: set[str]) -> dict[str, 
     for node in statements:
         if node.type == "expression_statement":
             continue
-        kind = source.of(node.child_by_field_name("type")) if node.type == "declaration" else ""
+        kind = source.of(node, "type") if node.type == "declaration" else ""
         if kind not in _SCALARS:
             raise Unsupported("something else before the loop over rows")
         for declarator in node.children_by_field_name("declarator"):
@@ -143,7 +144,7 @@ def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory."""
     if outer.step is not None or over_lanes(source, outer.node) or has_pragma(source, outer):
         raise Unsupported("a loop of another form")
-    body = [node for node in outer.body.named_children if node.type != "comment"]
+    body = children_of(outer.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
     if inner is None or not may_fork(source, outer):
         raise Unsupported("not two loops and nothing between them")

@@ -18,6 +18,7 @@ from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import define, free, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define TILE 32  // tune: 16 32 64"
 
@@ -35,10 +36,8 @@ def rewrite(source: Source, facts: object) -> str | None:
         return None
     edits = Edits(source)
     for outer in loops(source):
-        try:
+        with edits.attempt():
             _tile(source, outer, edits)
-        except Unsupported:
-            continue
     if not edits.changes:
         return None
     for header in ("algorithm", "type_traits"):
@@ -48,7 +47,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _tile(source: Source, outer: Loop, edits: Edits) -> None:
-    body = [node for node in outer.body.named_children if node.type != "comment"]
+    body = children_of(outer.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
     if inner is None or outer.body.type != "compound_statement" or any(source.walk(inner.body, "for_statement")):
         raise Unsupported("not two loops and nothing between them")
@@ -114,7 +113,7 @@ def _within(source: Source, order: tuple[Loop, Loop], tiles: dict[Loop, str], un
 
 def _stored(source: Source, inner: Loop) -> tuple[str, str] | None:
     """(left, right) of the one assignment to memory, where all that stands before it is declarations."""
-    body = [node for node in inner.body.named_children if node.type != "comment"]
+    body = children_of(inner.body)
     if not body or any(node.type != "declaration" for node in body[:-1]) or body[-1].type != "expression_statement":
         return None
     assignment = body[-1].named_children[0]
@@ -129,7 +128,7 @@ def _stored(source: Source, inner: Loop) -> tuple[str, str] | None:
 
 def _element(source: Source, inner: Loop) -> str:
     """An expression of the stored element's type that needs no loop variable."""
-    body = [node for node in inner.body.named_children if node.type != "comment"]
+    body = children_of(inner.body)
     left = body[-1].named_children[0].child_by_field_name("left")
     return f"*{source.of(left.child_by_field_name('argument'))}"
 

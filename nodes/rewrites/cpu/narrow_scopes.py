@@ -89,7 +89,7 @@ def _variables(source: Source) -> Iterator[_Declared]:
 
 
 def _of(source: Source, statement: Node, body: Node) -> Iterator[_Declared]:
-    kind = source.of(statement.child_by_field_name("type"))
+    kind = source.of(statement, "type")
     plain = set(kind.replace("std::", "").split()) <= _SCALARS and kind != "auto"
     words = [child for child in statement.named_children if child.type in {"type_qualifier", "storage_class_specifier"}]
     if not plain or words:
@@ -171,7 +171,7 @@ def _loop_that_sets(source: Source, use: Node, variable: _Declared) -> Node | No
             start = here.child_by_field_name("initializer")
             if start is not None and start.type == "assignment_expression":
                 plain = operator(source, start) == "="
-                own = source.of(start.child_by_field_name("left")) == variable.name
+                own = source.of(start, "left") == variable.name
                 if own and plain and variable.name not in identifiers(source, start.child_by_field_name("right")):
                     return here
             # `for (; i < n; ++i)` right behind the declaration runs once for it; a second loop would go on from there.
@@ -193,7 +193,7 @@ def _scratch(source: Source, variable: _Declared, edits: Edits) -> bool:
         return False
     if operator(source, assignment) != "=":
         return False
-    if source.of(assignment.child_by_field_name("left")) != variable.name:
+    if source.of(assignment, "left") != variable.name:
         return False
     if variable.name in identifiers(source, assignment.child_by_field_name("right")):
         return False

@@ -40,10 +40,10 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     edits, kinds = Edits(source), False
     declared: set[int] = set()
     for call in source.walk(None, "call_expression"):
-        if source.of(call.child_by_field_name("function")) != "store_lanes":
+        if source.of(call, "function") != "store_lanes":
             continue
         function = enclosing_function(call)
-        if function is None or "store_lanes" in source.of(function.child_by_field_name("declarator")):
+        if function is None or "store_lanes" in source.of(function, "declarator"):
             continue
         try:
             nest = _nest(source, call)
@@ -121,7 +121,7 @@ def _output(source: Source, call: Node, function: Node, facts: Facts) -> str:
     if not outputs:
         raise Unsupported("a store to something that is no parameter")
     for other in source.walk(function, "call_expression"):
-        if source.of(other.child_by_field_name("function")) == "load_lanes":
+        if source.of(other, "function") == "load_lanes":
             loaded = root_name(source, arguments(other)[0])
             if loaded == name:
                 raise Unsupported("the output is read again")

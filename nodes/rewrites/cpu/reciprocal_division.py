@@ -18,7 +18,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
 )
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 
 _ROUNDING = ("round", "rint", "nearbyint", "floor", "ceil", "trunc", "int")
 
@@ -37,16 +37,14 @@ def rewrite(source: Source, facts: object) -> str | None:
         if any(loop.node.start_byte <= other.node.start_byte < loop.node.end_byte for other in done):
             continue
         done.append(loop)
-        try:
+        with edits.attempt():
             _divisions(source, loop, edits)
-        except Unsupported:
-            continue
     return edits.apply() if edits.changes else None
 
 
 def _divisions(source: Source, loop: Loop, edits: Edits) -> None:
     for call in source.walk(loop.body, "call_expression"):
-        called = source.of(call.child_by_field_name("function")).removeprefix("std::").removeprefix("static_cast<")
+        called = source.of(call, "function").removeprefix("std::").removeprefix("static_cast<")
         if called.removeprefix("l").startswith(_ROUNDING) or "int" in called:
             return
     variant = {loop.variable} | changed_names(source, loop.body)

@@ -101,7 +101,7 @@ def _is_long(source: Source, node: Node) -> bool:
     own, stack, seen = functions(source), [node], set()
     while stack:
         for call in source.walk(stack.pop(), "call_expression"):
-            name = source.of(call.child_by_field_name("function"))
+            name = source.of(call, "function")
             if name in _LONG:
                 return True
             if name in own and name not in seen:
@@ -112,4 +112,4 @@ def _is_long(source: Source, node: Node) -> bool:
 
 def _calls(source: Source, loop: Loop, name: str) -> list[Node]:
     calls = source.walk(loop.body, "call_expression")
-    return [call for call in calls if source.of(call.child_by_field_name("function")) == name]
+    return [call for call in calls if source.of(call, "function") == name]

@@ -13,6 +13,7 @@ from nodes.rewrites.analysis.host_source import arguments, declared_names, field
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, repeated
+from nodes.rewrites.syntax.tree import children_of
 
 
 @rule(
@@ -41,7 +42,7 @@ def _write_out(source: Source, template: Node, function: Node, edits: Edits) -> 
     """The template without the parameter that it applies, in its own place."""
     parameter, argument = _given_a_function(source, template, function)
     types = next(n for n in template.named_children if n.type == "template_parameter_list")
-    kind = source.of(parameter.child_by_field_name("type"))
+    kind = source.of(parameter, "type")
     type_ = next((n for n in types.named_children if kind in {source.of(c) for c in n.named_children}), None)
     if len([n for n in source.walk(template, "type_identifier") if source.of(n) == kind]) != 2 or type_ is None:
         raise Unsupported("another use of the parameter's type")
@@ -71,7 +72,7 @@ def _given_a_function(source: Source, template: Node, function: Node) -> tuple[N
     ):
         raise Unsupported("a function of another form, or not called once")
     call = named[1].parent
-    parameters = [n for n in declarator.child_by_field_name("parameters").named_children if n.type != "comment"]
+    parameters = children_of(declarator, "parameters")
     if call.type != "call_expression" or call.child_by_field_name("function") != named[1]:
         raise Unsupported("not called by its name")
     types = {
@@ -81,7 +82,7 @@ def _given_a_function(source: Source, template: Node, function: Node) -> tuple[N
         raise Unsupported("another number of arguments")
     for parameter, argument in zip(parameters, arguments(call), strict=True):
         declared = parameter.child_by_field_name("declarator")
-        if source.of(parameter.child_by_field_name("type")) in types and declared is not None:
+        if source.of(parameter, "type") in types and declared is not None:
             name = source.of(name_of(declared))
             uses = [n for n in source.walk(body, "identifier") if source.of(n) == name]
             applied = all(
@@ -101,7 +102,7 @@ def _function_of(source: Source, argument: Node) -> tuple[str, str]:
     kind, given = fields(argument, *(("type", "value") if literal else ("function", "arguments")))
     structs = [
         n for n in source.walk(None, "struct_specifier", "class_specifier")
-        if source.of(n.child_by_field_name("name")) == source.of(kind) and n.child_by_field_name("body") is not None
+        if source.of(n, "name") == source.of(kind) and n.child_by_field_name("body") is not None
     ]  # fmt: skip
     if len(structs) != 1 or given.named_children or structs[0].parent.type == "template_declaration":
         raise Unsupported("not one struct of the file, without a state")

@@ -34,10 +34,8 @@ def rewrite(source: Source, facts: object) -> str | None:
         loop = canonical(source, node)
         if loop is None or not counts_from_zero(source, loop):
             continue
-        try:
+        with edits.attempt():
             _nest(source, loop, edits)
-        except Unsupported:
-            continue
     return edits.apply() if edits.changes else None
 
 
@@ -45,7 +43,7 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     if loop.body.type != "compound_statement" or has_pragma(source, loop):
         raise Unsupported("a pragma or no braces")
     quotients, rests = _divided(source, loop, "/"), _divided(source, loop, "%")
-    widths = {source.of(node.child_by_field_name("right")) for node in (*quotients, *rests)}
+    widths = {source.of(node, "right") for node in (*quotients, *rests)}
     if len(widths) != 1 or any(source.walk(loop.body, "continue_statement", "break_statement", "preproc_call")):
         raise Unsupported("no / or % by one divisor")
     (width,) = widths
@@ -100,7 +98,7 @@ def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
         node
         for node in source.walk(loop.body, "binary_expression")
         if operator(source, node) == sign
-        and source.of(node.child_by_field_name("left")) == loop.variable
+        and source.of(node, "left") == loop.variable
         and node.child_by_field_name("right").type == "identifier"
     ]
 
@@ -113,8 +111,8 @@ def _declared_as(source: Source, loop: Loop, node: Node, kind: str) -> tuple[Nod
         return None
     if len(declaration.children_by_field_name("declarator")) != 1:
         return None
-    name = source.of(declarator.child_by_field_name("declarator"))
-    own = source.of(declaration.child_by_field_name("type")) in {kind, "auto"}
+    name = source.of(declarator, "declarator")
+    own = source.of(declaration, "type") in {kind, "auto"}
     if not own or name in changed_names(source, loop.body):
         return None
     return declaration, name, node
@@ -142,7 +140,7 @@ def _constant(source: Source, loop: Loop, name: str) -> Node:
         declarator = node.child_by_field_name("declarator")
         if node.start_byte > loop.node.start_byte or declarator.type != "init_declarator":
             continue
-        if source.of(declarator.child_by_field_name("declarator")) != name or not source.of(node).startswith("const "):
+        if source.of(declarator, "declarator") != name or not source.of(node).startswith("const "):
             continue
         value = declarator.child_by_field_name("value")
         if changed_names(source, function) & identifiers(source, value):

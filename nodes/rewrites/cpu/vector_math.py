@@ -77,7 +77,7 @@ def rewrite(source: Source, facts: object) -> str | None:
         name = _float_function(source, call)
         if (name in VECTOR_FUNCTIONS or name in _EXTREMES) and name not in own and _in_a_loop(source, call):
             name = _EXTREMES.get(name, name)
-            if source.of(call.child_by_field_name("function")) != name:
+            if source.of(call, "function") != name:
                 edits.replace(call.child_by_field_name("function"), name)
             used.add(name)
     text = _definitions(source, used)
@@ -112,7 +112,7 @@ def _definitions(source: Source, used: set[str]) -> str | None:
 
 def _float_function(source: Source, call: Node) -> str:
     """The name of the function of floats that a call is one of, or comes to."""
-    name = source.of(call.child_by_field_name("function")).removeprefix("::")
+    name = source.of(call, "function").removeprefix("::")
     plain = name.removeprefix("std::")
     given = arguments(call)
     floats = overloaded(source, name) and all(is_float(source, argument) for argument in given)
