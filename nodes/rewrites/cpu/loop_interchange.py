@@ -21,7 +21,6 @@ from nodes.rewrites.analysis.host_source import (
     declared_names,
     enclosing_function,
     identifiers,
-    indentation,
     over_lanes,
 )
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
@@ -42,7 +41,7 @@ _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
     after=("omp_parallel",),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    if "COLUMNS" in identifiers(source, None) and _DEFINE not in source.text:
+    if "COLUMNS" in identifiers(source, source.root) and _DEFINE not in source.text:
         return None
     return repeated(source, _next, 16)
 
@@ -108,19 +107,17 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     ):
         raise Unsupported("a name for two things")
     names = _Names(source, outer)
-    unit, indent = source.unit(outer.node), indentation(source, outer.node)
-    lines = [f"{unit}const {names.kind} {names.end} = {names.limit};"]
-    lines += [f"{unit}{kind} {name}[COLUMNS];" for name, (kind, _) in kept.items()]
     starts = [
         f"{names.of(name)} = {names.within(value, kept)};" for name, (_, value) in kept.items() if value is not None
     ]
     starts += [names.within(node, kept) for node in first if node.type != "declaration"]
-    lines += names.along(unit, starts) if starts else []
-    lines += [f"{unit}{header(source, inner)} {{"]
-    lines += names.along(unit * 2, [names.within(node, kept) for node in inner.body.named_children])
-    lines += [f"{unit}}}"]
-    lines += names.along(unit, [names.within(node, kept) for node in last]) if last else []
-    edits.replace(outer.node, f"\n{indent}".join([names.header, *lines, "}"]))
+    rows = names.along([names.within(node, kept) for node in inner.body.named_children])
+    lines = [f"const {names.kind} {names.end} = {names.limit};"]
+    lines += [f"{kind} {name}[COLUMNS];" for name, (kind, _) in kept.items()]
+    lines += names.along(starts)
+    lines += [f"{header(source, inner)} {{", rows, "}"]
+    lines += names.along([names.within(node, kept) for node in last])
+    edits.write(outer.node, [names.header, lines, "}"])
 
 
 def _kept(source: Source, statements: list[Node], local: set[str]) -> dict[str, tuple[str, Node | None]]:
@@ -165,13 +162,22 @@ def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
         raise Unsupported("rows that can be shared out")
     _exchanged(source, outer, inner)
     names = _Names(source, inner)
-    unit, indent = source.unit(outer.node), indentation(source, outer.node)
     own = inner.body.named_children if inner.body.type == "compound_statement" else [inner.body]
     work = f"int64_t{{1}} * {factor(source.of(outer.bound))} * {factor(source.of(inner.bound))}"
-    lines = [f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM)", names.header]
-    lines += [f"{unit}const {names.kind} {names.end} = {names.limit};", f"{unit}{header(source, outer)} {{"]
-    lines += names.along(unit * 2, [names.within(node, {}) for node in own])
-    edits.replace(outer.node, f"\n{indent}".join([*lines, f"{unit}}}", "}"]))
+    edits.write(
+        outer.node,
+        [
+            f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM)",
+            names.header,
+            [
+                f"const {names.kind} {names.end} = {names.limit};",
+                f"{header(source, outer)} {{",
+                names.along([names.within(node, {}) for node in own]),
+                "}",
+            ],
+            "}",
+        ],
+    )
 
 
 def _exchanged(source: Source, outer: Loop, inner: Loop) -> None:
@@ -207,8 +213,8 @@ class _Names:
         lines = self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses]).split("\n")
         return "\n".join([lines[0], *(line[width:] if not line[:width].strip() else line for line in lines[1:])])
 
-    def along(self, indent: str, statements: list[str]) -> list[str]:
-        unit = "    "
+    def along(self, statements: list[str]) -> list:
+        """A loop over the columns of a block; nothing around nothing."""
+        head = f"for ({self.kind} {self.variable} = {self.begin}; {self.variable} < {self.end}; ++{self.variable}) {{"
         lines = [line for statement in statements for line in statement.split("\n")]
-        header = f"for ({self.kind} {self.variable} = {self.begin}; {self.variable} < {self.end}; ++{self.variable}) {{"
-        return [indent + header, *(indent + unit + line for line in lines), indent + "}"]
+        return [head, lines, "}"] if lines else []

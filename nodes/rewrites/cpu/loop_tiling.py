@@ -13,11 +13,11 @@ from __future__ import annotations
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import unordered
 from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, counts_from_zero, loops
-from nodes.rewrites.analysis.host_source import declared_names, fields, identifiers, indentation, operator
+from nodes.rewrites.analysis.host_source import declared_names, fields, identifiers, operator
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import define, free, include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define TILE 32  // tune: 16 32 64"
@@ -32,7 +32,7 @@ _DEFINE = "#define TILE 32  // tune: 16 32 64"
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    if "TILE" in identifiers(source, None):
+    if "TILE" in identifiers(source, source.root):
         return None
     edits = Edits(source)
     for outer in loops(source):
@@ -51,14 +51,9 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
     if inner is None or outer.body.type != "compound_statement" or any(source.walk(inner.body, "for_statement")):
         raise Unsupported("not two loops and nothing between them")
-    for loop in (outer, inner):
-        if not counts_from_zero(source, loop):
-            raise Unsupported("a loop that does not count from 0")
-    if (
-        outer.variable in identifiers(source, inner.bound)
-        or not _is_plain(source, outer)
-        or not _is_plain(source, inner)
-    ):
+    if not all(counts_from_zero(source, loop) and _is_plain(source, loop) for loop in (outer, inner)):
+        raise Unsupported("a loop that does not count from 0, or to something else than sizes")
+    if outer.variable in identifiers(source, inner.bound):
         raise Unsupported("a bound that moves")
     _, carried = unordered(source, inner)
     whole, also = unordered(source, outer)
@@ -67,25 +62,20 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
     down = [access for access in whole.accesses if _down(access, whole.iteration.symbol)]
     if not down:
         raise Unsupported("every access walks along rows")
-    taken = identifiers(source, None)
+    taken = identifiers(source, source.root)
     tiles = {loop: free(f"{loop.variable}_tile", taken) for loop in (outer, inner)}
-    indent, unit = indentation(source, outer.node), source.unit(outer.node)
     depth = source.indent(inner.node)
+    statements = [f"{depth}{source.of(inner.body)}"]
     if inner.body.type == "compound_statement":
+        depth += source.unit(outer.node)
         statements = source.of(inner.body)[1:-1].strip("\n").rstrip().split("\n")
-    else:
-        statements = [depth + unit + source.of(inner.body)]
     statements = [line.removeprefix(depth) for line in statements]
     writes = [access for access in whole.accesses if access.writes]
     stored = _stored(source, inner) if len(writes) == 1 and writes[0] in down else None
     if stored is not None and sum(line.count(" = ".join(stored)) for line in statements) != 1:
         raise Unsupported("an assignment over several lines")
-    lines = []
-    for level, loop in enumerate((outer, inner)):
-        kind, start, bound = loop.kind, tiles[loop], source.of(loop.bound)
-        lines.append(f"{unit * level}for ({kind} {start} = 0; {start} < {bound}; {start} += TILE) {{")
     if stored is None:
-        lines += _within(source, (outer, inner), tiles, unit, statements)
+        tile = _within(source, (outer, inner), tiles, statements)
     else:
         # Lines that are a power of two apart share a place in the cache, so a column of them does not stay there either.
         target, value = stored
@@ -93,22 +83,23 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
         across, along = (f"({loop.variable} - {tiles[loop]})" for loop in (inner, outer))
         kept = f"{buffer}[{across} * TILE + {along}]"
         statements = [line.replace(f"{target} = {value}", f"{kept} = {value}") for line in statements]
-        lines.append(f"{unit * 2}std::remove_reference_t<decltype({_element(source, inner)})> {buffer}[TILE * TILE];")
-        lines += _within(source, (outer, inner), tiles, unit, statements)
-        lines += _within(source, (inner, outer), tiles, unit, [f"{unit}{target} = {kept};"])
-    lines += [unit + "}", "}"]
-    edits.replace(outer.node, f"\n{indent}".join(lines))
+        tile = [f"std::remove_reference_t<decltype({_element(source, inner)})> {buffer}[TILE * TILE];"]
+        tile += _within(source, (outer, inner), tiles, statements)
+        tile += _within(source, (inner, outer), tiles, [f"{target} = {kept};"])
+    for loop in (inner, outer):
+        kind, start, bound = loop.kind, tiles[loop], source.of(loop.bound)
+        tile = [f"for ({kind} {start} = 0; {start} < {bound}; {start} += TILE) {{", tile, "}"]
+    edits.write(outer.node, tile)
 
 
-def _within(source: Source, order: tuple[Loop, Loop], tiles: dict[Loop, str], unit: str, body: list[str]) -> list[str]:
+def _within(source: Source, order: tuple[Loop, Loop], tiles: dict[Loop, str], body: Lines) -> list:
     """Two loops over the elements of a tile."""
-    lines = []
-    for level, loop in enumerate(order, 2):
+    lines = body
+    for loop in reversed(order):
         kind, start, bound = loop.kind, tiles[loop], source.of(loop.bound)
         name, end = loop.variable, f"std::min<{kind}>({start} + TILE, {bound})"
-        lines.append(f"{unit * level}for ({kind} {name} = {start}; {name} < {end}; ++{name}) {{")
-    lines += [unit * 3 + line if line else line for line in body]
-    return [*lines, unit * 3 + "}", unit * 2 + "}"]
+        lines = [f"for ({kind} {name} = {start}; {name} < {end}; ++{name}) {{", lines, "}"]
+    return lines
 
 
 def _stored(source: Source, inner: Loop) -> tuple[str, str] | None:

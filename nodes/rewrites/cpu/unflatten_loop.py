@@ -49,47 +49,34 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     (width,) = widths
     if width in changed_names(source, loop.node) | declared_names(source, loop.body):
         raise Unsupported("a divisor that changes")
-    height = _quotient(source, loop, width)
-    kind = loop.kind
-    indent = indentation(source, loop.node)
-    inside = f"{indent}        "
-    taken = identifiers(source, enclosing_function(loop.node))
-    start, inner = loop.body.start_byte + 1, source.data[loop.body.start_byte + 1 : loop.body.end_byte - 1]
-    names, changes = [], []
+    height, taken = _quotient(source, loop, width), identifiers(source, enclosing_function(loop.node))
+    changes, names = Edits(source), []
     for nodes, plain in ((quotients, "row"), (rests, "column")):
         # `const T row = i / n;` is what the new loop counts; any other mention reads it.
-        declared = [d for d in (_declared_as(source, loop, node, kind) for node in nodes) if d is not None]
-        name = declared[0][1] if declared else free(plain, taken)
-        taken.add(name)
-        names.append(name)
+        declared = [node for node in nodes if _is_declared(source, loop, node)]
+        names.append(source.of(declared[0].parent, "declarator") if declared else free(plain, taken))
+        taken.add(names[-1])
         for node in nodes:
-            if declared and declared[0][2] == node:
-                statement = declared[0][0]
-                before = source.data.rfind(b"\n", 0, statement.start_byte) + 1
-                after = source.data.find(b"\n", statement.end_byte) + 1
-                if (
-                    source.data[before : statement.start_byte].strip()
-                    or source.data[statement.end_byte : after].strip()
-                ):
-                    raise Unsupported("something else stands on the line")
-                changes.append((before, after, b""))
+            if node in declared[:1]:
+                changes.remove(node.parent.parent)
             else:
-                changes.append((node.start_byte, node.end_byte, name.encode()))
-    row, column = names
-    for before, after, text in sorted(changes, reverse=True):
-        inner = inner[: before - start] + text + inner[after - start :]
-    lines = [f"    {line}" if line.strip() else line for line in inner.decode().strip("\n").rstrip().split("\n")]
-    text = "\n".join(
+                changes.replace(node, names[-1])
+    (row, column), kind = names, loop.kind
+    text, depth = changes.apply().encode(), indentation(source, loop.node) + source.unit(loop.node)
+    inner = text[loop.body.start_byte + 1 : loop.body.end_byte - 1 + len(text) - len(source.data)].decode()
+    lines = [line.removeprefix(depth) for line in inner.strip("\n").rstrip().split("\n")]
+    edits.write(
+        loop.node,
         [
             f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{",
-            f"{indent}    for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
-            f"{inside}const {kind} {loop.variable} = {row} * {width} + {column};",
-            *lines,
-            f"{indent}    }}",
-            f"{indent}}}",
-        ]
+            [
+                f"for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
+                [f"const {kind} {loop.variable} = {row} * {width} + {column};", *lines],
+                "}",
+            ],
+            "}",
+        ],
     )
-    edits.replace(loop.node, text)
 
 
 def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
@@ -103,19 +90,14 @@ def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
     ]
 
 
-def _declared_as(source: Source, loop: Loop, node: Node, kind: str) -> tuple[Node, str, Node] | None:
-    """(declaration, name, value) where the value is what a constant of the body, of the counter's type, starts with."""
-    declarator = node.parent
-    declaration = declarator.parent
-    if declarator.type != "init_declarator" or declaration.parent != loop.body:
-        return None
-    if len(declaration.children_by_field_name("declarator")) != 1:
-        return None
-    name = source.of(declarator, "declarator")
-    own = source.of(declaration, "type") in {kind, "auto"}
-    if not own or name in changed_names(source, loop.body):
-        return None
-    return declaration, name, node
+def _is_declared(source: Source, loop: Loop, node: Node) -> bool:
+    """Whether the value is all that a constant of the body, of the counter's type, starts with."""
+    declarator, declaration = node.parent, node.parent.parent
+    if declarator.type != "init_declarator" or declaration.parent != loop.body or not source.alone(declaration):
+        return False
+    own = source.of(declaration, "type") in {loop.kind, "auto"}
+    alone = len(declaration.children_by_field_name("declarator")) == 1
+    return own and alone and source.of(declarator, "declarator") not in changed_names(source, loop.body)
 
 
 def _quotient(source: Source, loop: Loop, width: str) -> str:
