@@ -21,7 +21,16 @@ from nodes.rewrites.analysis.host_loops import (
     is_multiple,
     quotient,
 )
-from nodes.rewrites.analysis.host_source import arguments, called, enclosing_function, fields, identifiers, operator
+from nodes.rewrites.analysis.host_source import (
+    PURE,
+    arguments,
+    called,
+    enclosing_function,
+    fields,
+    functions,
+    identifiers,
+    operator,
+)
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
 
@@ -250,3 +259,21 @@ def _extreme(source: Source, name: str, condition: Node | None, chosen: str, oth
     if {left, right} != {chosen, other} or chosen == other or compare not in {">", "<", ">=", "<="}:
         return None
     return "max" if (compare[0] == ">") == (left == chosen) else "min"
+
+
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+def steady(source: Source, node: Node, variant: set[str], found: Effects) -> bool:
+    """Whether an expression changes nothing, names nothing of `variant` and reads no array that the loop writes."""
+    if identifiers(source, node) & variant:
+        return False
+    if any(source.walk(node, "assignment_expression", "update_expression", "lambda_expression")):
+        return False
+    own = functions(source)
+    for call in source.walk(node, "call_expression"):
+        name = called(source, call)
+        pointers = any(pointer for function in own.get(name, ()) for _, _, pointer in function.parameters)
+        if pointers or (name not in own and name not in PURE | {"static_cast", "float"}):
+            return False
+    return not any(access.root in found.written and inside(access.node, node) for access in found.accesses)

@@ -194,7 +194,7 @@ class _Statements:
         fixed = fixed and identifiers(source, node) <= declared_names(source, node) | set(constants(source))
         if text.startswith(("static ", "thread_local ")) and not fixed:
             raise _refused(node, "a static variable")
-        kind = source.of(node.child_by_field_name("type"))
+        kind = source.of(node, "type")
         kind = aliases(source).get(kind, kind).replace("std::", "")
         for declarator in node.children_by_field_name("declarator"):
             self._declarator(node, kind, declarator)

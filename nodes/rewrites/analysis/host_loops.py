@@ -124,7 +124,7 @@ def canonical(source: Source, node: Node) -> Loop | None:
     declarators = initializer.children_by_field_name("declarator")
     if len(declarators) != 1 or declarators[0].type != "init_declarator" or condition.type != "binary_expression":
         return None
-    kind = source.of(initializer.child_by_field_name("type"))
+    kind = source.of(initializer, "type")
     name, start = fields(declarators[0], "declarator", "value")
     if name.type != "identifier" or not is_integer(source, kind):
         return None
@@ -141,7 +141,7 @@ def canonical(source: Source, node: Node) -> Loop | None:
 def _step(source: Source, update: Node, variable: str) -> tuple[bool, Node | None]:
     """Whether the variable is what moves on, and by what, None for 1."""
     if update.type == "update_expression":
-        return "++" in source.of(update) and source.of(update.child_by_field_name("argument")) == variable, None
+        return "++" in source.of(update) and source.of(update, "argument") == variable, None
     if update.type != "assignment_expression" or operator(source, update) != "+=":
         return False, None
     left, step = fields(update, "left", "right")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
 _MATH = frozenset({
@@ -52,16 +53,16 @@ def fields(node: Node, *names: str) -> list[Node | None]:
 
 
 def operator(source: Source, node: Node) -> str:
-    return source.of(node.child_by_field_name("operator"))
+    return source.of(node, "operator")
 
 
 def arguments(call: Node) -> list[Node]:
-    return [a for a in call.child_by_field_name("arguments").named_children if a.type != "comment"]
+    return children_of(call, "arguments")
 
 
 def called(source: Source, call: Node) -> str:
     """The name that is called, without `std::` and template arguments."""
-    return source.of(call.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
+    return source.of(call, "function").removeprefix("std::").partition("<")[0]
 
 
 def identifiers(source: Source, node: Node | None) -> set[str]:
@@ -112,7 +113,7 @@ def escapes(source: Source, use: Node) -> bool:
     if parent.type != "argument_list" or parent.parent.type != "call_expression":
         return False
     place = arguments(parent.parent).index(use)
-    name = source.of(parent.parent.child_by_field_name("function")).partition("<")[0]
+    name = source.of(parent.parent, "function").partition("<")[0]
     return any(
         place < len(function.parameters) and function.parameters[place][0] in function.references
         for function in functions(source).get(name, ())
@@ -196,7 +197,7 @@ def _parameter(source: Source, node: Node) -> tuple[str, str, bool]:
         pointer = pointer or declarator.type in {"pointer_declarator", "array_declarator", "reference_declarator"}
         inner = declarator.child_by_field_name("declarator")
         declarator = inner or next(iter(reversed(declarator.named_children)), None)
-    return source.of(name), source.of(node.child_by_field_name("type")), pointer
+    return source.of(name), source.of(node, "type"), pointer
 
 
 def function_of(source: Source, definition: Node) -> Function | None:
@@ -246,7 +247,7 @@ def calls(source: Source) -> dict[str, list[Node]]:
     if "calls" not in source.__dict__:
         found: dict[str, list[Node]] = {}
         for node in source.walk(None, "call_expression"):
-            found.setdefault(source.of(node.child_by_field_name("function")).partition("<")[0], []).append(node)
+            found.setdefault(source.of(node, "function").partition("<")[0], []).append(node)
         source.__dict__["calls"] = found
     return source.__dict__["calls"]
 
@@ -263,7 +264,7 @@ def declared_type(source: Source, node: Node) -> str:
         if here.start_byte > node.start_byte:
             break
         if any(source.of(name_of(declarator)) == name for declarator in here.children_by_field_name("declarator")):
-            found = source.of(here.child_by_field_name("type"))
+            found = source.of(here, "type")
     return aliases(source).get(found, found)
 
 
@@ -300,7 +301,7 @@ def overloaded(source: Source, name: str) -> bool:
     plain = name.removeprefix("std::")
     if plain not in _MATH | {"abs", "max", "min"} or plain in {"llrint", "llround", "lrint", "lround"}:
         return False
-    included = {source.of(n.child_by_field_name("path")) for n in source.walk(None, "preproc_include")}
+    included = {source.of(n, "path") for n in source.walk(None, "preproc_include")}
     return name != plain or "<math.h>" in included
 
 
@@ -325,13 +326,13 @@ def is_float(source: Source, node: Node) -> bool:
             whole = any(side.type == "number_literal" and "." not in source.of(side) for side in sides)
             return all(floats) or (any(floats) and whole)
         case "call_expression":
-            name = source.of(node.child_by_field_name("function"))
+            name = source.of(node, "function")
             group = functions(source).get(name.partition("<")[0], [])
             if overloaded(source, name) and not group:
                 return all(is_float(source, argument) for argument in arguments(node))
-            return name in _FLOAT_CALLS or {source.of(f.node.child_by_field_name("type")) for f in group} == {"float"}
+            return name in _FLOAT_CALLS or {source.of(f.node, "type") for f in group} == {"float"}
         case "cast_expression":
-            return source.of(node.child_by_field_name("type")) == "float"
+            return source.of(node, "type") == "float"
     return False
 
 

@@ -104,7 +104,7 @@ def _counted_down(source: Source, node: Node, edits: Edits) -> bool:
         condition = left if operator(source, condition) in {">", "!="} and source.of(right) == "0" else None
     if condition is None or condition.type != "update_expression":
         return False
-    name, others = source.of(condition.child_by_field_name("argument")), _parts(node.child_by_field_name("update"))
+    name, others = source.of(condition, "argument"), _parts(node.child_by_field_name("update"))
     variable = _variable(source, node, name)
     if (
         source.of(condition) != f"{name}--"
@@ -339,7 +339,7 @@ def _variable(source: Source, node: Node, name: str) -> _Variable | None:
         "function_definition",
     }:
         return None
-    return _Variable(source.of(declaration.child_by_field_name("type")), declarator.type != "identifier", scope)
+    return _Variable(source.of(declaration, "type"), declarator.type != "identifier", scope)
 
 
 def _dead_after(source: Source, node: Node, name: str, variable: _Variable) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import enclosing_function
+from nodes.rewrites.analysis.host_source import arguments, enclosing_function
 from nodes.rewrites.normalize.expand_macros import conditional, pieces
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -49,7 +49,7 @@ def _macros(source: Source) -> dict[str, tuple[list[str], str]]:
     found: dict[str, list[tuple[list[str], str] | None]] = {}
     for node in source.walk(None, "preproc_function_def", "preproc_def"):
         name, parameters = (source.of(node.child_by_field_name(field)) for field in ("name", "parameters"))
-        body = " ".join(source.of(node.child_by_field_name("value")).replace("\\\n", " ").split())
+        body = " ".join(source.of(node, "value").replace("\\\n", " ").split())
         names = [word.strip() for word in parameters.strip("()").split(",") if word.strip()]
         usable = node.type == "preproc_function_def" and not conditional(node) and _is_expression(body)
         found.setdefault(name, []).append((names, body) if usable and "..." not in names else None)
@@ -94,11 +94,11 @@ def _outermost(source: Source) -> Iterator[Node]:
 
 
 def _expand(source: Source, node: Node, edits: Edits) -> None:
-    names, body = _macros(source)[source.of(node.child_by_field_name("function"))]
-    arguments = [a for a in node.child_by_field_name("arguments").named_children if a.type != "comment"]
-    if len(arguments) != len(names) or node.has_error:
+    names, body = _macros(source)[source.of(node, "function")]
+    given = arguments(node)
+    if len(given) != len(names) or node.has_error:
         return
-    values = dict(zip(names, arguments, strict=True))
+    values = dict(zip(names, given, strict=True))
     words = list(pieces(body))
     solid = [at for at, word in enumerate(words) if not word.isspace()]
     dropped: set[int] = set()

@@ -138,7 +138,7 @@ class _Expressions:
                 return "lanes", self.load(node, direct=True)
             case "call_expression":
                 return "lanes", self.call(node)
-            case "cast_expression" if source.of(node.child_by_field_name("type")) == "float":
+            case "cast_expression" if source.of(node, "type") == "float":
                 return "lanes", self.to_float(node.child_by_field_name("value"))
             case "binary_expression":
                 return self.binary(node)
@@ -184,7 +184,7 @@ class _Expressions:
 
     def call(self, node: Node) -> str:
         source, given = self.source, arguments(node)
-        name = source.of(node.child_by_field_name("function"))
+        name = source.of(node, "function")
         base = name.partition("<")[0]
         if base in self.conversions.widening and len(given) == 1:
             return self.load(given[0])
@@ -303,7 +303,7 @@ class _Expressions:
             plain = pointer and (index.type == "identifier" or sum_)
             return f"{source.of(base)} + {source.of(index)}" if plain else f"&{source.of(node)}"
         if node.type == "pointer_expression" and source.of(node).startswith("*"):
-            return source.of(node.child_by_field_name("argument"))
+            return source.of(node, "argument")
         raise _refused(node, f"{source.of(node)} is no element")
 
     def moves_by_one(self, node: Node, touched: list) -> bool:
@@ -425,21 +425,18 @@ class _Translation(_Expressions):
     def narrowed(self, node: Node) -> Node:
         """The float inside a conversion to the storage type."""
         if node.type == "call_expression" and len(arguments(node)) == 1:
-            name, function = called(self.source, node), self.source.of(node.child_by_field_name("function"))
+            name, function = called(self.source, node), self.source.of(node, "function")
             kind = function.partition("<")[2].rstrip(">") if name == "static_cast" else function.strip("()")
             if name in self.conversions.narrowing or kind in self.conversions.storage:
                 return arguments(node)[0]
-        if (
-            node.type == "cast_expression"
-            and self.source.of(node.child_by_field_name("type")) in self.conversions.storage
-        ):
+        if node.type == "cast_expression" and self.source.of(node, "type") in self.conversions.storage:
             return node.child_by_field_name("value")
         return node
 
     def stored(self, node: Node) -> str:
         """`store(p + i, value)`, where the file's own function converts."""
         source, given = self.source, arguments(node)
-        if source.of(node.child_by_field_name("function")) not in self.conversions.storing or len(given) != 2:
+        if source.of(node, "function") not in self.conversions.storing or len(given) != 2:
             raise _refused(node, source.of(node))
         written = self.effects.written
         through = [a for a in self.effects.accesses if a.call is not None and inside(a.call, node)]
@@ -472,9 +469,9 @@ class _Translation(_Expressions):
         """The float that is made a double of as a whole."""
         source, value = self.source, _bare(value)
         if value.type == "cast_expression":
-            kind, inner = source.of(value.child_by_field_name("type")), value.child_by_field_name("value")
+            kind, inner = source.of(value, "type"), value.child_by_field_name("value")
         elif value.type == "call_expression" and len(arguments(value)) == 1:
-            kind = source.of(value.child_by_field_name("function"))
+            kind = source.of(value, "function")
             kind, inner = kind.removeprefix("static_cast<").removesuffix(">").strip("()"), arguments(value)[0]
         else:
             return value

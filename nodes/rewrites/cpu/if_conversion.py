@@ -1,6 +1,5 @@
 """Early returns of a small function of floats become one choice: `return x <= -3 ? 0 : x >= 3 ? x : x * (x + 3) / 6;`.
 
-So do the branches that assign one float: `if (x[i] > 0) y[i] = x[i]; else y[i] = 0;` is `y[i] = x[i] > 0 ? x[i] : 0;`.
 Activations and clamps are written so. What is computed by one expression has a form for sixteen lanes; what jumps out on
 the way has none. Each value is still computed only where it is chosen.
 """
@@ -9,9 +8,10 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import declared_type, element_type, functions, is_float
+from nodes.rewrites.analysis.host_source import functions
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import children_of
 
 
 @rule(
@@ -25,66 +25,13 @@ def rewrite(source: Source, facts: object) -> str | None:
     for group in functions(source).values():
         for function in group:
             # Between numbers that become a float anyway, the common type of a choice's sides changes nothing.
-            if source.of(function.node.child_by_field_name("type")) in {"float", "double"}:
+            if source.of(function.node, "type") in {"float", "double"}:
                 _chosen(source, function.body, edits)
-    text = edits.apply() if edits.changes else source.text
-    for _ in range(64):  # an else with another if in it, from the inside
-        new = _branched(source.reparsed(text))
-        if new is None:
-            break
-        text = new
-    return text if text != source.text else None
-
-
-def _branched(source: Source) -> str | None:
-    for node in source.walk(None, "if_statement"):
-        chosen = _assigned(source, node)
-        if chosen is not None and node.parent.type != "else_clause":
-            edits = Edits(source)
-            edits.replace(node, f"{chosen[0]} = {chosen[1]};")
-            return edits.apply()
-    return None
-
-
-def _assigned(source: Source, node: Node) -> tuple[str, str] | None:
-    """(target, value) of a statement that assigns one float, or of an if-else of two of them to the same place."""
-    if node.type in {"compound_statement", "else_clause"}:
-        inside = [child for child in node.named_children if child.type != "comment"]
-        return _assigned(source, inside[0]) if len(inside) == 1 else None
-    if node.type == "if_statement":
-        condition, other = node.child_by_field_name("condition"), node.child_by_field_name("alternative")
-        tested = condition.child_by_field_name("value") if condition is not None else None
-        if other is None or tested is None or node.has_error or tested.type == "declaration":
-            return None
-        first, second = _assigned(source, node.child_by_field_name("consequence")), _assigned(source, other)
-        if first is None or second is None or first[0] != second[0]:
-            return None
-        loose = tested.type in {"assignment_expression", "comma_expression", "conditional_expression"}
-        text = f"({source.of(tested)})" if loose else source.of(tested)
-        return first[0], f"{text} ? {first[1]} : {second[1]}"
-    inner = node.named_children[0] if node.type == "expression_statement" and node.named_children else None
-    if inner is None or inner.type != "assignment_expression":
-        return None
-    target, value = inner.child_by_field_name("left"), inner.child_by_field_name("right")
-    if source.of(inner.child_by_field_name("operator")) != "=" or target.type not in {
-        "identifier",
-        "subscript_expression",
-    }:
-        return None
-    # Only between floats is a choice of the type that each side is converted to.
-    kind = declared_type(source, target) if target.type == "identifier" else element_type(source, target)
-    if (
-        kind != "float"
-        or not is_float(source, value)
-        or any(source.walk(target, "call_expression", "update_expression"))
-    ):
-        return None
-    loose = value.type in {"assignment_expression", "comma_expression", "conditional_expression"}
-    return source.of(target), f"({source.of(value)})" if loose else source.of(value)
+    return edits.apply() if edits.changes else None
 
 
 def _chosen(source: Source, body: Node, edits: Edits) -> None:
-    statements = [node for node in body.named_children if node.type != "comment"]
+    statements = children_of(body)
     value = _value(source, statements[-1]) if statements else None
     at = len(statements) - 1
     while value is not None and at > 0 and statements[at - 1].type == "if_statement":
@@ -104,7 +51,7 @@ def _chosen(source: Source, body: Node, edits: Edits) -> None:
 def _value(source: Source, node: Node | None) -> str | None:
     """What `return e;`, a block of only that, or an if-else of two of them returns."""
     if node is not None and node.type in {"compound_statement", "else_clause"}:
-        inside = [child for child in node.named_children if child.type != "comment"]
+        inside = children_of(node)
         return _value(source, inside[0]) if len(inside) == 1 else None
     if node is not None and node.type == "return_statement" and len(node.named_children) == 1:
         (value,) = node.named_children

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, loops
+from nodes.rewrites.analysis.host_loops import Loop, canonical, has_pragma, header, loops
 from nodes.rewrites.analysis.host_source import (
-    PURE,
-    assignments,
+    called,
+    changed_names,
     declared_names,
     enclosing_function,
     functions,
@@ -66,7 +67,7 @@ def _next(source: Source) -> str | None:
             continue
         if inner.inclusive or source.of(inner.start) != "0" or over_lanes(source, inner.node):
             continue
-        if inner.body.type != "compound_statement" or pragma_node(source, inner.node) is not None:
+        if inner.body.type != "compound_statement" or has_pragma(source, inner):
             continue
         for outer in _around(source, inner):
             edits = Edits(source)
@@ -99,7 +100,7 @@ def _tabulate(source: Source, outer: Loop, inner: Loop, edits: Edits) -> None:
     if not moved.values:
         raise Unsupported("nothing to put into a table")
     function = enclosing_function(inner.node)
-    taken = {source.of(n) for n in source.walk(function, "identifier")}
+    taken = identifiers(source, function)
     indent, unit = indentation(source, outer.node), source.unit(outer.node)
     names: dict[str, str] = {}
     for value in moved.values:
@@ -108,10 +109,9 @@ def _tabulate(source: Source, outer: Loop, inner: Loop, edits: Edits) -> None:
             names[text] = free(_name(source, value, inner), taken)
             taken.add(names[text])
         edits.replace(value, f"{names[text]}[{inner.variable}]")
-    header = source.data[inner.node.start_byte : inner.body.start_byte].decode().strip()
     bound = source.of(inner.bound)
     lines = [f"std::vector<float> {name}({bound});" for name in names.values()]
-    lines.append(f"{header} {{")
+    lines.append(f"{header(source, inner)} {{")
     lines += [f"{unit}{source.of(node)}" for node in moved.declarations]
     lines += [f"{unit}{name}[{inner.variable}] = {text};" for text, name in names.items()]
     lines.append("}")
@@ -130,8 +130,7 @@ def _name(source: Source, value: Node, inner: Loop) -> str:
     if value.parent.type == "init_declarator":
         return f"{source.of(value.parent.child_by_field_name('declarator'))}_table"
     call = next(source.walk(value, "call_expression"))
-    called = source.of(call.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
-    return f"{called}_table"
+    return f"{called(source, call)}_table"
 
 
 class _Independent:
@@ -140,14 +139,12 @@ class _Independent:
     def __init__(self, source: Source, outer: Loop, inner: Loop) -> None:
         self.source, self.outer, self.inner = source, outer, inner
         self.own = functions(source)
-        found = effects(source, outer)
-        written = {access.root for access in found.accesses if access.writes}
-        self.unsafe: list[Access] = [access for access in found.accesses if access.root in written]
-        changed = {name for name, _ in assignments(source, outer.body)} | declared_names(source, outer.body)
+        self.effects = found = effects(source, outer)
+        changed = changed_names(source, outer.body) | declared_names(source, outer.body)
         self.variant = (changed | {outer.variable}) - {inner.variable}
         self.variant |= {carried.name for carried in found.carried}
-        header = (inner.bound, inner.node.child_by_field_name("initializer"))
-        if any(identifiers(source, node) & self.variant for node in header):
+        ends = (inner.bound, inner.node.child_by_field_name("initializer"))
+        if any(identifiers(source, node) & self.variant for node in ends):
             raise Unsupported("a length that changes")
         if any(source.walk(inner.bound, "call_expression", "subscript_expression", "field_expression")):
             raise Unsupported("a length of another form")
@@ -158,7 +155,7 @@ class _Independent:
     def found(self) -> _Moved:
         source = self.source
         declarations: list[Node] = []
-        assigned = {name for name, _ in assignments(source, self.inner.body)}
+        assigned = changed_names(source, self.inner.body)
         for node in self.inner.body.named_children:
             if node.type != "declaration" or len(node.children_by_field_name("declarator")) != 1:
                 continue
@@ -221,20 +218,7 @@ class _Independent:
 
     def independent(self, node: Node) -> bool:
         """Whether an expression gives the same value in every iteration of the outer loop and changes nothing."""
-        source = self.source
-        if identifiers(source, node) & self.variant:
-            return False
-        if any(source.walk(node, "assignment_expression", "update_expression", "lambda_expression")):
-            return False
-        for call in source.walk(node, "call_expression"):
-            called = source.of(call.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
-            group = self.own.get(called)
-            if group is not None:
-                if any(pointer for function in group for _, _, pointer in function.parameters):
-                    return False
-            elif called not in PURE and called not in {"static_cast", "float"}:
-                return False
-        return not any(inside(access.node, node) for access in self.unsafe)
+        return steady(self.source, node, self.variant, self.effects)
 
     def costly(self, node: Node, depth: int = 0) -> bool:
         """Whether it calls what takes long, itself or by way of functions of the file; and moves with the inner counter."""
@@ -242,10 +226,10 @@ class _Independent:
         if depth == 0 and not self._moves(node):
             return False
         for call in source.walk(node, "call_expression"):
-            called = source.of(call.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
-            if called in _COSTLY or called.removesuffix("f") in _COSTLY:
+            name = called(source, call)
+            if name in _COSTLY or name.removesuffix("f") in _COSTLY:
                 return True
-            if depth < 4 and any(self.costly(f.body, depth + 1) for f in self.own.get(called, ())):
+            if depth < 4 and any(self.costly(f.body, depth + 1) for f in self.own.get(name, ())):
                 return True
         return False
 

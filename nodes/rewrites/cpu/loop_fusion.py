@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_loops import Loop, canonical, loop_at
 from nodes.rewrites.analysis.host_source import declared_names, identifiers, pragma_node
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, repeated
 
 
 @rule(
@@ -24,14 +24,7 @@ from nodes.rewrites.syntax.source import Edits, Source, Unsupported
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    text = source.text
-    for _ in range(32):
-        current = Source(text, source.language)
-        new = next(filter(None, (_joined(current, *pair) for pair in _pairs(current))), None)
-        if new is None:
-            break
-        text = new
-    return text if text != source.text else None
+    return repeated(source, lambda text: next(filter(None, (_joined(text, *pair) for pair in _pairs(text))), None), 32)
 
 
 def _pairs(source: Source) -> list[tuple[Loop, Loop]]:
@@ -46,14 +39,10 @@ def _pairs(source: Source) -> list[tuple[Loop, Loop]]:
         first, second = canonical(source, node), canonical(source, after)
         if first is None or second is None or first.step is not None or second.step is not None:
             continue
-        if _header(source, first) == _header(source, second):
+        bounds = [(each.kind, source.of(each.start), source.of(each.bound), each.inclusive) for each in (first, second)]
+        if bounds[0] == bounds[1]:
             found.append((first, second))
     return found
-
-
-def _header(source: Source, loop: Loop) -> tuple[str, ...]:
-    counter = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
-    return counter, source.of(loop.start), source.of(loop.bound), str(loop.inclusive)
 
 
 def _joined(source: Source, first: Loop, second: Loop) -> str | None:
@@ -88,10 +77,7 @@ def _joined(source: Source, first: Loop, second: Loop) -> str | None:
     edits.changes.append((start, second.node.end_byte, "\n".join(lines) + f"\n{indent}}}"))
     text = edits.apply()
     merged = Source(text, source.language)
-    node = merged.root.descendant_for_byte_range(first.node.start_byte, first.node.start_byte + 3)
-    while node is not None and node.type != "for_statement":
-        node = node.parent
-    loop = canonical(merged, node) if node is not None else None
+    loop = loop_at(merged, first.node.start_byte)
     try:
         return text if loop is not None and unordered(merged, loop)[1] == {} else None
     except Unsupported:

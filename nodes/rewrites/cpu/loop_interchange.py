@@ -15,20 +15,19 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import Loop, canonical, loops
+from nodes.rewrites.analysis.host_loops import Loop, canonical, counts_from_zero, has_pragma, header, loop_at, loops
 from nodes.rewrites.analysis.host_source import (
-    assignments,
+    changed_names,
     declared_names,
     enclosing_function,
     identifiers,
-    indentation,
     over_lanes,
-    pragma_node,
 )
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define, free, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, repeated
+from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
 _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
@@ -42,7 +41,7 @@ _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
     after=("omp_parallel",),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    if "COLUMNS" in {source.of(node) for node in source.walk(None, "identifier")} and _DEFINE not in source.text:
+    if "COLUMNS" in identifiers(source, source.root) and _DEFINE not in source.text:
         return None
     return repeated(source, _next, 16)
 
@@ -64,7 +63,7 @@ def _next(source: Source) -> str | None:
 
 
 def _plain(source: Source, loop: Loop) -> None:
-    if loop.step is not None or loop.inclusive or source.of(loop.start) != "0" or over_lanes(source, loop.node):
+    if not counts_from_zero(source, loop) or over_lanes(source, loop.node):
         raise Unsupported("a loop that does not count from 0 by 1")
     if loop.bound.type not in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}:
         raise Unsupported("a bound of another form")
@@ -75,12 +74,12 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     _plain(source, outer)
     if outer.body.type != "compound_statement":
         raise Unsupported("no block")
-    body = [node for node in outer.body.named_children if node.type != "comment"]
+    body = children_of(outer.body)
     at = [place for place, node in enumerate(body) if node.type == "for_statement"]
     inner = canonical(source, body[at[0]]) if len(at) == 1 else None
     if inner is None or inner.step is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
         raise Unsupported("not one loop over rows in it")
-    if pragma_node(source, inner.node) is not None or inner.body.type != "compound_statement":
+    if has_pragma(source, inner) or inner.body.type != "compound_statement":
         raise Unsupported("a loop of another form")
     if any(source.walk(outer.body, "break_statement", "continue_statement", "while_statement", "preproc_call")):
         raise Unsupported("an iteration that may end early")
@@ -108,20 +107,17 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     ):
         raise Unsupported("a name for two things")
     names = _Names(source, outer)
-    unit, indent = source.unit(outer.node), indentation(source, outer.node)
-    lines = [f"{unit}const {names.kind} {names.end} = {names.limit};"]
-    lines += [f"{unit}{kind} {name}[COLUMNS];" for name, (kind, _) in kept.items()]
     starts = [
         f"{names.of(name)} = {names.within(value, kept)};" for name, (_, value) in kept.items() if value is not None
     ]
     starts += [names.within(node, kept) for node in first if node.type != "declaration"]
-    lines += names.along(unit, starts) if starts else []
-    rows = source.data[inner.node.start_byte : inner.body.start_byte].decode().strip()
-    lines += [f"{unit}{rows} {{"]
-    lines += names.along(unit * 2, [names.within(node, kept) for node in inner.body.named_children])
-    lines += [f"{unit}}}"]
-    lines += names.along(unit, [names.within(node, kept) for node in last]) if last else []
-    edits.replace(outer.node, f"\n{indent}".join([names.header, *lines, "}"]))
+    rows = names.along([names.within(node, kept) for node in inner.body.named_children])
+    lines = [f"const {names.kind} {names.end} = {names.limit};"]
+    lines += [f"{kind} {name}[COLUMNS];" for name, (kind, _) in kept.items()]
+    lines += names.along(starts)
+    lines += [f"{header(source, inner)} {{", rows, "}"]
+    lines += names.along([names.within(node, kept) for node in last])
+    edits.write(outer.node, [names.header, lines, "}"])
 
 
 def _kept(source: Source, statements: list[Node], local: set[str]) -> dict[str, tuple[str, Node | None]]:
@@ -130,7 +126,7 @@ def _kept(source: Source, statements: list[Node], local: set[str]) -> dict[str, 
     for node in statements:
         if node.type == "expression_statement":
             continue
-        kind = source.of(node.child_by_field_name("type")) if node.type == "declaration" else ""
+        kind = source.of(node, "type") if node.type == "declaration" else ""
         if kind not in _SCALARS:
             raise Unsupported("something else before the loop over rows")
         for declarator in node.children_by_field_name("declarator"):
@@ -143,16 +139,16 @@ def _kept(source: Source, statements: list[Node], local: set[str]) -> dict[str, 
 
 def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory."""
-    if outer.step is not None or over_lanes(source, outer.node) or pragma_node(source, outer.node) is not None:
+    if outer.step is not None or over_lanes(source, outer.node) or has_pragma(source, outer):
         raise Unsupported("a loop of another form")
-    body = [node for node in outer.body.named_children if node.type != "comment"]
+    body = children_of(outer.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
     if inner is None or not may_fork(source, outer):
         raise Unsupported("not two loops and nothing between them")
     _plain(source, inner)
-    if pragma_node(source, inner.node) is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
+    if has_pragma(source, inner) or any(source.walk(inner.body, "for_statement", "while_statement")):
         raise Unsupported("a loop of another form")
-    if outer.variable in identifiers(source, inner.bound) or {t for t, _ in assignments(source, outer.body)} & (
+    if outer.variable in identifiers(source, inner.bound) or changed_names(source, outer.body) & (
         identifiers(source, outer.bound) | identifiers(source, inner.bound)
     ):
         raise Unsupported("columns that depend on the row")
@@ -166,27 +162,31 @@ def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
         raise Unsupported("rows that can be shared out")
     _exchanged(source, outer, inner)
     names = _Names(source, inner)
-    unit, indent = source.unit(outer.node), indentation(source, outer.node)
-    rows = source.data[outer.node.start_byte : outer.body.start_byte].decode().strip()
     own = inner.body.named_children if inner.body.type == "compound_statement" else [inner.body]
     work = f"int64_t{{1}} * {factor(source.of(outer.bound))} * {factor(source.of(inner.bound))}"
-    lines = [f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM)", names.header]
-    lines += [f"{unit}const {names.kind} {names.end} = {names.limit};", f"{unit}{rows} {{"]
-    lines += names.along(unit * 2, [names.within(node, {}) for node in own])
-    edits.replace(outer.node, f"\n{indent}".join([*lines, f"{unit}}}", "}"]))
+    edits.write(
+        outer.node,
+        [
+            f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM)",
+            names.header,
+            [
+                f"const {names.kind} {names.end} = {names.limit};",
+                f"{header(source, outer)} {{",
+                names.along([names.within(node, {}) for node in own]),
+                "}",
+            ],
+            "}",
+        ],
+    )
 
 
 def _exchanged(source: Source, outer: Loop, inner: Loop) -> None:
     """Raises Unsupported unless columns, taken as the outer loop, are independent of each other."""
-    headers = [source.data[loop.node.start_byte : loop.body.start_byte].decode() for loop in (outer, inner)]
-    text = f"{headers[1]} {{ {headers[0]} {{ {source.of(inner.body)} }} }}"
+    text = f"{header(source, inner)} {{ {header(source, outer)} {{ {source.of(inner.body)} }} }}"
     edits = Edits(source)
     edits.replace(outer.node, text)
     turned = Source(edits.apply(), source.language)
-    node = turned.root.descendant_for_byte_range(outer.node.start_byte, outer.node.start_byte + 3)
-    while node is not None and node.type != "for_statement":
-        node = node.parent
-    loop = canonical(turned, node) if node is not None else None
+    loop = loop_at(turned, outer.node.start_byte)
     if loop is None or unordered(turned, loop)[1]:
         raise Unsupported("columns that depend on each other")
 
@@ -196,8 +196,8 @@ class _Names:
 
     def __init__(self, source: Source, loop: Loop) -> None:
         self.source, self.variable = source, loop.variable
-        taken = {source.of(node) for node in source.walk(enclosing_function(loop.node), "identifier")}
-        self.kind = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
+        taken = identifiers(source, enclosing_function(loop.node))
+        self.kind = loop.kind
         self.begin, self.end = (free(f"{loop.variable}_{word}", taken) for word in ("block", "end"))
         bound = source.of(loop.bound)
         self.header = f"for ({self.kind} {self.begin} = 0; {self.begin} < {bound}; {self.begin} += COLUMNS) {{"
@@ -213,8 +213,8 @@ class _Names:
         lines = self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses]).split("\n")
         return "\n".join([lines[0], *(line[width:] if not line[:width].strip() else line for line in lines[1:])])
 
-    def along(self, indent: str, statements: list[str]) -> list[str]:
-        unit = "    "
+    def along(self, statements: list[str]) -> list:
+        """A loop over the columns of a block; nothing around nothing."""
+        head = f"for ({self.kind} {self.variable} = {self.begin}; {self.variable} < {self.end}; ++{self.variable}) {{"
         lines = [line for statement in statements for line in statement.split("\n")]
-        header = f"for ({self.kind} {self.variable} = {self.begin}; {self.variable} < {self.end}; ++{self.variable}) {{"
-        return [indent + header, *(indent + unit + line for line in lines), indent + "}"]
+        return [head, lines, "}"] if lines else []

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, loops
-from nodes.rewrites.analysis.host_source import declared_names, identifiers, indentation
+from nodes.rewrites.analysis.host_loops import Access, Loop, canonical, counts_from_zero, loops
+from nodes.rewrites.analysis.host_source import declared_names, fields, identifiers, operator
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import define, free, include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define TILE 32  // tune: 16 32 64"
 
@@ -31,14 +32,12 @@ _DEFINE = "#define TILE 32  // tune: 16 32 64"
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    if "TILE" in {source.of(node) for node in source.walk(None, "identifier")}:
+    if "TILE" in identifiers(source, source.root):
         return None
     edits = Edits(source)
     for outer in loops(source):
-        try:
+        with edits.attempt():
             _tile(source, outer, edits)
-        except Unsupported:
-            continue
     if not edits.changes:
         return None
     for header in ("algorithm", "type_traits"):
@@ -48,18 +47,13 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _tile(source: Source, outer: Loop, edits: Edits) -> None:
-    body = [node for node in outer.body.named_children if node.type != "comment"]
+    body = children_of(outer.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
     if inner is None or outer.body.type != "compound_statement" or any(source.walk(inner.body, "for_statement")):
         raise Unsupported("not two loops and nothing between them")
-    for loop in (outer, inner):
-        if loop.step is not None or loop.inclusive or source.of(loop.start) != "0":
-            raise Unsupported("a loop that does not count from 0")
-    if (
-        outer.variable in identifiers(source, inner.bound)
-        or not _is_plain(source, outer)
-        or not _is_plain(source, inner)
-    ):
+    if not all(counts_from_zero(source, loop) and _is_plain(source, loop) for loop in (outer, inner)):
+        raise Unsupported("a loop that does not count from 0, or to something else than sizes")
+    if outer.variable in identifiers(source, inner.bound):
         raise Unsupported("a bound that moves")
     _, carried = unordered(source, inner)
     whole, also = unordered(source, outer)
@@ -68,25 +62,20 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
     down = [access for access in whole.accesses if _down(access, whole.iteration.symbol)]
     if not down:
         raise Unsupported("every access walks along rows")
-    taken = {source.of(node) for node in source.walk(None, "identifier")}
+    taken = identifiers(source, source.root)
     tiles = {loop: free(f"{loop.variable}_tile", taken) for loop in (outer, inner)}
-    indent, unit = indentation(source, outer.node), source.unit(outer.node)
     depth = source.indent(inner.node)
+    statements = [f"{depth}{source.of(inner.body)}"]
     if inner.body.type == "compound_statement":
+        depth += source.unit(outer.node)
         statements = source.of(inner.body)[1:-1].strip("\n").rstrip().split("\n")
-    else:
-        statements = [depth + unit + source.of(inner.body)]
     statements = [line.removeprefix(depth) for line in statements]
     writes = [access for access in whole.accesses if access.writes]
     stored = _stored(source, inner) if len(writes) == 1 and writes[0] in down else None
     if stored is not None and sum(line.count(" = ".join(stored)) for line in statements) != 1:
         raise Unsupported("an assignment over several lines")
-    lines = []
-    for level, loop in enumerate((outer, inner)):
-        kind, start, bound = _kind(source, loop), tiles[loop], source.of(loop.bound)
-        lines.append(f"{unit * level}for ({kind} {start} = 0; {start} < {bound}; {start} += TILE) {{")
     if stored is None:
-        lines += _within(source, (outer, inner), tiles, unit, statements)
+        tile = _within(source, (outer, inner), tiles, statements)
     else:
         # Lines that are a power of two apart share a place in the cache, so a column of them does not stay there either.
         target, value = stored
@@ -94,32 +83,33 @@ def _tile(source: Source, outer: Loop, edits: Edits) -> None:
         across, along = (f"({loop.variable} - {tiles[loop]})" for loop in (inner, outer))
         kept = f"{buffer}[{across} * TILE + {along}]"
         statements = [line.replace(f"{target} = {value}", f"{kept} = {value}") for line in statements]
-        lines.append(f"{unit * 2}std::remove_reference_t<decltype({_element(source, inner)})> {buffer}[TILE * TILE];")
-        lines += _within(source, (outer, inner), tiles, unit, statements)
-        lines += _within(source, (inner, outer), tiles, unit, [f"{unit}{target} = {kept};"])
-    lines += [unit + "}", "}"]
-    edits.replace(outer.node, f"\n{indent}".join(lines))
+        tile = [f"std::remove_reference_t<decltype({_element(source, inner)})> {buffer}[TILE * TILE];"]
+        tile += _within(source, (outer, inner), tiles, statements)
+        tile += _within(source, (inner, outer), tiles, [f"{target} = {kept};"])
+    for loop in (inner, outer):
+        kind, start, bound = loop.kind, tiles[loop], source.of(loop.bound)
+        tile = [f"for ({kind} {start} = 0; {start} < {bound}; {start} += TILE) {{", tile, "}"]
+    edits.write(outer.node, tile)
 
 
-def _within(source: Source, order: tuple[Loop, Loop], tiles: dict[Loop, str], unit: str, body: list[str]) -> list[str]:
+def _within(source: Source, order: tuple[Loop, Loop], tiles: dict[Loop, str], body: Lines) -> list:
     """Two loops over the elements of a tile."""
-    lines = []
-    for level, loop in enumerate(order, 2):
-        kind, start, bound = _kind(source, loop), tiles[loop], source.of(loop.bound)
+    lines = body
+    for loop in reversed(order):
+        kind, start, bound = loop.kind, tiles[loop], source.of(loop.bound)
         name, end = loop.variable, f"std::min<{kind}>({start} + TILE, {bound})"
-        lines.append(f"{unit * level}for ({kind} {name} = {start}; {name} < {end}; ++{name}) {{")
-    lines += [unit * 3 + line if line else line for line in body]
-    return [*lines, unit * 3 + "}", unit * 2 + "}"]
+        lines = [f"for ({kind} {name} = {start}; {name} < {end}; ++{name}) {{", lines, "}"]
+    return lines
 
 
 def _stored(source: Source, inner: Loop) -> tuple[str, str] | None:
     """(left, right) of the one assignment to memory, where all that stands before it is declarations."""
-    body = [node for node in inner.body.named_children if node.type != "comment"]
+    body = children_of(inner.body)
     if not body or any(node.type != "declaration" for node in body[:-1]) or body[-1].type != "expression_statement":
         return None
     assignment = body[-1].named_children[0]
-    left, right = assignment.child_by_field_name("left"), assignment.child_by_field_name("right")
-    if assignment.type != "assignment_expression" or source.of(assignment.child_by_field_name("operator")) != "=":
+    left, right = fields(assignment, "left", "right")
+    if assignment.type != "assignment_expression" or operator(source, assignment) != "=":
         return None
     declared = {name for node in body[:-1] for name in declared_names(source, node)}
     if left is None or left.type != "subscript_expression" or declared & identifiers(source, left):
@@ -129,7 +119,7 @@ def _stored(source: Source, inner: Loop) -> tuple[str, str] | None:
 
 def _element(source: Source, inner: Loop) -> str:
     """An expression of the stored element's type that needs no loop variable."""
-    body = [node for node in inner.body.named_children if node.type != "comment"]
+    body = children_of(inner.body)
     left = body[-1].named_children[0].child_by_field_name("left")
     return f"*{source.of(left.child_by_field_name('argument'))}"
 
@@ -144,7 +134,3 @@ def _down(access: Access, row: Symbol) -> bool:
 
 def _is_plain(source: Source, loop: Loop) -> bool:
     return loop.bound.type in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}
-
-
-def _kind(source: Source, loop: Loop) -> str:
-    return source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import INTEGERS, enclosing_function, escapes, functions, identifiers
+from nodes.rewrites.analysis.host_source import (
+    INTEGERS,
+    enclosing_function,
+    escapes,
+    fields,
+    functions,
+    identifiers,
+    operator,
+)
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import remove
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
@@ -67,8 +75,8 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _variables(source: Source) -> Iterator[_Declared]:
-    macros = source.walk(None, "preproc_def", "preproc_function_def")
-    in_macros = {word for node in macros for word in _WORD.findall(source.of(node))}
+    macros = source.walk(None, "preproc_def", "preproc_function_def", "preproc_call")
+    in_text = {word for node in macros for word in _WORD.findall(source.of(node))}
     for group in functions(source).values():
         for function in group:
             # A jump may pass by a declaration; what a lambda names may be used whenever it is called.
@@ -77,11 +85,11 @@ def _variables(source: Source) -> Iterator[_Declared]:
             for statement in source.walk(function.body, "declaration"):
                 if statement.parent.type == "compound_statement" and not statement.has_error:
                     found = _of(source, statement, function.body)
-                    yield from (variable for variable in found if variable.name not in in_macros)
+                    yield from (variable for variable in found if variable.name not in in_text)
 
 
 def _of(source: Source, statement: Node, body: Node) -> Iterator[_Declared]:
-    kind = source.of(statement.child_by_field_name("type"))
+    kind = source.of(statement, "type")
     plain = set(kind.replace("std::", "").split()) <= _SCALARS and kind != "auto"
     words = [child for child in statement.named_children if child.type in {"type_qualifier", "storage_class_specifier"}]
     if not plain or words:
@@ -90,7 +98,7 @@ def _of(source: Source, statement: Node, body: Node) -> Iterator[_Declared]:
         start = None
         name = declarator
         if declarator.type == "init_declarator":
-            name, start = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("value")
+            name, start = fields(declarator, "declarator", "value")
         if name.type != "identifier" or (
             start is not None and start.type not in {"number_literal", "unary_expression"}
         ):
@@ -128,7 +136,6 @@ def _moved(source: Source, variable: _Declared) -> list[tuple[int, int, str]]:
     try:
         if not (_counter(source, variable, edits) or _scratch(source, variable, edits)):
             return []
-        _no_longer_private(source, variable, edits)
         _undeclare(source, variable, edits)
         edits.apply()  # raises where two of them overlap
         return edits.changes
@@ -163,8 +170,8 @@ def _loop_that_sets(source: Source, use: Node, variable: _Declared) -> Node | No
         if here.type == "for_statement":
             start = here.child_by_field_name("initializer")
             if start is not None and start.type == "assignment_expression":
-                plain = source.of(start.child_by_field_name("operator")) == "="
-                own = source.of(start.child_by_field_name("left")) == variable.name
+                plain = operator(source, start) == "="
+                own = source.of(start, "left") == variable.name
                 if own and plain and variable.name not in identifiers(source, start.child_by_field_name("right")):
                     return here
             # `for (; i < n; ++i)` right behind the declaration runs once for it; a second loop would go on from there.
@@ -173,21 +180,6 @@ def _loop_that_sets(source: Source, use: Node, variable: _Declared) -> Node | No
                 return here
         here = here.parent
     return None
-
-
-def _no_longer_private(source: Source, variable: _Declared, edits: Edits) -> None:
-    """Takes the variable out of `private(i, j)` of the function's pragmas. Raises Unsupported where one needs it."""
-    for pragma in source.walk(enclosing_function(variable.statement), "preproc_call"):
-        text = source.of(pragma)
-        at = text.find(" private(")
-        end = text.find(")", at)
-        names = [word.strip() for word in text[at + len(" private(") : end].split(",")] if at >= 0 else []
-        if variable.name in names:
-            left = ", ".join(word for word in names if word != variable.name)
-            text = text[:at] + (f" private({left})" if left else "") + text[end + 1 :]
-            edits.replace(pragma, text)
-        if variable.name in _WORD.findall(text):
-            raise Unsupported("a pragma names the variable")
 
 
 def _scratch(source: Source, variable: _Declared, edits: Edits) -> bool:
@@ -199,9 +191,9 @@ def _scratch(source: Source, variable: _Declared, edits: Edits) -> bool:
     assignment = first.named_children[0] if first.type == "expression_statement" else None
     if assignment is None or assignment.type != "assignment_expression":
         return False
-    if source.of(assignment.child_by_field_name("operator")) != "=":
+    if operator(source, assignment) != "=":
         return False
-    if source.of(assignment.child_by_field_name("left")) != variable.name:
+    if source.of(assignment, "left") != variable.name:
         return False
     if variable.name in identifiers(source, assignment.child_by_field_name("right")):
         return False

@@ -11,7 +11,14 @@ from tree_sitter import Node
 
 from kernels.spec import Workload
 from nodes.rewrites.analysis.host_loops import Loop, canonical
-from nodes.rewrites.analysis.host_source import enclosing_function, identifiers, indentation, pragma_node, root_name
+from nodes.rewrites.analysis.host_source import (
+    arguments,
+    enclosing_function,
+    identifiers,
+    indentation,
+    pragma_node,
+    root_name,
+)
 from nodes.rewrites.cpu import lanes_text as prelude
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores, define
@@ -33,10 +40,10 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     edits, kinds = Edits(source), False
     declared: set[int] = set()
     for call in source.walk(None, "call_expression"):
-        if source.of(call.child_by_field_name("function")) != "store_lanes":
+        if source.of(call, "function") != "store_lanes":
             continue
         function = enclosing_function(call)
-        if function is None or "store_lanes" in source.of(function.child_by_field_name("declarator")):
+        if function is None or "store_lanes" in source.of(function, "declarator"):
             continue
         try:
             nest = _nest(source, call)
@@ -108,14 +115,14 @@ def _nest(source: Source, call: Node) -> list[Loop]:
 
 def _output(source: Source, call: Node, function: Node, facts: Facts) -> str:
     """The parameter that a store writes to, which the function never loads from."""
-    address = call.child_by_field_name("arguments").named_children[0]
+    address = arguments(call)[0]
     name = root_name(source, address)
     outputs = [p for p in _parameters(source, function) if p == name]
     if not outputs:
         raise Unsupported("a store to something that is no parameter")
     for other in source.walk(function, "call_expression"):
-        if source.of(other.child_by_field_name("function")) == "load_lanes":
-            loaded = root_name(source, other.child_by_field_name("arguments").named_children[0])
+        if source.of(other, "function") == "load_lanes":
+            loaded = root_name(source, arguments(other)[0])
             if loaded == name:
                 raise Unsupported("the output is read again")
     for read in source.walk(function, "subscript_expression"):

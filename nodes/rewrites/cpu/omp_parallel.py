@@ -23,6 +23,7 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
@@ -106,7 +107,7 @@ def _collapses(source: Source, loop: Loop) -> bool:
     The outer one alone may be too short: a batch of one with many heads. A loop over single elements stays whole, so
     that it can be vectorised.
     """
-    body = [node for node in loop.body.named_children if node.type != "comment"]
+    body = children_of(loop.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
     if inner is None or inner.step is not None or loop.variable in identifiers(source, inner.bound):
         return False
@@ -123,7 +124,7 @@ def _called_in_loops(source: Source) -> set[str]:
     own, names = functions(source), set()
     for node in source.walk(None, "for_statement", "while_statement", "do_statement"):
         for call in source.walk(node, "call_expression"):
-            name = source.of(call.child_by_field_name("function")).partition("<")[0]
+            name = source.of(call, "function").partition("<")[0]
             if name in own:
                 names.add(name)
     return names

@@ -23,6 +23,7 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.cpu.omp_simd import vectorizes
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of
 
 
 @rule(
@@ -36,10 +37,8 @@ from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
     for loop in loops(source):
-        try:
+        with edits.attempt():
             _scan(source, loop, edits)
-        except Unsupported:
-            continue
     return edits.apply() if edits.changes else None
 
 
@@ -55,7 +54,7 @@ def _scan(source: Source, loop: Loop, edits: Edits) -> None:
         raise Unsupported(why)
     (sum_,) = found.carried
     name, node = sum_.name, sum_.node
-    statements = [child for child in loop.body.named_children if child.type != "comment"]
+    statements = children_of(loop.body)
     adds = node.type == "assignment_expression" and operator(source, node) == "+=" and node.parent in statements
     left, right = fields(node, "left", "right")
     if not adds or name in identifiers(source, right) or declared_type(source, left) not in {"float", "double"}:

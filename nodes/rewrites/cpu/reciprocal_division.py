@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_loops import Loop, loops
 from nodes.rewrites.analysis.host_source import (
-    assignments,
+    changed_names,
     declared_type,
     enclosing_function,
+    fields,
     identifiers,
     indentation,
+    operator,
     pragma_node,
 )
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 
 _ROUNDING = ("round", "rint", "nearbyint", "floor", "ceil", "trunc", "int")
 
@@ -35,27 +37,25 @@ def rewrite(source: Source, facts: object) -> str | None:
         if any(loop.node.start_byte <= other.node.start_byte < loop.node.end_byte for other in done):
             continue
         done.append(loop)
-        try:
+        with edits.attempt():
             _divisions(source, loop, edits)
-        except Unsupported:
-            continue
     return edits.apply() if edits.changes else None
 
 
 def _divisions(source: Source, loop: Loop, edits: Edits) -> None:
     for call in source.walk(loop.body, "call_expression"):
-        called = source.of(call.child_by_field_name("function")).removeprefix("std::").removeprefix("static_cast<")
+        called = source.of(call, "function").removeprefix("std::").removeprefix("static_cast<")
         if called.removeprefix("l").startswith(_ROUNDING) or "int" in called:
             return
-    variant = {loop.variable} | {name for name, _ in assignments(source, loop.body)}
+    variant = {loop.variable} | changed_names(source, loop.body)
     for node in source.walk(loop.body, "init_declarator"):
         variant |= identifiers(source, node.child_by_field_name("declarator"))
     names: dict[str, str] = {}
     taken = identifiers(source, enclosing_function(loop.node))
     indent = indentation(source, loop.node)
     for node in source.walk(loop.body, "binary_expression"):
-        divisor, dividend = node.child_by_field_name("right"), node.child_by_field_name("left")
-        if source.of(node.child_by_field_name("operator")) != "/" or divisor.type != "identifier":
+        divisor, dividend = fields(node, "right", "left")
+        if operator(source, node) != "/" or divisor.type != "identifier":
             continue
         name = source.of(divisor)
         if name in variant or declared_type(source, divisor) != "float" or not identifiers(source, dividend) & variant:

@@ -12,6 +12,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_loops import Loop, canonical, loops
 from nodes.rewrites.analysis.host_source import (
+    arguments,
     declared_names,
     enclosing_function,
     functions,
@@ -49,7 +50,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         if loop.step is None or source.of(loop.step) != "LANES" or over_lanes(source, loop.node):
             continue
         seen = read.setdefault(enclosing_function(loop.node).start_byte, set())
-        loads = [call.child_by_field_name("arguments").named_children[0] for call in _calls(source, loop, "load_lanes")]
+        loads = [arguments(call)[0] for call in _calls(source, loop, "load_lanes")]
         if _goes_past_the_caches(source, loop) and _is_long(source, loop.body):
             fresh = [address for address in loads if root_name(source, address) not in seen]
             _ask_ahead(source, loop, fresh, edits)
@@ -91,7 +92,7 @@ def _outermost(source: Source, loop: Loop) -> Loop:
 
 def _goes_past_the_caches(source: Source, loop: Loop) -> bool:
     """Whether the loop's outputs may be larger than the caches, which nontemporal_stores has found out."""
-    stores = [call.child_by_field_name("arguments").named_children for call in _calls(source, loop, "store_lanes")]
+    stores = [arguments(call) for call in _calls(source, loop, "store_lanes")]
     return any(source.of(arguments[-1]) == "streams" for arguments in stores)
 
 
@@ -100,7 +101,7 @@ def _is_long(source: Source, node: Node) -> bool:
     own, stack, seen = functions(source), [node], set()
     while stack:
         for call in source.walk(stack.pop(), "call_expression"):
-            name = source.of(call.child_by_field_name("function"))
+            name = source.of(call, "function")
             if name in _LONG:
                 return True
             if name in own and name not in seen:
@@ -111,4 +112,4 @@ def _is_long(source: Source, node: Node) -> bool:
 
 def _calls(source: Source, loop: Loop, name: str) -> list[Node]:
     calls = source.walk(loop.body, "call_expression")
-    return [call for call in calls if source.of(call.child_by_field_name("function")) == name]
+    return [call for call in calls if source.of(call, "function") == name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_source import Function, aliases, called, functions, identifiers, operator
 from nodes.rewrites.syntax.source import Source
+from nodes.rewrites.syntax.tree import children_of
 
 BYTES = frozenset({"int8_t", "uint8_t"})
 # Integers that conversions between float and bfloat16 are made of; anything else is some other function.
@@ -36,7 +37,7 @@ class Conversions:
         for node in source.walk(None, "struct_specifier"):
             typedef = node.parent.type == "type_definition"  # `typedef struct { uint16_t bits; } bf16;`
             name = node.parent.child_by_field_name("declarator") if typedef else node.child_by_field_name("name")
-            if "uint16_t" in source.of(node.child_by_field_name("body")):
+            if "uint16_t" in source.of(node, "body"):
                 self.sixteen_bits.add(source.of(name))
         groups: dict[str, list[Function]] = {}
         for name, group in functions(source).items():
@@ -50,7 +51,7 @@ class Conversions:
         known = aliases(self.source)
         names = [name for name, _, _ in function.parameters]
         kinds = [known.get(kind, kind) for _, kind, _ in function.parameters]
-        returns = self.source.of(function.node.child_by_field_name("type"))
+        returns = self.source.of(function.node, "type")
         returns = known.get(returns, returns)
         # `const T&` reads like a value, `T&` is written through like a pointer.
         pointers = [p and not (kind != "store" and name in function.references) for name, _, p in function.parameters]
@@ -69,11 +70,11 @@ class Conversions:
 
     def _hands_on(self, function: Function, name: str) -> bool:
         """Whether the body only hands its float on: `return value;`, `*to = static_cast<_Float16>(value);`."""
-        source, statements = self.source, [node for node in function.body.named_children if node.type != "comment"]
+        source, statements = self.source, children_of(function.body)
         if len(statements) != 1 or statements[0].type not in {"return_statement", "expression_statement"}:
             return False
         nodes = [node for node in source.walk(statements[0]) if node.is_named]
-        made = [source.of(node.child_by_field_name("function")) for node in nodes if node.type == "call_expression"]
+        made = [source.of(node, "function") for node in nodes if node.type == "call_expression"]
         plain = all(text.startswith(("static_cast<", "float", "_Float16")) for text in made)
         return plain and {node.type for node in nodes} <= _HANDING_ON and name in identifiers(source, statements[0])
 

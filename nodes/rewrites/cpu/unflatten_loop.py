@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_loops import Loop, canonical, counts_from_zero, has_pragma
 from nodes.rewrites.analysis.host_source import (
-    assignments,
-    calls,
+    changed_names,
     declared_names,
     enclosing_function,
-    functions,
     identifiers,
     indentation,
-    pragma_node,
+    operator,
 )
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
@@ -34,100 +32,78 @@ def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
     for node in source.walk(None, "for_statement"):
         loop = canonical(source, node)
-        if loop is None or loop.step is not None or loop.inclusive or source.of(loop.start) != "0":
+        if loop is None or not counts_from_zero(source, loop):
             continue
-        try:
+        with edits.attempt():
             _nest(source, loop, edits)
-        except Unsupported:
-            continue
     return edits.apply() if edits.changes else None
 
 
 def _nest(source: Source, loop: Loop, edits: Edits) -> None:
-    if loop.body.type != "compound_statement" or pragma_node(source, loop.node) is not None:
+    if loop.body.type != "compound_statement" or has_pragma(source, loop):
         raise Unsupported("a pragma or no braces")
     quotients, rests = _divided(source, loop, "/"), _divided(source, loop, "%")
-    widths = {source.of(node.child_by_field_name("right")) for node in (*quotients, *rests)}
+    widths = {source.of(node, "right") for node in (*quotients, *rests)}
     if len(widths) != 1 or any(source.walk(loop.body, "continue_statement", "break_statement", "preproc_call")):
         raise Unsupported("no / or % by one divisor")
     (width,) = widths
-    if width in {target for target, _ in assignments(source, loop.node)} | declared_names(source, loop.body):
+    if width in changed_names(source, loop.node) | declared_names(source, loop.body):
         raise Unsupported("a divisor that changes")
-    height = _quotient(source, loop, width)
-    kind = source.of(loop.node.child_by_field_name("initializer").child_by_field_name("type"))
-    indent = indentation(source, loop.node)
-    inside = f"{indent}        "
-    taken = {source.of(n) for n in source.walk(enclosing_function(loop.node), "identifier")}
-    start, inner = loop.body.start_byte + 1, source.data[loop.body.start_byte + 1 : loop.body.end_byte - 1]
-    names, changes = [], []
+    height, taken = _quotient(source, loop, width), identifiers(source, enclosing_function(loop.node))
+    changes, names = Edits(source), []
     for nodes, plain in ((quotients, "row"), (rests, "column")):
         # `const T row = i / n;` is what the new loop counts; any other mention reads it.
-        declared = [d for d in (_declared_as(source, loop, node, kind) for node in nodes) if d is not None]
-        name = declared[0][1] if declared else free(plain, taken)
-        taken.add(name)
-        names.append(name)
+        declared = [node for node in nodes if _is_declared(source, loop, node)]
+        names.append(source.of(declared[0].parent, "declarator") if declared else free(plain, taken))
+        taken.add(names[-1])
         for node in nodes:
-            if declared and declared[0][2] == node:
-                statement = declared[0][0]
-                before = source.data.rfind(b"\n", 0, statement.start_byte) + 1
-                after = source.data.find(b"\n", statement.end_byte) + 1
-                if (
-                    source.data[before : statement.start_byte].strip()
-                    or source.data[statement.end_byte : after].strip()
-                ):
-                    raise Unsupported("something else stands on the line")
-                changes.append((before, after, b""))
+            if node in declared[:1]:
+                changes.remove(node.parent.parent)
             else:
-                changes.append((node.start_byte, node.end_byte, name.encode()))
-    row, column = names
-    for before, after, text in sorted(changes, reverse=True):
-        inner = inner[: before - start] + text + inner[after - start :]
-    lines = [f"    {line}" if line.strip() else line for line in inner.decode().strip("\n").rstrip().split("\n")]
-    text = "\n".join(
+                changes.replace(node, names[-1])
+    (row, column), kind = names, loop.kind
+    text, depth = changes.apply().encode(), indentation(source, loop.node) + source.unit(loop.node)
+    inner = text[loop.body.start_byte + 1 : loop.body.end_byte - 1 + len(text) - len(source.data)].decode()
+    lines = [line.removeprefix(depth) for line in inner.strip("\n").rstrip().split("\n")]
+    edits.write(
+        loop.node,
         [
             f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{",
-            f"{indent}    for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
-            f"{inside}const {kind} {loop.variable} = {row} * {width} + {column};",
-            *lines,
-            f"{indent}    }}",
-            f"{indent}}}",
-        ]
+            [
+                f"for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
+                [f"const {kind} {loop.variable} = {row} * {width} + {column};", *lines],
+                "}",
+            ],
+            "}",
+        ],
     )
-    edits.replace(loop.node, text)
 
 
-def _divided(source: Source, loop: Loop, operator: str) -> list[Node]:
+def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
     """`counter / n` or `counter % n` of the body, n being a name."""
     return [
         node
         for node in source.walk(loop.body, "binary_expression")
-        if source.of(node.child_by_field_name("operator")) == operator
-        and source.of(node.child_by_field_name("left")) == loop.variable
+        if operator(source, node) == sign
+        and source.of(node, "left") == loop.variable
         and node.child_by_field_name("right").type == "identifier"
     ]
 
 
-def _declared_as(source: Source, loop: Loop, node: Node, kind: str) -> tuple[Node, str, Node] | None:
-    """(declaration, name, value) where the value is what a constant of the body, of the counter's type, starts with."""
-    declarator = node.parent
-    declaration = declarator.parent
-    if declarator.type != "init_declarator" or declaration.parent != loop.body:
-        return None
-    if len(declaration.children_by_field_name("declarator")) != 1:
-        return None
-    name = source.of(declarator.child_by_field_name("declarator"))
-    own = source.of(declaration.child_by_field_name("type")) in {kind, "auto"}
-    if not own or name in {target for target, _ in assignments(source, loop.body)}:
-        return None
-    return declaration, name, node
+def _is_declared(source: Source, loop: Loop, node: Node) -> bool:
+    """Whether the value is all that a constant of the body, of the counter's type, starts with."""
+    declarator, declaration = node.parent, node.parent.parent
+    if declarator.type != "init_declarator" or declaration.parent != loop.body or not source.alone(declaration):
+        return False
+    own = source.of(declaration, "type") in {loop.kind, "auto"}
+    alone = len(declaration.children_by_field_name("declarator")) == 1
+    return own and alone and source.of(declarator, "declarator") not in changed_names(source, loop.body)
 
 
 def _quotient(source: Source, loop: Loop, width: str) -> str:
     """The loop's bound divided by `width`, where it is a product of names that holds it once, here or at every call."""
     bound = loop.bound
     if bound.type == "identifier":
-        if _given_as_product(source, loop, source.of(bound), width):
-            return f"{source.of(bound)} / {width}"
         bound = _constant(source, loop, source.of(bound))
     nodes = operands(source, bound, "*")
     if any(node.type not in {"identifier", "number_literal"} for node in nodes):
@@ -139,29 +115,6 @@ def _quotient(source: Source, loop: Loop, width: str) -> str:
     return " * ".join(factors)
 
 
-def _given_as_product(source: Source, loop: Loop, bound: str, width: str) -> bool:
-    """Whether both are parameters, and every call in the file gives for the bound a product with the width as a factor."""
-    definition = enclosing_function(loop.node)
-    function = next((f for group in functions(source).values() for f in group if f.node == definition), None)
-    if function is None or {target for target, _ in assignments(source, definition)} & {bound, width}:
-        return False
-    names = [name for name, _, _ in function.parameters]
-    if bound not in names or width not in names or len(functions(source)[function.name]) != 1:
-        return False
-    found = [n for called, nodes in calls(source).items() if called.rpartition("::")[2] == function.name for n in nodes]
-    named = [n for n in source.walk(None, "identifier") if source.of(n) == function.name]
-    for call in found:
-        given = [a for a in call.child_by_field_name("arguments").named_children if a.type != "comment"]
-        if len(given) != len(names):
-            return False
-        whole, part = given[names.index(bound)], given[names.index(width)]
-        if source.of(part) not in [source.of(f) for f in operands(source, whole, "*")] or any(
-            source.walk(part, "call_expression")
-        ):
-            return False
-    return bool(found) and len(named) == len(found) + 1
-
-
 def _constant(source: Source, loop: Loop, name: str) -> Node:
     """The initial value of a `const` of the function whose factors cannot change either."""
     function = enclosing_function(loop.node)
@@ -169,10 +122,10 @@ def _constant(source: Source, loop: Loop, name: str) -> Node:
         declarator = node.child_by_field_name("declarator")
         if node.start_byte > loop.node.start_byte or declarator.type != "init_declarator":
             continue
-        if source.of(declarator.child_by_field_name("declarator")) != name or not source.of(node).startswith("const "):
+        if source.of(declarator, "declarator") != name or not source.of(node).startswith("const "):
             continue
         value = declarator.child_by_field_name("value")
-        if {target for target, _ in assignments(source, function)} & identifiers(source, value):
+        if changed_names(source, function) & identifiers(source, value):
             break
         return value
     raise Unsupported(f"{name} is not a constant product")

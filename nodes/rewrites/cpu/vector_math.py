@@ -17,7 +17,7 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_source import calls, functions, is_float, overloaded
+from nodes.rewrites.analysis.host_source import arguments, calls, functions, is_float, operator, overloaded
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_includes, include
 from nodes.rewrites.syntax.source import Edits, Source
@@ -77,7 +77,7 @@ def rewrite(source: Source, facts: object) -> str | None:
         name = _float_function(source, call)
         if (name in VECTOR_FUNCTIONS or name in _EXTREMES) and name not in own and _in_a_loop(source, call):
             name = _EXTREMES.get(name, name)
-            if source.of(call.child_by_field_name("function")) != name:
+            if source.of(call, "function") != name:
                 edits.replace(call.child_by_field_name("function"), name)
             used.add(name)
     text = _definitions(source, used)
@@ -112,11 +112,11 @@ def _definitions(source: Source, used: set[str]) -> str | None:
 
 def _float_function(source: Source, call: Node) -> str:
     """The name of the function of floats that a call is one of, or comes to."""
-    name = source.of(call.child_by_field_name("function")).removeprefix("::")
+    name = source.of(call, "function").removeprefix("::")
     plain = name.removeprefix("std::")
-    arguments = [node for node in call.child_by_field_name("arguments").named_children if node.type != "comment"]
-    floats = overloaded(source, name) and all(is_float(source, argument) for argument in arguments)
-    tolerant = plain in _TOLERANT and len(arguments) == 1 and _of_a_float(source, arguments[0])
+    given = arguments(call)
+    floats = overloaded(source, name) and all(is_float(source, argument) for argument in given)
+    tolerant = plain in _TOLERANT and len(given) == 1 and _of_a_float(source, given[0])
     return f"{plain}f" if floats or tolerant else plain
 
 
@@ -127,7 +127,7 @@ def _of_a_float(source: Source, node: Node) -> bool:
         here = stack.pop()
         if here.type in {"parenthesized_expression", "unary_expression"}:
             stack.append(here.named_children[-1])
-        elif here.type == "binary_expression" and source.of(here.child_by_field_name("operator")) in set("+-*/"):
+        elif here.type == "binary_expression" and operator(source, here) in set("+-*/"):
             stack += [here.child_by_field_name("left"), here.child_by_field_name("right")]
         elif here.type != "number_literal":
             leaves.append(here)

@@ -132,6 +132,7 @@ def test_what_is_read_down_columns_needs_none():
         ("y[c * rows + r] = v * v;", "y[c * rows + r] = v * y[(c + 1) * rows + r];"),  # another iteration's
         ("c < columns", "c < r"),  # a triangle
         ("= v * v;", "=\n                    v * v;"),
+        ("columns", "TILE"),  # a name of the file's own
     ],
 )
 def test_tiles_leave(old, new):

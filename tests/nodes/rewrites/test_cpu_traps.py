@@ -113,16 +113,6 @@ static void twice(float& v) { v *= 2; }
     while (left-- > 0) { y[left] = x[left]; }
     y[0] = left;
 }""",
-    "counter_used_inside": """{
-    int64_t left = n;
-    while (left > 0) { --left; y[left] = x[n - 1 - left]; }
-}""",
-    "decrement_last": """{
-    int64_t left = n; const float* p = x; float* q = y + n;
-    while (left > 0) { *q = *p + left; p++; q++; left -= 1; }
-    left = n; p = x; q = y;
-    while (left > 0) { *q = *p; p++; q++; left -= 1; }
-}""",
     "to_an_end": """{
     const float* end = x + rows * n; float* out = y;
     for (const float* p = x; p != end; ++p) { *out = *p + 1; ++out; }
@@ -176,49 +166,12 @@ static void twice(float& v) { v *= 2; }
     const float* p = x;
     for (int i = 0; i < n; ++i) { y[i] = *p; p++; if (i == 3) { p = x; } }
 }""",
-    "several_steps_in_the_header": """{
-    const float* p = x; float* q = y;
-    for (int i = 0; i < n; ++i, ++p, q += 1) { *q = *p * 3 + i; }
-}""",
     "leaves_early": """{
     const float* p = x; float* q = y;
     for (int i = 0; i < n; ++i) { if (*p > 1.5f) break; *q++ = *p++; }
     *q = 9;
 }""",
-    "range_for": """{
-    std::vector<float> row(x, x + n);
-    for (float& v : row) v *= 2;
-    for (float v : row) { y[0] += v; }
-    for (float v : row) { v += 1; y[1] += v; }
-    int at = 2;
-    for (const auto& v : row) { if (at < n) y[at++] = v; }
-}""",
-    # The standard library and lambdas.
-    "transform": """{
-    std::transform(x, x + n, y, [](float v) { return v > 0 ? v : 0.5f * v; });
-    std::transform(x + n, x + n + n, y, y + n, [n](float a, float b) { const float c = a * b; return c + n; });
-    std::transform(y, y + n, y, [](float v) { return v + 1; });
-}""",
-    "transform_with_names_of_its_own": """{
-    float v = 2, w = 3;
-    std::transform(x, x + n, y, [&](float x) { float v = x + w; return v * v; });
-    y[0] = v;
-}""",
-    "a_name_for_two_things": """{
-    int64_t i = 3;
-    std::transform(x, x + n, y, [=](float y) { return y * i; });
-    std::fill(y + n, y + n + i, x[i]);
-}""",
-    "accumulate": """{
-    const float s = std::accumulate(x, x + n, 0.0f);
-    const int t = std::accumulate(x, x + n, 0);
-    double u = std::accumulate(x, x + n, 0.0);
-    float q = std::accumulate(x, x + n, 1.0f, [](float a, float v) { return a - v * v; });
-    float p = std::inner_product(x, x + n, x + n, 0.0f);
-    const float m = *std::max_element(x, x + n);
-    y[0] = s; y[1] = t; y[2] = u; y[3] = q; y[4] = p; y[5] = m;
-    y[6] = std::max_element(x, x + n) - x;
-}""",
+    # The standard library.
     "copies": """{
     std::copy(x, x + n, y + n);
     std::memcpy(y, x + n, n * sizeof(float));
@@ -226,35 +179,6 @@ static void twice(float& v) { v *= 2; }
     std::memset(y + n, 1, 4 * sizeof(float));
     std::copy(y + 1, y + n, y);
     std::fill_n(y + 2 * n, 3, 7.0f);
-}""",
-    "lambda_as_a_function": """{
-    auto gelu = [](float v) { const float c = v * v; return v * c + 1.0f; };
-    auto half = [](double v) { return v / 2; };
-    for (int64_t i = 0; i < n; ++i) y[i] = gelu(x[i]) + half(x[i]);
-}""",
-    "lambda_as_a_statement": """{
-    auto work = [&](int64_t r) { for (int64_t i = 0; i < n; ++i) { y[r * n + i] = x[r * n + i] + r; } };
-    for (int64_t r = 0; r < rows; ++r) { work(r); }
-}""",
-    "lambda_keeps_a_value": """{
-    float a = 1;
-    auto add = [a, y](int64_t i) { y[i] = a; };
-    a = 5;
-    add(0);
-    auto count = [k = 0](float* to) mutable { to[k++] = 4; };
-    count(y + 1); count(y + 1);
-    std::function<void(int)> held = [&](int i) { y[i] = a; };
-    held(4);
-}""",
-    "lambda_hidden_by_a_name": """{
-    float a = 1;
-    auto add = [&](int64_t i) { y[i] += a; };
-    for (int64_t r = 0; r < rows; ++r) { float a = 8; y[0] = a; add(r); }
-}""",
-    "lambda_that_returns_early": """{
-    auto put = [&](int64_t i) { if (x[i] < 0) return; y[i] = x[i]; };
-    for (int64_t i = 0; i < n; ++i) put(i);
-    std::transform(x, x + n, y + n, [](float v) { if (v < 0) return 0.0f; return v; });
 }""",
     # Macros and returns.
     "macros": """
@@ -278,41 +202,6 @@ static float late(float v) { float w = v; if (v > 0) { w = 2; } if (v > 1) retur
 {
     for (int i = 0; i < n; ++i) { y[i] = hard(x[i]); y[n + i] = sides(x[i]) + late(x[i]); y[2 * n + i] = whole(x[i]); }
 }""",
-    "borders": """{
-    for (int h = 0; h < rows; ++h) {
-        for (int w = 0; w < n; ++w) {
-            const int a = h - 1, b = w + 1, c = h + 1;
-            bool inside = (a >= 0 && a < rows && b >= 0 && b < n);
-            y[h * n + w] = inside ? x[a * n + b] : 0.0f;
-            if (c < rows && b >= 2) y[h * n + w] += 1;
-            if (a + c < rows && b >= 2) y[h * n + w] += 2;
-        }
-    }
-}""",
-    "passes": """
-static void scaled(float* to, const float* from, const float* gain, int m, int width)
-{
-    int i, j;
-    for (i = 0; i < m; ++i) {
-        for (j = 0; j < width; ++j) { to[i * width + j] = from[i * width + j] * gain[j]; }
-    }
-}
-static void shifted(float* to, int m, int width, float by)
-{
-    for (int i = 0; i < m; ++i) { for (int j = 0; j < width; ++j) { to[i * width + j] += by; } }
-}
-static void turned(float* to, int width) { for (int j = 0; j < width; ++j) { to[j] = to[width - 1]; } }
-static void thirds_of_two(float* to, int width, int by) { for (int k = 0; k < width; ++k) { to[k] += by / 3.0f; } }
-static void thirds(float* to, int width, int by) { for (int j = 0; j < width; ++j) { to[j] += by / 3; } }
-{
-    const float part = 0.5f; double most = 7.9; int j = 2;
-    scaled(y, x, x, rows, n);
-    shifted(y, rows, n, part);
-    turned(y, n);
-    thirds(y, n, most);
-    thirds_of_two(y, n + j, j);
-    y[0] += j;
-}""",
     "functors": """
 struct Soft { float operator()(float v) const { if (v > 2) { return v; } return std::log1p(std::exp(v)); } };
 struct Gate { Soft soft; float operator()(float v) const { return v * soft(v); } };
@@ -321,13 +210,12 @@ template <typename T, typename Op>
 void each(const T* from, T* to, size_t m, Op op) { for (size_t i = 0; i < m; ++i) { to[i] = op(from[i]); } }
 template <class F>
 static void once(const float* from, float* to, int64_t m, const F& f) { for (int64_t i = 0; i < m; ++i) { to[i] = f(from[i]) + f(1); } }
+template <class F>
+static void held(const float* from, float* to, int64_t m, F f) { for (int64_t i = 0; i < m; ++i) { to[i] = f(from[i]); } }
 {
-    const float k = 2;
-    each(x, y, n, Gate{});
-    each(x + n, y + n, n, [](float v) { return v * v; });
-    each(x + n, y + n, n / 2, [k](float v) { return v + k; });
-    each(y, y, 3, Scaled{});
+    each(x, y, n, Gate{}); each(x + n, y + n, n, Scaled{});
     once(x, y + 2 * n, n, Soft());
+    held(x, y, n / 2, Scaled{});
 }""",
     # Columns.
     "column_by_column": """{
@@ -373,13 +261,6 @@ static void once(const float* from, float* to, int64_t m, const F& f) { for (int
         for (int64_t i = 0; i < n; ++i) { y[r * n + i] = line[i]; }
     }
 }""",
-    "scratch_filled_sometimes": """{
-    std::vector<float> line(n, 1.0f);
-    for (int64_t r = 0; r < rows; ++r) {
-        if (r % 2 == 0) { for (int64_t i = 0; i < n; ++i) { line[i] = x[r * n + i]; } }
-        for (int64_t i = 0; i < n; ++i) { y[r * n + i] = line[i]; }
-    }
-}""",
     "scratch_read_behind": """{
     std::vector<float> line(n);
     for (int64_t r = 0; r < rows; ++r) {
@@ -393,17 +274,6 @@ static void once(const float* from, float* to, int64_t m, const F& f) { for (int
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < 64 && i < n; ++i) { line[i] = x[r * n + i]; }
         y[r] = same[0];
-    }
-}""",
-    "one_after_the_other": """
-struct Mean { float mean = 0; int count = 0; void add(float v) { ++count; mean += (v - mean) / count; } };
-{
-    Mean all;
-    for (int64_t r = 0; r < rows; ++r) {
-        Mean own;
-        for (int64_t i = 0; i < n; ++i) { own.add(x[r * n + i]); }
-        all.add(own.mean);
-        y[r] = own.mean; y[n + r] = all.mean;
     }
 }""",
     "maximum_named_max": """{
@@ -423,22 +293,6 @@ struct Mean { float mean = 0; int count = 0; void add(float v) { ++count; mean +
         for (int64_t i = 0; i < n; ++i) { y[r * n + i] = (x[r * n + i] - scale) * whole + scale; }
     }
 }""",
-    "counted_down_with_updates": """{
-    int left = 0;
-    for (int64_t r = 0; r < rows; ++r) {
-        int more = (int)n;
-        for (; more > 0; more--, y++) { *y = x[0] + x[1]; x++; }
-        left += (int)n;
-    }
-    y[-1] += left;
-}""",
-    "counter_used_by_the_next_loop": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        int more = (int)n - 3;
-        for (; more > 0; more -= 2) { *y++ = x[r] + more; }
-        for (; more < 2; more++) { *y++ = more; }
-    }
-}""",
     "two_strides": """{
     const float* p = x; const int64_t rest = n - n / 2;
     for (int64_t r = 0; r < rows; ++r) {
@@ -448,37 +302,6 @@ struct Mean { float mean = 0; int count = 0; void add(float v) { ++count; mean +
         y[0] += p[0];
         y += rest;
     }
-}""",
-    "copy_of_what_changes": """{
-    int width = (int)n;
-    for (int64_t r = 0; r < rows; ++r) {
-        int left = width;
-        width = width > 3 ? width - 1 : width;
-        for (; left > 0; left--) { *y++ = x[left]; }
-    }
-}""",
-    "rows_in_bytes": """
-static void row_in_bytes(const char* src, size_t src_step, char* dst, size_t dst_step, int width, int height) {
-    for (int r = 0; r < height; ++r) {
-        const float* in = (const float*)(src + r * src_step);
-        float* out = reinterpret_cast<float*>(dst + dst_step * r);
-        for (int i = 0; i < width; ++i) { out[i] = in[i] * 0.5f; }
-    }
-}
-{
-    row_in_bytes((const char*)x, n * sizeof(float), (char*)y, sizeof(float) * n, (int)n, (int)rows);
-}""",
-    "rows_in_bytes_of_two_kinds": """
-static void any_rows(const char* src, size_t step, float* dst, int64_t width, int64_t height) {
-    for (int64_t r = 0; r < height; ++r) {
-        const float* in = (const float*)(src + r * step);
-        for (int64_t i = 0; i < width; ++i) { dst[r * width + i] += in[i]; }
-    }
-}
-{
-    any_rows((const char*)x, n * sizeof(float), y, n, rows);
-    any_rows((const char*)x, 0 * sizeof(float), y, n, rows);
-    any_rows((const char*)x, 2 * sizeof(float), y, n, rows);
 }""",
     "rows_that_overlap_in_bytes": """
 static void sliding(char* data, size_t step, int64_t width, int64_t height) {
@@ -498,16 +321,6 @@ static void sliding(char* data, size_t step, int64_t width, int64_t height) {
     int16_t* words = (int16_t*)y;
     for (int64_t i = 0; i < rows * n; ++i) { words[i] = (int16_t)(x[i] > 0 ? i % 7 : 3); }
     for (int64_t i = 0; i < rows; ++i) { y[rows * n - 1 - i] = words[i]; }
-}""",
-    "flat_planes": """
-static void planes(const float* a, const float* gate, float* out, int64_t total, int64_t width) {
-    for (int64_t i = 0; i < total; ++i) {
-        const int64_t plane = i / width;
-        out[i] = a[i] * gate[plane] + gate[i % width] + (float)(i / width);
-    }
-}
-{
-    planes(x, x + n, y, rows * n, n);
 }""",
     "planes_that_are_not_whole": """
 static void ragged(const float* a, float* out, int64_t total, int64_t width) {
@@ -538,13 +351,6 @@ static void ragged(const float* a, float* out, int64_t total, int64_t width) {
         }
     }
 }""",
-    "angles_of_a_row_that_shrinks": """{
-    int64_t width = n;
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < width; ++i) { y[r * n + i] = sinf(x[i]); }
-        width -= 2;
-    }
-}""",
     "angles_that_are_changed": """{
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) {
@@ -553,99 +359,6 @@ static void ragged(const float* a, float* out, int64_t total, int64_t width) {
             y[r * n + i] = a + sinf(x[i] + a);
         }
     }
-}""",
-    "places": """
-static int64_t place_of(const float* row, int64_t n) {
-    int64_t best = 0;
-    float value = row[0];
-    for (int64_t i = 1; i < n; ++i) { if (row[i] > value) { value = row[i]; best = i; } }
-    return best;
-}
-{
-    std::vector<float> v(700);
-    for (int k = 0; k < 9; ++k) {
-        for (int i = 0; i < 700; ++i) { v[i] = x[i % n] * (i % (int)n == 5 ? 1.5f : 1.0f); }
-        if (k == 1) { v[300] = 50.0f; v[310] = 50.0f; v[699] = 50.0f; }
-        if (k == 2) { v[0] = NAN; }
-        if (k == 3) { v[1] = NAN; v[650] = NAN; v[400] = 60.0f; }
-        if (k == 4) { for (int i = 0; i < 700; ++i) { v[i] = -INFINITY; } }
-        if (k == 5) { for (int i = 0; i < 700; ++i) { v[i] = i % 2 ? 0.0f : -0.0f; } }
-        if (k == 6) { v[699] = INFINITY; }
-        if (k == 7) { for (int i = 0; i < 700; ++i) { v[i] = NAN; } v[600] = 1.0f; }
-        if (k == 8) { for (int i = 0; i < 700; ++i) { v[i] = i; } }
-        int nearest = 0;
-        for (int i = 1; i < 700; i++) { if (std::fabs(v[i]) < std::fabs(v[nearest])) nearest = i; }
-        float low = 1e9f; int at = -1;
-        for (int i = 0; i < 700; i++) { const float each = v[i]; if (low > each) { at = i + 1; low = each; } }
-        if (2 * k + 3 < n) {
-            y[2 * k] = place_of(v.data(), 700) + 1000.0f * nearest; y[2 * k + 1] = at;
-            y[2 * k + 2] = low != low ? 7.0f : low; y[2 * k + 3] = std::signbit(low);
-        }
-    }
-}""",
-    "places_of_the_last": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        int64_t at = 0, second = 0; float best = x[r * n];
-        for (int64_t i = 0; i < n; ++i) {
-            const float v = x[r * n + i / 3 * 3];
-            if (v >= best) { best = v; at = i; }
-        }
-        for (int64_t i = 0; i < n; ++i) {
-            if (x[r * n + i] * 2.0f > best) { best = x[r * n + i] * 2.0f; second = at; at = i; }
-        }
-        y[r] = at + 100 * second; y[n + r] = best;
-    }
-}""",
-    "unrolled": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        const float* a = x + r * n; float* b = y + r * n;
-        float s0 = 0.0f, s1 = 0.5f;
-        int i = 0;
-        for (; i + 1 < n; i += 2) { s0 += a[i] * a[i + 0]; s1 += a[i + 1] * a[i + 1]; }
-        float sum = s0 + s1;
-        for (; i < n; i++) { sum += a[i] * a[i]; }
-        for (i = 0; i <= n - 4; i += 4) {
-            float t0 = a[i] * sum, t1 = a[i + 1] * sum;
-            b[i] = t0; b[i + 1] = t1;
-            t0 = a[i + 2] * sum; t1 = a[i + 3] * sum;
-            b[i + 2] = t0; b[i + 3] = t1;
-        }
-        for (; i < n; ++i) b[i] = a[i] * sum;
-    }
-}""",
-    "unrolled_in_steps": """{
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) { for (int64_t k = 0; k < 8; ++k) { y[i + k] = x[i + k] + 8; } }
-    for (; i + 4 <= n; i += 4) { for (int64_t k = 0; k < 4; ++k) { y[i + k] = x[i + k] + 4; } }
-    for (; i < n; ++i) { y[i] = x[i] + 1; }
-}""",
-    "unrolled_recurrence": """{
-    int64_t i = 1;
-    for (; i + 2 <= n; i += 2) { y[i] = y[i - 1] * 0.5f + x[i]; y[i + 1] = y[i] * 0.5f + x[i + 1]; }
-    for (; i < n; ++i) { y[i] = y[i - 1] * 0.5f + x[i]; }
-    i = 0;
-    for (; i + 2 <= n; i += 2) { y[n + i] = x[i]; y[n + i + 1] = y[n + i] + x[i + 1]; }
-    for (; i < n; ++i) { y[n + i] = x[i]; }
-}""",
-    "unrolled_with_another_rest": """{
-    int i = 0;
-    for (; i + 2 <= n; i += 2) { y[i] = x[i] * 2.0f; y[i + 1] = x[i + 1] * 2.0f; }
-    for (; i < n; ++i) { y[i] = x[i] * 3.0f; }
-    i = 0;
-    for (; i + 3 <= n; i += 2) { y[n + i] = x[i] * 2.0f; y[n + i + 1] = x[i + 1] * 2.0f; }
-    for (; i < n; ++i) { y[n + i] = x[i] * 2.0f + i; }
-}""",
-    "unrolled_sums_apart": """{
-    float s0 = 0, s1 = 0; int i = 0;
-    for (; i + 2 <= n; i += 2) { s0 += x[i]; s1 += x[i + 1]; }
-    float sum = s0 + s1;
-    for (; i < n; ++i) { sum += x[i]; }
-    y[0] = sum; y[1] = s1;
-    float even = 0, odd = 0; i = 0;
-    for (; i + 2 <= n; i += 2) { even += x[i]; odd += x[i + 1]; }
-    float difference = even - odd;
-    for (; i < n; ++i) { difference += x[i]; }
-    y[2] = difference;
 }""",
     "vectors_by_hand": """
 static void halves(const float* a, float* b, size_t n) {
@@ -669,11 +382,6 @@ static void halves(const float* a, float* b, size_t n) {
         y[r] = sum; y[n + r] = squares + (big - 1e8 * sum) * 1e-9;
     }
 }""",
-    "every_second": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < n / 2; ++i) { y[r * n + i] = std::max(x[r * n + 2 * i], x[r * n + 2 * i + 1]); }
-    }
-}""",
     "nan_beside_numbers": """{
     std::vector<float> v(x, x + n);
     v[1] = NAN; v[3] = -0.0f;
@@ -691,20 +399,9 @@ static void halves(const float* a, float* b, size_t n) {
 }""",
     "rounded_to_bytes": """{
     std::vector<int8_t> q(n); std::vector<uint8_t> u(n);
-    const int zero = 7;
-    for (int64_t i = 0; i < n; ++i) {
-        const int level = (int)lrintf(x[i] * 90.0f) + zero;
-        q[i] = static_cast<int8_t>(level);
-    }
-    for (int64_t i = 0; i < n - 1; ++i) {
-        const int32_t level = static_cast<int32_t>(std::lround(x[i] * 90.0f)) - zero;
-        u[i] = static_cast<uint8_t>(std::clamp(level, 0, 255));
-    }
+    for (int64_t i = 0; i < n; ++i) { q[i] = static_cast<int8_t>(rintf(x[i] * 90.0f)); }
+    for (int64_t i = 0; i < n - 1; ++i) { u[i] = static_cast<uint8_t>(std::clamp((int32_t)std::lround(x[i] * 90.0f), 0, 255)); }
     for (int64_t i = 0; i < n - 2; ++i) { y[i] = q[i] * 0.5f + static_cast<float>(u[i]) * (int)(x[i] * 3.0f); }
-    for (int64_t i = 0; i < n - 3; ++i) {
-        const int a = (int)(x[i] * 9000.0f);
-        y[2 * n + i] = (float)(a * a) * 1e-6f + a / 7;
-    }
     for (int64_t i = 0; i < n - 4; ++i) { y[n + i] = q[i] * q[i + 1] + (q[i] + 3) * 0.5f + q[i] / 2; }
 }""",
     "constants_of_the_first_call": """
@@ -719,18 +416,6 @@ static void in_blocks(const float* a, float* b, int64_t width, int64_t blocks) {
 {
     in_blocks(x, y, 3, rows); in_blocks(x, y, n, rows);
 }""",
-    "pairs_of_odd_rows": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t h = 0; h < 2; ++h) {
-            for (int64_t i = 0; i < n; i += 2) {
-                const float angle = r / powf(100.0f, i / (float)n);
-                const float c = cosf(angle), s = sinf(angle), a = x[r * n + i], b = x[r * n + i + 1];
-                y[r * n + i] = a * c - b * s;
-                y[r * n + i + 1] += a * s + b * c;
-            }
-        }
-    }
-}""",
     "pairs_that_overlap": """{
     for (int64_t i = 0; i < n; i += 2) { y[i] += x[i]; y[i + 2] += y[i] * 0.5f; }
     for (int64_t i = 1; i < n; i += 3) { y[n + i - 1] = x[i]; y[n + i + 1] = y[n + i - 1]; }
@@ -742,36 +427,6 @@ static void in_blocks(const float* a, float* b, int64_t width, int64_t blocks) {
         for (int64_t i = 0; i < n; ++i) { other = fmaf(x[i], other, 0.25f); }
         y[r] = sum + other;
     }
-}""",
-    "branches_that_assign": """{
-    std::vector<uint8_t> mask(n);
-    for (int64_t i = 0; i < n; ++i) { mask[i] = x[i] > 0.25f ? 3 : 0; }
-    for (int64_t i = 0; i < n; ++i) { if (mask[i]) y[i] = x[i] * 2.0f; else y[i] = 0.5f; }
-    for (int64_t i = 0; i < n; ++i) {
-        if (x[i] > 1.0f) { y[n + i] = 1.0f; } else if (x[i] < -1.0f) y[n + i] = expf(x[i]); else { y[n + i] = x[i]; }
-    }
-    for (int64_t i = 0; i < n; ++i) { if (x[i] > 0) y[i] += 1.0f; else y[i] -= 1.0f; }
-    unsigned big = 3000000000u; int64_t at = 1;
-    for (int64_t i = 0; i < n; ++i) { if (x[i] > 0) y[2 * n + i] = big; else y[2 * n + i] = -1; }
-    for (int64_t i = 0; i < 3; ++i) { if (x[i] > 0) y[at++] = 1.0f; else y[at++] = 2.0f; }
-}""",
-    "sums_by_the_library": """{
-    std::vector<int8_t> q(n);
-    for (int64_t i = 0; i < n; ++i) { q[i] = (int8_t)(i * 37); }
-    for (int64_t r = 0; r < rows; ++r) {
-        const float* row = x + r * n;
-        const float dot = std::inner_product(q.begin(), q.end(), row, 0.5f, std::plus<>(),
-                                             [](int8_t a, float b) { return static_cast<float>(a) * b; });
-        const float most = std::inner_product(row, row + n, x, 0.5f, [](float a, float b) { return std::max(a, b); },
-                                              std::multiplies<>());
-        y[r] = dot + most;
-    }
-    std::vector<float> v(x, x + n);
-    v[0] = -0.0f;
-    std::partial_sum(v.begin(), v.end(), v.begin());
-    y[n - 1] = v[0] + v[n - 1];
-    std::partial_sum(x, x + n - 1, y + n);
-    std::partial_sum(y + 2 * n, y + 3 * n - 1, y + 2 * n + 1);
 }""",
     "running_sums": """{
     for (int64_t r = 0; r < rows; ++r) {
@@ -799,38 +454,6 @@ static void in_blocks(const float* a, float* b, int64_t width, int64_t blocks) {
             y[r * n + i] += sum;
         }
         y[r] += sum + before;
-    }
-}""",
-    "added_in_memory": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        y[r] = 0.0f;
-        for (int64_t i = 0; i < n; ++i) { y[r] += x[r * n + i] * x[i]; }
-        for (int64_t i = 0; i < n; ++i) { if (x[i] > y[n + r]) { y[n + r] = x[i] + 0.5f * y[n + r]; } }
-        for (int64_t i = 0; i < n - n; ++i) { y[r + 1] += 1.0f; }
-        for (int64_t i = 0; i < 3; ++i) y[r + 1] *= 2.0f;
-    }
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t i = 0; i < n; ++i)
-            y[2 * n + r] += x[r * n + i];
-}""",
-    "added_to_what_is_read": """{
-    float* same = y;
-    for (int64_t r = 1; r < rows; ++r) {
-        for (int64_t i = 0; i < n; ++i) { y[r] += x[i] * same[r]; }
-        for (int64_t i = 0; i < n; ++i) { y[i] += 1.0f; y[r] += y[i]; }
-        for (int64_t i = 0; i < n; ++i) { if (x[i] > 1.5f) break; y[n + r] += x[i]; }
-    }
-    int64_t at = 0;
-    for (int64_t i = 0; i < n; ++i) { y[at] += x[i]; if (x[i] > 0) at = i; }
-    for (int64_t i = 0; i < n; ++i) { y[2 * n] = x[i]; y[2 * n + 1] -= x[i] * y[2 * n]; }
-}""",
-    "extremes_by_name": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        const float* first = x + r * n; const float* last = first + n;
-        const auto [low, high] = std::minmax_element(first, last);
-        auto most = std::max_element(first, last);
-        const auto where = std::min_element(first, last);
-        y[r] = *high - *low + *most; y[n + r] = where - first;
     }
 }""",
 }  # fmt: skip

@@ -435,8 +435,9 @@ def _boxed(program: Program, number: int, text: str) -> str:
     text = text.replace('#include "cuda_emulation.h"\n', "")
     defined = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", text, re.M)
     text = re.sub(r"^[ \t]*#[ \t]*include[^\n]*", "", text, flags=re.M)  # the driver's header has them all
-    text = re.sub(r'extern "C"\s*\{', "inline namespace linked {", text)  # every text has a namespace of its own
-    text = re.sub(r'extern "C"\s+', "", text)
+    # Every text has a namespace of its own; what it declares of the C library stays what it is.
+    text = re.sub(r'extern "C"\s*\{(?!\s*#pragma omp declare simd)', "inline namespace linked {", text)
+    text = re.sub(r'extern "C"\s+(?!\{)', "", text)
     undone = "".join(f"#undef {name}\n" for name in dict.fromkeys(defined))
     kinds = _kinds(language, spec, spec.dtypes[0])
     passed = ", ".join([*(f"({kind})tensors[{n}]" for n, kind in enumerate(kinds)), "rows", "n"])
