@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +18,14 @@ from harness.search import Tuned
 from harness.store import Store
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
+from nodes.compile import compile
 from nodes.measure import measure
 from nodes.roles import ROLES, Attempt, Plan, Usage
 from nodes.select import select, unfit
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
 from nodes.tune import tune
+from nodes.verify import verify
 from tests.graph.doubles import settings
 
 WORKLOAD = Workload(axes={"n": 8}, dtype="float32")
@@ -214,6 +218,73 @@ def test_a_rejected_candidate_leaves_its_evidence() -> None:
     one, other = chosen(tried, width=2, policy=dict.fromkeys(ROLES, "chat"))["attempts"]
     assert not any(attempt.evidence for attempt in chosen(tried, width=2)["attempts"]), "nobody reads it"
     assert one.evidence == {"compiler": {"most spills": "16"}} and other.evidence == {} and not one.accepted
+
+
+# --- compile and verify --------------------------------------------------------------------------------------------
+
+
+class Builder:
+    """Builds what is named good; `most` is how many it was asked for at once."""
+
+    width = 1
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+
+    def build(self, candidate: str) -> Build:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.asked.append(f"build {candidate[0]}")
+        time.sleep(0.001)  # whoever else may build begins meanwhile; who may not never does
+        with self.lock:
+            self.now -= 1
+        return Build(candidate=candidate, backend="cpu", ok=candidate[0] == "g")
+
+    def verify(self, build: Build) -> Verdict:
+        self.asked.append(f"verify {build.candidate[0]}")
+        outcome = Outcome.PASSED if build.ok else Outcome.COMPILE_ERROR
+        checks = (Check(workload="w", name="ordinary", passed=True),) if build.ok else ()
+        reason = "" if build.ok else "line 1"
+        return Verdict(candidate=build.candidate, kernel="k", device="d", outcome=outcome, reason=reason, checks=checks)
+
+
+def through(gate: Any, drafts: list[Draft], evaluator: Builder) -> list[Draft]:
+    state = State(settings=settings(width=1), drafts=drafts)
+    found = gate(state, SimpleNamespace(context=SimpleNamespace(evaluator=evaluator)))
+    assert set(found) == {"drafts"}
+    return found["drafts"]
+
+
+def named(candidate: str, **more: Any) -> Draft:
+    return Draft(plan=Plan(id=candidate, title="t", steps=("s",)), candidate=candidate * 64, seconds=5.0, **more)
+
+
+def test_only_what_has_a_source_and_no_build_is_built_and_a_failed_build_is_a_verdict() -> None:
+    evaluator, built = Builder(), Build(candidate="g" * 64, backend="cpu", ok=True)
+    judged = Verdict(candidate="c" * 64, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="20 s")
+    left = [
+        named("r", refused="no idea"), named("").model_copy(update={"candidate": ""}), named("g", build=built),
+        named("c", build=built.model_copy(update={"ok": False}), verdict=judged),
+    ]  # fmt: skip
+    good, bad, *others = through(compile, [named("g"), named("b"), *left], evaluator)
+    assert others == left and sorted(evaluator.asked) == ["build b", "build g", "verify b"]
+    assert good.build is not None and good.build.ok and good.verdict is None
+    assert bad.verdict is not None and bad.verdict.outcome is Outcome.COMPILE_ERROR
+    assert all(5.0 < draft.seconds < 605.0 for draft in (good, bad)), "what it took comes on top"
+    many = Builder()
+    through(compile, [named("g") for _ in range(6)], many)
+    assert many.most == 1, "as many side by side as drafts may be"
+
+
+def test_only_what_was_built_and_has_no_verdict_is_verified() -> None:
+    evaluator, built = Builder(), Build(candidate="g" * 64, backend="cpu", ok=True)
+    left = [named("n"), named("g", build=built, verdict=verdict(1.0))]
+    found, *others = through(verify, [named("g", build=built), *left], evaluator)
+    assert others == left and evaluator.asked == ["verify g"]
+    assert found.verdict is not None and found.verdict.passed and 5.0 < found.seconds < 605.0
 
 
 # --- measure -------------------------------------------------------------------------------------------------------
