@@ -293,6 +293,44 @@ def test_the_parent_is_out_of_reach(box: Box) -> None:
     assert all(code in ("EPERM", "EACCES", "ENOENT") for code in found.values()), found
 
 
+AS_32_BIT = """
+import mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(b"\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3")  # mov eax, 20 (getpid); int 0x80; ret
+getpid = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="no other kind of calls has numbers of its own here")
+@pytest.mark.parametrize("call", ["getpid()", "libc.syscall(0x40000000 + 39)"], ids=["32 bits", "x32"])
+def test_calls_under_other_numbers_are_fatal(box: Box, call: str) -> None:
+    """By which everything that is refused would be had all the same."""
+    alone = f"import ctypes, os\n{AS_32_BIT}\nassert getpid() == os.getpid()"
+    if subprocess.run([sys.executable, "-c", alone], capture_output=True).returncode != 0 and call == "getpid()":
+        pytest.skip("this kernel takes no 32-bit calls")
+    process = box.start(f"{AS_32_BIT}\nanswer(active); {call}; answer('survived')")
+    output, _ = process.communicate(timeout=60)
+    needs("seccomp", json.loads(output.splitlines()[0]))
+    assert process.returncode == -signal.SIGSYS and "survived" not in output
+
+
+def test_a_boxs_limits_are_those_that_were_asked_for(box: Box) -> None:
+    """Of CPU seconds the soft one is met first: its signal says why, the hard one only kills."""
+    asked = sandbox.Limits(file_bytes=1 << 20, open_files=64, cpu_seconds=7, memory_bytes=1 << 34)
+    found = box.run(
+        """
+        names = ["CORE", "MSGQUEUE", "FSIZE", "NOFILE", "CPU", "AS"]
+        answer([active, {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in names}])
+        """,
+        asked,
+    )
+    active, limits = found
+    assert {"limits", "address space"} <= set(active)
+    assert limits == {
+        "CORE": [0, 0], "MSGQUEUE": [0, 0], "FSIZE": [1 << 20] * 2, "NOFILE": [64, 64], "CPU": [7, 8], "AS": [1 << 34] * 2,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("call", ["ptrace(16, parent, 0, 0)", "process_vm_readv(parent, 0, 0, 0, 0, 0)",
                                   "process_vm_writev(parent, 0, 0, 0, 0, 0)"])  # fmt: skip
 def test_touching_another_process_is_fatal_and_visible(box: Box, call: str) -> None:
