@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from harness.bands import Band, Measure, Split, confirmed, measures, proposed
+from harness.bands import Band, Measure, Split, between, confirmed, measures, proposed
 from harness.records import Outcome
 from harness.search import _spread, measured_ratios, search
 from harness.timing import SideFailure
@@ -258,6 +258,43 @@ def test_a_gap_that_is_another_bands_threshold_is_left_to_it():
     first, second, last = split.bands
     assert (first.below, second.below, last.below) == (128, 512, None)
     assert first.others == (48,) and second.others == (2048,) and last.others == ()
+
+
+@pytest.mark.parametrize(("gain", "split"), [(0.8, False), (1.2, True)])
+def test_each_further_band_must_promise_half_a_margin(gain, split):
+    """Of two sizes each is faster by `gain` margins with numbers of its own; one choice for both has half of that."""
+    ratio = math.exp(gain * 0.01)
+    measured = {(("N", 1),): [[1.0] * 3, [ratio] * 3], (("N", 2),): [[ratio] * 3, [1.0] * 3]}
+    found = proposed(SPEC, [at(16, 4096), at(32, 4096)], measured, 0.01)
+    assert (found is not None) == split
+    if found is not None:
+        assert found[1] == [(0, (("N", 2),)), (1, (("N", 1),))]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "threshold"),
+    [
+        (16, 32, 24),
+        (100, 400, 192),
+        (110, 500, 256),
+        (64, 256, 128),
+        (7, 8, 8),
+        (1, 2, 2),
+        (130, 140, 135),
+        (4, 1000, 64),
+    ],
+)
+def test_a_threshold_is_a_round_number_between_two_sizes(low, high, threshold):
+    """A power of two or one and a half of one, near the middle; where there is none, the middle."""
+    assert between(low, high) == threshold
+
+
+def test_a_measure_is_said_in_the_words_of_the_host():
+    names = {"rows": "n", "out": "result"}
+    assert Measure(sizes=("rows", "length"), tensor="out").words() == "sizeof(*out) * rows * length"
+    assert Measure(sizes=("rows", "length"), tensor="out").words(names) == "sizeof(*result) * n * length"
+    assert Measure(sizes=("rows", "length")).words(names) == "1LL * n * length", "two ints would overflow"
+    assert Measure(sizes=("length",)).words() == "length"
 
 
 def test_nothing_to_propose_for_a_single_size():

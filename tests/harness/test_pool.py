@@ -158,7 +158,8 @@ def test_candidates_in_python_are_forked_from_one_process_until_that_dies(monkey
     other = third.started["given"][0]
     assert other is not zygote and other.alive
     one.close()
-    assert not other.alive
+    one.close()
+    assert not other.alive and one.start(candidate).started["given"][0].alive
 
 
 def test_what_has_to_be_done_first_is_done_before_a_process_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
