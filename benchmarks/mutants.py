@@ -58,7 +58,7 @@ TESTS = {
     "nodes/verify.py": ("nodes/test_gates.py",),
     "nodes/measure.py": ("nodes/test_gates.py",),
     "nodes/select.py": ("nodes/test_gates.py",),
-    "nodes/contest.py": ("nodes/test_gates.py", "graph/test_loop.py"),
+    "nodes/contest.py": ("nodes/test_gates.py", "graph/test_loop.py", "graph/test_memory.py"),
     "nodes/held_out.py": ("nodes/test_gates.py", "nodes/test_memory.py", "graph/test_loop.py"),
     "nodes/tune.py": ("nodes/test_gates.py",),
     "nodes/stops.py": ("nodes/test_gates.py",),

@@ -23,7 +23,7 @@ class Process:
     """As much of a worker as the pool touches."""
 
     def __init__(self, **started: Any) -> None:
-        self.started, self.alive, self.said = started, True, []
+        self.started, self.alive, self.said, self.closed = started, True, [], False
 
     def proceed(self) -> None:
         self.said.append("proceed")
@@ -32,8 +32,8 @@ class Process:
         self.said.append(("unmap", arena.id))
 
     def close(self) -> None:
-        assert self.alive or "died" in self.said, "ended twice"
-        self.alive = False
+        assert not self.closed, "ended twice"
+        self.alive, self.closed = False, True
 
 
 class Paper(Pool):
@@ -70,6 +70,7 @@ def test_a_process_that_lives_is_not_started_again_and_one_that_died_is() -> Non
     assert with_one.get(build("a")) is first and with_one.begun == ["a"]
     died(first)
     second = with_one.get(build("a"))
+    assert first.closed, "what is left of it is let go"
     assert second is not first and with_one.get(build("a")) is second and with_one.begun == ["a", "a"]
     with_one.drop("a")
     with_one.drop("a")

@@ -19,6 +19,7 @@ from harness.store import Store
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
 from nodes.compile import compile
+from nodes.contest import contest, most_promising
 from nodes.measure import measure
 from nodes.roles import ROLES, Attempt, Plan, Usage
 from nodes.select import select, unfit
@@ -218,6 +219,73 @@ def test_a_rejected_candidate_leaves_its_evidence() -> None:
     one, other = chosen(tried, width=2, policy=dict.fromkeys(ROLES, "chat"))["attempts"]
     assert not any(attempt.evidence for attempt in chosen(tried, width=2)["attempts"]), "nobody reads it"
     assert one.evidence == {"compiler": {"most spills": "16"}} and other.evidence == {} and not one.accepted
+
+
+# --- contest -------------------------------------------------------------------------------------------------------
+
+BEST = "i" * 64
+
+
+def unclear(name: str, gain: float, **more: Any) -> Attempt:
+    plan = Plan(id=name, title=name, steps=("s",))
+    told = {
+        "outcome": Outcome.PASSED,
+        "against_incumbent": Comparison.UNCLEAR,
+        "over": BEST,
+        "gain": gain,
+        "speedup": 1.0,
+    }
+    return Attempt(round=1, plan=plan, candidate=name * 64, **{**told, **more})
+
+
+def contested(attempts: list[Attempt], **more: Any) -> State:
+    incumbent = Incumbent(candidate=BEST, verdict=verdict(1.2), seen=verdict(1.3).timings)
+    return State(
+        settings=settings(device="cpu", light_fraction=1.5), round=1, stale_rounds=1, attempts=attempts, spent=Spent(),
+        incumbent=incumbent, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attempts", "chosen"),
+    [
+        ([unclear("a", 1.05), unclear("b", 1.2), unclear("c", 1.1)], "b"),
+        ([unclear("a", 1.03)], ""),  # not beyond a CPU's margin
+        ([unclear("a", 1.031)], "a"),
+        ([unclear("a", 1.2, against_incumbent=Comparison.SAME)], ""),
+        ([unclear("a", 1.2, outcome=Outcome.INCORRECT)], ""),
+        ([unclear("a", 1.2, contested=BEST)], ""),
+        ([unclear("a", 1.2, contested="e" * 64)], "a"),
+        ([unclear("i", 1.2)], ""),  # it is the incumbent by now
+        ([unclear("a", 9.0, over="e" * 64, speedup=1.2)], ""),  # over another one; of the baseline both make 1.2
+        ([unclear("a", 1.0, over="e" * 64, speedup=1.3)], "a"),
+        ([unclear("a", 1.0, over="e" * 64, speedup=None)], ""),
+        ([], ""),
+    ],
+)
+def test_of_what_is_unclear_that_is_contested_which_promises_most(attempts: list[Attempt], chosen: str) -> None:
+    found = most_promising(contested(attempts))
+    assert (found.candidate[0] if found else "") == chosen
+
+
+def test_who_is_wrong_when_contested_again_leaves_the_incumbent_as_it_was_shown() -> None:
+    wrong = Verdict(candidate="a" * 64, kernel="k", device="d", outcome=Outcome.CHEATED, reason="its clock")
+    asked: list[Any] = []
+
+    def timed(found: Any, **how: Any) -> Verdict:
+        asked.append(how)
+        return wrong
+
+    evaluator = SimpleNamespace(build=lambda name: name, verify=lambda build: build, measure=timed)
+    context = SimpleNamespace(evaluator=evaluator, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
+    before = contested([unclear("a", 1.2)])
+    update = contest(before, SimpleNamespace(context=context, store=None))  # type: ignore[arg-type]
+    assert set(update) == {"attempts"}, "neither the incumbent nor its times nor the rounds without one"
+    (after,) = update["attempts"]
+    assert (after.outcome, after.contested, after.accepted) == (Outcome.CHEATED, BEST, False)
+    assert after.reason == "its clock, with 3 times the samples"
+    assert asked == [{"baseline": before["settings"].source, "incumbent": BEST, "contests": 3}]
+    assert most_promising({**before, **update}) is None
 
 
 # --- compile and verify --------------------------------------------------------------------------------------------
