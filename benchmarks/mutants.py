@@ -218,10 +218,10 @@ def in_a_fork(root: Path, log: Path, seconds: float, work: Callable[[], int]) ->
     end, status = time.monotonic() + seconds, None
     try:
         while status is None and time.monotonic() < end:
-            done, raw = os.waitpid(pid, os.WNOHANG)
-            if done:
+            done, raw = os.waitpid(-1, os.WNOHANG)  # orphans too: tests wait for them to be gone
+            if done == pid:
                 status = os.waitstatus_to_exitcode(raw)
-            else:
+            elif not done:
                 time.sleep(0.05)
     finally:
         _end_all()
