@@ -293,6 +293,26 @@ def test_the_parent_is_out_of_reach(box: Box) -> None:
     assert all(code in ("EPERM", "EACCES", "ENOENT") for code in found.values()), found
 
 
+def test_a_box_for_a_gpu_sees_devices_and_no_other_process(box: Box) -> None:
+    """On a machine without one, too; and its memory has no limit, for CUDA maps more than there is."""
+    process = box.start("pass", sandbox.Limits(memory_bytes=1 << 34))
+    process.communicate(timeout=60)
+    (box.folder / "act.py").write_text(
+        PRELUDE.replace("gpu=False", "gpu=True")
+        + "names = ['devices', 'modules', 'cpuinfo', 'self/comm', f'{parent}/environ', f'{parent}/maps']\n"
+        + "found = {name: refused(lambda: open(f'/proc/{name}')) for name in names}\n"
+        + "answer([active, found, resource.getrlimit(resource.RLIMIT_AS)[0] == 1 << 34])\n"
+    )
+    done = subprocess.run(
+        process.args, check=True, capture_output=True, text=True, cwd=box.scratch, start_new_session=True
+    )
+    active, found, limited = json.loads(done.stdout.splitlines()[-1])
+    needs("files", active)
+    assert not limited and "address space" not in active
+    seen = {name for name, error in found.items() if error in (None, "ENOENT")}
+    assert seen == {"devices", "modules", "cpuinfo", "self/comm"}, found
+
+
 AS_32_BIT = """
 import mmap
 page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
