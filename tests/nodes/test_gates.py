@@ -95,6 +95,30 @@ def test_one_slower_workload_disqualifies() -> None:
     assert update["attempts"][0].reason == "slower than the baseline on float32 n=8, cold: 0.910x"
 
 
+def test_an_attempt_keeps_what_was_measured_and_over_whom() -> None:
+    gain = Interval(median=1.123456, low=1.111111, high=1.133333)
+    found = verdict(1.5, gain=(1.2, "FASTER"))
+    found = found.model_copy(
+        update={
+            "suite": Suite(speedup=Interval(median=1.5, low=1.4, high=1.6), comparison=Comparison.FASTER),
+            "timings": (found.timings[0].model_copy(update={"against_incumbent": gain}),),
+        }
+    )
+    more = {"tuned": {"BLOCK": 64}, "tuning": "3 tried", "repairs": 1, "seconds": 7.0, "turns": 2, "tools": {"try": 4}}
+    (attempt,) = chosen([draft("a", found, spec_doubt="which axis?", **more)])["attempts"]
+    assert attempt.accepted and attempt.outcome is Outcome.PASSED and attempt.reason == ""
+    assert (attempt.round, attempt.plan.id, attempt.candidate) == (1, "a", "a" * 64)
+    assert (attempt.speedup, attempt.speedup_low, attempt.speedup_high) == (1.5, 1.4, 1.6)
+    assert attempt.comparison is attempt.against_incumbent is Comparison.FASTER
+    assert (attempt.gain, attempt.over) == (1.2, "0" * 64)
+    assert attempt.gains == (Interval(median=1.1235, low=1.1111, high=1.1333),)
+    assert {name: getattr(attempt, name) for name in more} == more and attempt.spec_doubt == "which axis?"
+    first = verdict(1.5)  # against the baseline, which is the incumbent: its gains are the speedups
+    assert chosen([draft("a", first)])["attempts"][0].gains == (first.timings[0].speedup,)
+    some = (*found.timings, *verdict(1.5).timings)  # of one no gain is known
+    assert chosen([draft("a", found.model_copy(update={"timings": some}))])["attempts"][0].gains == ()
+
+
 def slower_at(**speedups: float) -> Verdict:
     """1.5x over the suite, and SLOWER in these cache states."""
     found = verdict(1.5, gain=(1.2, "FASTER"))
