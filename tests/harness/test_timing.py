@@ -10,6 +10,7 @@ import random
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,6 +297,34 @@ def test_alone_on_a_gpu_a_sample_is_as_many_passes_as_take_its_time() -> None:
     one.passes = 1
     beside._fill_sample(one, 1e-6)
     assert (one.calls, one.rounds, one.passes) == (10, 1, 1)
+
+
+def test_a_side_is_kept_off_the_parents_core_once_its_threads_are_there(stage: Any) -> None:
+    """Threads that are started while it is would be born on that core."""
+    told: list[Any] = []
+    contestant(stage(negation("float32", 100)), told=told)
+    acts = [act for _, act in told if act in ("free", "pin", "plan") or isinstance(act, list)]
+    assert acts[:2] == ["free", "plan"] and isinstance(acts[2], list) and acts[3] == "pin"
+    assert acts.count("pin") == acts.count("free") == acts.count("plan") == 1
+
+
+def test_on_a_gpu_a_side_is_warmed_up_with_its_whole_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, workload = negation("float32", 1000)
+    one = Contest(kernel, workload, "hot", "cuda", 50 * MIB)
+    taken: list[tuple[int, int, int]] = []
+
+    def sample(side: Side) -> None:
+        taken.append((side.calls, side.rounds, side.passes))
+        side.seconds.append(1e-6)
+        side.lacking.append(0.0)
+
+    one.arena = SimpleNamespace(id=7)  # type: ignore[assignment]
+    monkeypatch.setattr(one, "plan", lambda _side: None)
+    monkeypatch.setattr(one, "sample", sample)
+    lone = Side("side", SimpleNamespace(proceed=lambda: None, mapped={7}))  # type: ignore[arg-type]
+    one.prepare(lone)
+    assert taken == [(one.layout.slots, 1, 1)] * 4 and one.layout.slots > 2
+    assert lone.pace_s == 1e-6 and lone.seconds == lone.lacking == []
 
 
 # --- what is looked at -----------------------------------------------------------------------------------------------

@@ -479,6 +479,7 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     tmp_path: Path, source: str, wrong: tuple[str, ...], tuned: dict[str, int]
 ) -> None:
     store = Store(tmp_path)
+    said: list[str] = []
     begun = draft("a", verdict(1.0), seconds=7.0).model_copy(update={"candidate": store.put(source)})
     picked = Tuned(candidate=store.put(source.replace("STEP 1", "STEP 2")), values={"STEP": 2}, split=BY_SIZE,
                    tried=2, reason="2 of 23 variants tried, the best 1.100x")  # fmt: skip
@@ -494,7 +495,7 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
         )
 
     evaluator = SimpleNamespace(
-        store=store, spec=spec, device="cpu", say=lambda text: None, build=lambda candidate: candidate, verify=judged,
+        store=store, spec=spec, device="cpu", say=said.append, build=lambda candidate: candidate, verify=judged,
         tune=lambda candidate, seconds: picked, width=1,
     )  # fmt: skip
     state = State(settings=settings(), spent=Spent(), drafts=[begun])
@@ -507,6 +508,8 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     else:
         assert (ended.build, ended.verdict) == (begun.build, begun.verdict)
     assert 7.0 < ended.seconds < 7.0 + 600
+    unwritten = [text for text in said if text.startswith("one choice of numbers for all sizes: ")]
+    assert unwritten == said and len(said) == (source != SOURCE)
 
 
 # --- state ---------------------------------------------------------------------------------------------------------
