@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,18 @@ def test_what_a_run_leaves_in_its_folder(tmp_path: Path) -> None:
     assert "1.5" in (folder / "report.html").read_text()
     assert '"run_id": "run"' in (folder / "result.json").read_text()
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]  # no half-written file
+
+
+def test_the_report_has_a_picture_of_the_path_that_the_run_took(tmp_path: Path) -> None:
+    page = (
+        run(tmp_path, Script({1: [["compile error", "speed 1.5"]]}), rounds=1).run.folder / "report.html"
+    ).read_text()
+    pictures = [base64.b64decode(found).decode() for found in re.findall(r"base64,([A-Za-z0-9+/=]+)", page)]
+    (path,) = [picture for picture in pictures if "planner" in picture]
+    said = re.findall(r">([^<>]+)</text>", path)
+    assert "taken" in said and "built" in said and "repair" in said
+    assert said.count("not run") == 1, "a kernel needs no draft"
+    assert sum(words.startswith("2× · ") for words in said) >= 2, "compile and coder: there was a repair"
 
 
 def test_plans_start_from_the_incumbent_and_see_every_attempt(tmp_path: Path) -> None:

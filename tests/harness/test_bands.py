@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from harness.bands import Band, Measure, Split, confirmed, measures, proposed
-from harness.search import search
+from harness.bands import Band, Measure, Split, between, confirmed, measures, proposed
+from harness.records import Outcome
+from harness.search import _spread, measured_ratios, search
+from harness.timing import SideFailure
 from harness.tunables import Tunable
 from kernels.spec import Size, Spec, Tensor, Workload
 
@@ -79,6 +81,75 @@ def far(value: int, best: int) -> float:
 def test_one_choice_where_it_suits_all():
     found = searched(lambda values, workload: far(values["THREADS"], 128) * far(values["STEPS"], 1))
     assert found.values == {"THREADS": 128, "STEPS": 1} and found.split is None
+
+
+def test_the_best_wherever_it_stands_among_the_variants_is_found():
+    for best in ((512, 4), (64, 1), (128, 2)):
+        found = searched(lambda values, _workload: 1.0 if (values["THREADS"], values["STEPS"]) == best else 1.5)  # noqa: B023
+        assert found.values == {"THREADS": best[0], "STEPS": best[1]} and found.tried == 11
+
+
+def test_the_cases_of_a_search_are_spread_from_the_first_to_the_last():
+    assert _spread(list("abcdefghi"), 3) == ["a", "e", "i"]
+    assert _spread(list("abcdefghi"), 8) == list("abcdfghi") and _spread(list("ab"), 2) == ["a", "b"]
+
+
+SIDES = "#define THREADS 256  // tune: 64 128 256\n"
+
+
+class Bench:
+    """As much of an evaluator as measures variants: `wrong` ones do not compile, `late` fail while they are timed, so often."""
+
+    def __init__(self, wrong: tuple[int, ...] = (), late: dict[int, int] | None = None) -> None:
+        self.wrong, self.late, self.contests = wrong, dict(late or {}), 0
+        self.store, self.ended = SimpleNamespace(put=lambda text: text), []
+
+    def build(self, text: str):
+        threads = int(text.split()[2])
+        return SimpleNamespace(ok=threads not in self.wrong, threads=threads)
+
+    def start(self, build):
+        return SimpleNamespace(threads=build.threads, close=lambda: self.ended.append(build.threads))
+
+    def suite(self):
+        return ()
+
+    def contest(self, *case):
+        self.contests += 1
+
+    def run(self, _contest, sides, *, blocks):
+        for side in sides:
+            if self.late.get(side.worker.threads, 0):
+                self.late[side.worker.threads] -= 1
+                raise SideFailure(side.name, Outcome.TIMEOUT, "20 s")
+        return SimpleNamespace(ratios={side.name: [256 / side.worker.threads] * blocks[0] for side in sides})
+
+
+@pytest.mark.parametrize(
+    ("bench", "found"),
+    [
+        (Bench(), {64: 4.0, 128: 2.0}),
+        (Bench(wrong=(64,)), {64: None, 128: 2.0}),
+        (Bench(late={64: 1}), {64: 4.0, 128: 2.0}),
+        (Bench(late={64: 9}), {64: None, 128: 2.0}),
+        (Bench(wrong=(256,)), {64: None, 128: None}),
+        (Bench(late={256: 9}), {64: None, 128: None}),
+    ],
+    ids=[
+        "all",
+        "one does not compile",
+        "once by accident",
+        "one that fails",
+        "the source does not compile",
+        "the source",
+    ],
+)
+def test_a_variant_that_fails_leaves_and_without_the_source_there_is_nothing_to_compare_with(bench, found):
+    cases = [(at(16, 4096), "cold", "plain"), (at(32, 4096), "cold", "plain")]
+    said = measured_ratios(bench, SIDES, [{"THREADS": threads} for threads in found], cases, 3)
+    assert said == [None if ratio is None else [[ratio] * 3] * 2 for ratio in found.values()]
+    begun = {256, *found} - set(bench.wrong)
+    assert begun <= set(bench.ended) and len(bench.ended) >= len(begun), "every process that was begun is ended"
 
 
 def test_small_and_large_workloads_get_their_own():
@@ -187,6 +258,43 @@ def test_a_gap_that_is_another_bands_threshold_is_left_to_it():
     first, second, last = split.bands
     assert (first.below, second.below, last.below) == (128, 512, None)
     assert first.others == (48,) and second.others == (2048,) and last.others == ()
+
+
+@pytest.mark.parametrize(("gain", "split"), [(0.8, False), (1.2, True)])
+def test_each_further_band_must_promise_half_a_margin(gain, split):
+    """Of two sizes each is faster by `gain` margins with numbers of its own; one choice for both has half of that."""
+    ratio = math.exp(gain * 0.01)
+    measured = {(("N", 1),): [[1.0] * 3, [ratio] * 3], (("N", 2),): [[ratio] * 3, [1.0] * 3]}
+    found = proposed(SPEC, [at(16, 4096), at(32, 4096)], measured, 0.01)
+    assert (found is not None) == split
+    if found is not None:
+        assert found[1] == [(0, (("N", 2),)), (1, (("N", 1),))]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "threshold"),
+    [
+        (16, 32, 24),
+        (100, 400, 192),
+        (110, 500, 256),
+        (64, 256, 128),
+        (7, 8, 8),
+        (1, 2, 2),
+        (130, 140, 135),
+        (4, 1000, 64),
+    ],
+)
+def test_a_threshold_is_a_round_number_between_two_sizes(low, high, threshold):
+    """A power of two or one and a half of one, near the middle; where there is none, the middle."""
+    assert between(low, high) == threshold
+
+
+def test_a_measure_is_said_in_the_words_of_the_host():
+    names = {"rows": "n", "out": "result"}
+    assert Measure(sizes=("rows", "length"), tensor="out").words() == "sizeof(*out) * rows * length"
+    assert Measure(sizes=("rows", "length"), tensor="out").words(names) == "sizeof(*result) * n * length"
+    assert Measure(sizes=("rows", "length")).words(names) == "1LL * n * length", "two ints would overflow"
+    assert Measure(sizes=("length",)).words() == "length"
 
 
 def test_nothing_to_propose_for_a_single_size():

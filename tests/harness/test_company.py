@@ -133,6 +133,14 @@ def test_values_stay_in_their_distribution(dtype: str, kind: str, goes_round: bo
         assert 0.45 < float((wide == 0).float().mean()) < 0.55
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_bit_that_may_change_is_drawn_both_ways(dtype: str) -> None:
+    """A sign that stays what it was when the set was written would be known before the call."""
+    words = mixture(dtype, "zeros", 5001 * 8 // DTYPE_BYTES[dtype]).b.view(torch.int32)
+    for bit in range(32):
+        assert 0.4 < float(((words >> bit) & 1).double().mean()) < 0.6, bit
+
+
 @pytest.mark.parametrize(("dtype", "kind"), CASES)
 def test_every_call_has_an_input_that_differs_as_one_that_was_drawn_anew(dtype: str, kind: str) -> None:
     spec, workload = described(dtype, kind, 999)

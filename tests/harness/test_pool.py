@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import pool
 from harness.device import DeviceError
-from harness.engines.process import WorkerFailure
+from harness.engines.process import LIMITS, WorkerFailure
 from harness.pool import OURS, WARM_WORKERS, Pool
+from harness.problems import COMPILING
 from harness.records import Build, Outcome
 from harness.timing import SideFailure
 from kernels import catalog
@@ -21,7 +23,7 @@ class Process:
     """As much of a worker as the pool touches."""
 
     def __init__(self, **started: Any) -> None:
-        self.started, self.alive, self.said = started, True, []
+        self.started, self.alive, self.said, self.closed = started, True, [], False
 
     def proceed(self) -> None:
         self.said.append("proceed")
@@ -30,15 +32,21 @@ class Process:
         self.said.append(("unmap", arena.id))
 
     def close(self) -> None:
-        assert self.alive or "died" in self.said, "ended twice"
-        self.alive = False
+        assert not self.closed, "ended twice"
+        self.alive, self.closed = False, True
 
 
 class Paper(Pool):
     """Starts such processes, on a device that has the memory a test says."""
 
     def __init__(self, on: str = "cpu", **more: Any) -> None:
-        how = {"dtypes": ("float32",), "libraries": True, "company": lambda: None, "least": lambda: 0}
+        how = {
+            "dtypes": ("float32",),
+            "libraries": True,
+            "company": lambda: None,
+            "least": lambda: 0,
+            "ahead": lambda _build: None,
+        }
         super().__init__(catalog.load("silu_and_mul"), on, **{**how, "look": lambda _worker: None, **more})
         self.begun: list[str] = []
 
@@ -62,6 +70,7 @@ def test_a_process_that_lives_is_not_started_again_and_one_that_died_is() -> Non
     assert with_one.get(build("a")) is first and with_one.begun == ["a"]
     died(first)
     second = with_one.get(build("a"))
+    assert first.closed, "what is left of it is let go"
     assert second is not first and with_one.get(build("a")) is second and with_one.begun == ["a", "a"]
     with_one.drop("a")
     with_one.drop("a")
@@ -91,6 +100,91 @@ def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.M
     assert one.ours("light", "light.so", {}) is first  # type: ignore[arg-type]
     died(first)
     assert one.ours("light", "light.so", {}) is not first  # type: ignore[arg-type]
+
+
+class Fork(Process):
+    """A zygote."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device=device)
+
+
+def real(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Pool:
+    """A pool that starts as the real one does, but nothing of substance."""
+    for name in ("Worker", "PythonWorker"):
+        monkeypatch.setattr(pool, name, lambda *given, name=name, **how: Process(name=name, given=given, **how))
+    monkeypatch.setattr(pool, "Zygote", Fork)
+    how = {
+        "dtypes": ("float32",),
+        "libraries": False,
+        "company": lambda: "company.so",
+        "least": lambda: 0,
+        "ahead": lambda _build: None,
+    }
+    return Pool(catalog.load("silu_and_mul"), "cpu", **{**how, "look": lambda _worker: None, **more})  # type: ignore[arg-type]
+
+
+def test_a_native_candidate_is_started_with_its_entries_and_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    one = real(monkeypatch, look=looked.append)
+    worker = one.start(build("a"))
+    assert looked == [worker]
+    assert worker.started == {
+        "name": "Worker", "given": (), "device": "cpu", "artefact": Path("a.so"), "company": "company.so",
+        "symbols": {"float32": one.spec.entry_names("float32")},
+    }  # fmt: skip
+
+    def refuse(_worker: Any) -> None:
+        raise ValueError("no box")
+
+    with pytest.raises(ValueError, match="no box"):
+        real(monkeypatch, look=refuse).start(build("a"))
+
+
+def test_candidates_in_python_are_forked_from_one_process_until_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = real(monkeypatch)
+    candidate = build("a").model_copy(update={"backend": "python_module"})
+    first, second = one.start(candidate), one.start(candidate)
+    (zygote, spec, backend), how = first.started.pop("given"), first.started
+    assert (spec, backend, zygote.started) == (one.spec, "python_module", {"device": "cpu"})
+    assert how == {
+        "name": "PythonWorker", "device": "cpu", "artefact": Path("a.so"), "dtypes": ("float32",), "company": "company.so",
+        "limits": LIMITS, "compilers": False,
+    }  # fmt: skip
+    assert second.started["given"][0] is zygote
+    compiling = one.start(candidate, compilers=True).started
+    assert compiling["compilers"] and compiling["limits"] == COMPILING
+    died(zygote)
+    third = one.start(candidate)
+    other = third.started["given"][0]
+    assert other is not zygote and other.alive
+    one.close()
+    one.close()
+    assert not other.alive and one.start(candidate).started["given"][0].alive
+
+
+def test_what_has_to_be_done_first_is_done_before_a_process_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    begun = {"ahead": lambda build: told.append(build.candidate), "look": lambda _worker: told.append("begun")}
+    one = real(monkeypatch, **begun)
+    one.start(build("a"))
+    one.start(build("b"), compilers=True)
+    assert told == ["a", "begun", "begun"]
+
+
+@pytest.mark.parametrize("libraries", [False, True])
+def test_a_candidate_of_a_problem_is_started_by_the_problem(monkeypatch: pytest.MonkeyPatch, libraries: bool) -> None:
+    class Asked:
+        def start(self, *given: Any, **how: Any) -> Process:
+            return Process(given=given, **how)
+
+    one = real(monkeypatch, libraries=libraries)
+    monkeypatch.setattr(pool, "Problem", Asked)
+    one.kernel = Asked()  # type: ignore[assignment]
+    worker = one.start(build("a").model_copy(update={"backend": "model_new"}))
+    how = {"libraries": libraries, "company": "company.so", "compilers": False}
+    assert worker.started == {"given": ("a", Path("a.so")), **how}
+    assert one.start(build("a")).started["name"] == "Worker", "its native candidates are as others are"
 
 
 def test_a_larger_arena_takes_the_place_of_the_one_that_all_have_mapped() -> None:

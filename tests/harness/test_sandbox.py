@@ -293,6 +293,64 @@ def test_the_parent_is_out_of_reach(box: Box) -> None:
     assert all(code in ("EPERM", "EACCES", "ENOENT") for code in found.values()), found
 
 
+def test_a_box_for_a_gpu_sees_devices_and_no_other_process(box: Box) -> None:
+    """On a machine without one, too; and its memory has no limit, for CUDA maps more than there is."""
+    process = box.start("pass", sandbox.Limits(memory_bytes=1 << 34))
+    process.communicate(timeout=60)
+    (box.folder / "act.py").write_text(
+        PRELUDE.replace("gpu=False", "gpu=True")
+        + "names = ['devices', 'modules', 'cpuinfo', 'self/comm', f'{parent}/environ', f'{parent}/maps']\n"
+        + "found = {name: refused(lambda: open(f'/proc/{name}')) for name in names}\n"
+        + "answer([active, found, resource.getrlimit(resource.RLIMIT_AS)[0] == 1 << 34])\n"
+    )
+    done = subprocess.run(
+        process.args, check=True, capture_output=True, text=True, cwd=box.scratch, start_new_session=True
+    )
+    active, found, limited = json.loads(done.stdout.splitlines()[-1])
+    needs("files", active)
+    assert not limited and "address space" not in active
+    seen = {name for name, error in found.items() if error in (None, "ENOENT")}
+    assert seen == {"devices", "modules", "cpuinfo", "self/comm"}, found
+
+
+AS_32_BIT = """
+import mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(b"\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3")  # mov eax, 20 (getpid); int 0x80; ret
+getpid = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="no other kind of calls has numbers of its own here")
+@pytest.mark.parametrize("call", ["getpid()", "libc.syscall(0x40000000 + 39)"], ids=["32 bits", "x32"])
+def test_calls_under_other_numbers_are_fatal(box: Box, call: str) -> None:
+    """By which everything that is refused would be had all the same."""
+    alone = f"import ctypes, os\n{AS_32_BIT}\nassert getpid() == os.getpid()"
+    if subprocess.run([sys.executable, "-c", alone], capture_output=True).returncode != 0 and call == "getpid()":
+        pytest.skip("this kernel takes no 32-bit calls")
+    process = box.start(f"{AS_32_BIT}\nanswer(active); {call}; answer('survived')")
+    output, _ = process.communicate(timeout=60)
+    needs("seccomp", json.loads(output.splitlines()[0]))
+    assert process.returncode == -signal.SIGSYS and "survived" not in output
+
+
+def test_a_boxs_limits_are_those_that_were_asked_for(box: Box) -> None:
+    """Of CPU seconds the soft one is met first: its signal says why, the hard one only kills."""
+    asked = sandbox.Limits(file_bytes=1 << 20, open_files=64, cpu_seconds=7, memory_bytes=1 << 34)
+    found = box.run(
+        """
+        names = ["CORE", "MSGQUEUE", "FSIZE", "NOFILE", "CPU", "AS"]
+        answer([active, {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in names}])
+        """,
+        asked,
+    )
+    active, limits = found
+    assert {"limits", "address space"} <= set(active)
+    assert limits == {
+        "CORE": [0, 0], "MSGQUEUE": [0, 0], "FSIZE": [1 << 20] * 2, "NOFILE": [64, 64], "CPU": [7, 8], "AS": [1 << 34] * 2,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("call", ["ptrace(16, parent, 0, 0)", "process_vm_readv(parent, 0, 0, 0, 0, 0)",
                                   "process_vm_writev(parent, 0, 0, 0, 0, 0)"])  # fmt: skip
 def test_touching_another_process_is_fatal_and_visible(box: Box, call: str) -> None:

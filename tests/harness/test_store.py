@@ -35,6 +35,18 @@ def test_records_by_kind_and_key(tmp_path):
     assert store.kept("other", "k", Build) is None
 
 
+def test_what_is_kept_is_not_made_again(tmp_path):
+    store, made = Store(tmp_path), []
+
+    def make():
+        made.append(Build(candidate=f"c{len(made)}", backend="cpu", ok=True))
+        return made[-1]
+
+    first = store.once("build", "k", Build, make)
+    assert store.once("build", "k", Build, make) == first == store.kept("build", "k", Build) and len(made) == 1
+    assert store.once("build", "other", Build, make) == made[1] != first
+
+
 def test_parts_are_told_apart():
     assert digest("ab", "c") != digest("a", "bc")
     assert digest("ab") == hashlib.sha256(b"ab").hexdigest() == digest(b"ab")

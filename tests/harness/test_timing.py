@@ -10,6 +10,7 @@ import random
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -257,6 +258,73 @@ def test_the_order_of_the_sides_is_drawn_anew_for_each_block(stage: Any) -> None
     assert set(requests.values()) == {1}
     blocks = [tuple(order[at : at + 3]) for at in range(len(order) - 60, len(order), 3)]
     assert all(set(block) == {"a", "b", "c"} for block in blocks) and len(set(blocks)) > 2
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("cache", "company", "table", "slots", "copies"),
+    [
+        ("hot", "plain", 0, 64, None), ("cold", "plain", 0, 53, None),  # 70 MB are read in between
+        ("hot", "plain", 16, 64, 4), ("hot", "plain", 300 * MIB // 4, 64, 3), ("hot", "plain", 2048 * MIB // 4, 64, 1),
+        ("hot", "alone", 16, 11, 4), ("cold", "alone", 16, 11, 4),
+    ],
+)  # fmt: skip
+def test_a_chain_on_a_gpu_is_laid_out_for_its_neighbours(
+    cache: Any, company: Any, table: int, slots: int, copies: int | None
+) -> None:
+    """Sets of 2 MiB, of a constant four copies at most and one at least; by itself, what fits into half of the cache."""
+    kernel, workload = negation("float32", MIB // 4, table=table)
+    one = Contest(kernel, workload, cache, "cuda", 50 * 10**6, company)
+    evicted = int(1.4 * 50e6) if (cache, company) == ("cold", "plain") else 0
+    expected = chain_length(2 * MIB, evicted)
+    if company == "alone":
+        expected = min(expected, 25 * 10**6 // (2 * MIB))
+    assert one.layout.slots == len(one.called) == expected
+    assert one.layout.copies["input"] == expected and one.layout.copies.get("table") == copies
+    assert expected == slots
+
+
+def test_alone_on_a_gpu_a_sample_is_as_many_passes_as_take_its_time() -> None:
+    """Beside neighbours it is the whole chain once, whatever its calls take."""
+    kernel, workload = negation("float32", 1000)
+    beside, lone = (Contest(kernel, workload, "hot", "cuda", 50 * MIB, company) for company in ("plain", "alone"))
+    one = side("side", [], [], calls=10)
+    for pace_s, passes in ((6e-6, 10), (1e-6, 60), (1e-3, 1)):
+        lone._fill_sample(one, pace_s)
+        assert (one.calls, one.rounds, one.passes) == (10, 1, passes)
+    one.passes = 1
+    beside._fill_sample(one, 1e-6)
+    assert (one.calls, one.rounds, one.passes) == (10, 1, 1)
+
+
+def test_a_side_is_kept_off_the_parents_core_once_its_threads_are_there(stage: Any) -> None:
+    """Threads that are started while it is would be born on that core."""
+    told: list[Any] = []
+    contestant(stage(negation("float32", 100)), told=told)
+    acts = [act for _, act in told if act in ("free", "pin", "plan") or isinstance(act, list)]
+    assert acts[:2] == ["free", "plan"] and isinstance(acts[2], list) and acts[3] == "pin"
+    assert acts.count("pin") == acts.count("free") == acts.count("plan") == 1
+
+
+def test_on_a_gpu_a_side_is_warmed_up_with_its_whole_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, workload = negation("float32", 1000)
+    one = Contest(kernel, workload, "hot", "cuda", 50 * MIB)
+    taken: list[tuple[int, int, int]] = []
+
+    def sample(side: Side) -> None:
+        taken.append((side.calls, side.rounds, side.passes))
+        side.seconds.append(1e-6)
+        side.lacking.append(0.0)
+
+    one.arena = SimpleNamespace(id=7)  # type: ignore[assignment]
+    monkeypatch.setattr(one, "plan", lambda _side: None)
+    monkeypatch.setattr(one, "sample", sample)
+    lone = Side("side", SimpleNamespace(proceed=lambda: None, mapped={7}))  # type: ignore[arg-type]
+    one.prepare(lone)
+    assert taken == [(one.layout.slots, 1, 1)] * 4 and one.layout.slots > 2
+    assert lone.pace_s == 1e-6 and lone.seconds == lone.lacking == []
 
 
 # --- what is looked at -----------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +18,15 @@ from harness.search import Tuned
 from harness.store import Store
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan
+from nodes.compile import compile
+from nodes.contest import contest, most_promising
 from nodes.measure import measure
 from nodes.roles import ROLES, Attempt, Plan, Usage
 from nodes.select import select, unfit
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
 from nodes.tune import tune
+from nodes.verify import verify
 from tests.graph.doubles import settings
 
 WORKLOAD = Workload(axes={"n": 8}, dtype="float32")
@@ -88,6 +93,30 @@ def test_one_slower_workload_disqualifies() -> None:
     update = chosen([draft("a", verdict(1.5, slower=0.91))])
     assert "incumbent" not in update
     assert update["attempts"][0].reason == "slower than the baseline on float32 n=8, cold: 0.910x"
+
+
+def test_an_attempt_keeps_what_was_measured_and_over_whom() -> None:
+    gain = Interval(median=1.123456, low=1.111111, high=1.133333)
+    found = verdict(1.5, gain=(1.2, "FASTER"))
+    found = found.model_copy(
+        update={
+            "suite": Suite(speedup=Interval(median=1.5, low=1.4, high=1.6), comparison=Comparison.FASTER),
+            "timings": (found.timings[0].model_copy(update={"against_incumbent": gain}),),
+        }
+    )
+    more = {"tuned": {"BLOCK": 64}, "tuning": "3 tried", "repairs": 1, "seconds": 7.0, "turns": 2, "tools": {"try": 4}}
+    (attempt,) = chosen([draft("a", found, spec_doubt="which axis?", **more)])["attempts"]
+    assert attempt.accepted and attempt.outcome is Outcome.PASSED and attempt.reason == ""
+    assert (attempt.round, attempt.plan.id, attempt.candidate) == (1, "a", "a" * 64)
+    assert (attempt.speedup, attempt.speedup_low, attempt.speedup_high) == (1.5, 1.4, 1.6)
+    assert attempt.comparison is attempt.against_incumbent is Comparison.FASTER
+    assert (attempt.gain, attempt.over) == (1.2, "0" * 64)
+    assert attempt.gains == (Interval(median=1.1235, low=1.1111, high=1.1333),)
+    assert {name: getattr(attempt, name) for name in more} == more and attempt.spec_doubt == "which axis?"
+    first = verdict(1.5)  # against the baseline, which is the incumbent: its gains are the speedups
+    assert chosen([draft("a", first)])["attempts"][0].gains == (first.timings[0].speedup,)
+    some = (*found.timings, *verdict(1.5).timings)  # of one no gain is known
+    assert chosen([draft("a", found.model_copy(update={"timings": some}))])["attempts"][0].gains == ()
 
 
 def slower_at(**speedups: float) -> Verdict:
@@ -216,6 +245,140 @@ def test_a_rejected_candidate_leaves_its_evidence() -> None:
     assert one.evidence == {"compiler": {"most spills": "16"}} and other.evidence == {} and not one.accepted
 
 
+# --- contest -------------------------------------------------------------------------------------------------------
+
+BEST = "i" * 64
+
+
+def unclear(name: str, gain: float, **more: Any) -> Attempt:
+    plan = Plan(id=name, title=name, steps=("s",))
+    told = {
+        "outcome": Outcome.PASSED,
+        "against_incumbent": Comparison.UNCLEAR,
+        "over": BEST,
+        "gain": gain,
+        "speedup": 1.0,
+    }
+    return Attempt(round=1, plan=plan, candidate=name * 64, **{**told, **more})
+
+
+def contested(attempts: list[Attempt], **more: Any) -> State:
+    incumbent = Incumbent(candidate=BEST, verdict=verdict(1.2), seen=verdict(1.3).timings)
+    return State(
+        settings=settings(device="cpu", light_fraction=1.5), round=1, stale_rounds=1, attempts=attempts, spent=Spent(),
+        incumbent=incumbent, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attempts", "chosen"),
+    [
+        ([unclear("a", 1.05), unclear("b", 1.2), unclear("c", 1.1)], "b"),
+        ([unclear("a", 1.03)], ""),  # not beyond a CPU's margin
+        ([unclear("a", 1.031)], "a"),
+        ([unclear("a", 1.2, against_incumbent=Comparison.SAME)], ""),
+        ([unclear("a", 1.2, outcome=Outcome.INCORRECT)], ""),
+        ([unclear("a", 1.2, contested=BEST)], ""),
+        ([unclear("a", 1.2, contested="e" * 64)], "a"),
+        ([unclear("i", 1.2)], ""),  # it is the incumbent by now
+        ([unclear("a", 9.0, over="e" * 64, speedup=1.2)], ""),  # over another one; of the baseline both make 1.2
+        ([unclear("a", 1.0, over="e" * 64, speedup=1.3)], "a"),
+        ([unclear("a", 1.0, over="e" * 64, speedup=None)], ""),
+        ([], ""),
+    ],
+)
+def test_of_what_is_unclear_that_is_contested_which_promises_most(attempts: list[Attempt], chosen: str) -> None:
+    found = most_promising(contested(attempts))
+    assert (found.candidate[0] if found else "") == chosen
+
+
+def test_who_is_wrong_when_contested_again_leaves_the_incumbent_as_it_was_shown() -> None:
+    wrong = Verdict(candidate="a" * 64, kernel="k", device="d", outcome=Outcome.CHEATED, reason="its clock")
+    asked: list[Any] = []
+
+    def timed(found: Any, **how: Any) -> Verdict:
+        asked.append(how)
+        return wrong
+
+    evaluator = SimpleNamespace(build=lambda name: name, verify=lambda build: build, measure=timed)
+    context = SimpleNamespace(evaluator=evaluator, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
+    before = contested([unclear("a", 1.2)])
+    update = contest(before, SimpleNamespace(context=context, store=None))  # type: ignore[arg-type]
+    assert set(update) == {"attempts"}, "neither the incumbent nor its times nor the rounds without one"
+    (after,) = update["attempts"]
+    assert (after.outcome, after.contested, after.accepted) == (Outcome.CHEATED, BEST, False)
+    assert after.reason == "its clock, with 3 times the samples"
+    assert asked == [{"baseline": before["settings"].source, "incumbent": BEST, "contests": 3}]
+    assert most_promising({**before, **update}) is None
+
+
+# --- compile and verify --------------------------------------------------------------------------------------------
+
+
+class Builder:
+    """Builds what is named good; `most` is how many it was asked for at once."""
+
+    width = 1
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+
+    def build(self, candidate: str) -> Build:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.asked.append(f"build {candidate[0]}")
+        time.sleep(0.001)  # whoever else may build begins meanwhile; who may not never does
+        with self.lock:
+            self.now -= 1
+        return Build(candidate=candidate, backend="cpu", ok=candidate[0] == "g")
+
+    def verify(self, build: Build) -> Verdict:
+        self.asked.append(f"verify {build.candidate[0]}")
+        outcome = Outcome.PASSED if build.ok else Outcome.COMPILE_ERROR
+        checks = (Check(workload="w", name="ordinary", passed=True),) if build.ok else ()
+        reason = "" if build.ok else "line 1"
+        return Verdict(candidate=build.candidate, kernel="k", device="d", outcome=outcome, reason=reason, checks=checks)
+
+
+def through(gate: Any, drafts: list[Draft], evaluator: Builder) -> list[Draft]:
+    state = State(settings=settings(width=1), drafts=drafts)
+    found = gate(state, SimpleNamespace(context=SimpleNamespace(evaluator=evaluator)))
+    assert set(found) == {"drafts"}
+    return found["drafts"]
+
+
+def named(candidate: str, **more: Any) -> Draft:
+    return Draft(plan=Plan(id=candidate, title="t", steps=("s",)), candidate=candidate * 64, seconds=5.0, **more)
+
+
+def test_only_what_has_a_source_and_no_build_is_built_and_a_failed_build_is_a_verdict() -> None:
+    evaluator, built = Builder(), Build(candidate="g" * 64, backend="cpu", ok=True)
+    judged = Verdict(candidate="c" * 64, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="20 s")
+    left = [
+        named("r", refused="no idea"), named("").model_copy(update={"candidate": ""}), named("g", build=built),
+        named("c", build=built.model_copy(update={"ok": False}), verdict=judged),
+    ]  # fmt: skip
+    good, bad, *others = through(compile, [named("g"), named("b"), *left], evaluator)
+    assert others == left and sorted(evaluator.asked) == ["build b", "build g", "verify b"]
+    assert good.build is not None and good.build.ok and good.verdict is None
+    assert bad.verdict is not None and bad.verdict.outcome is Outcome.COMPILE_ERROR
+    assert all(5.0 < draft.seconds < 605.0 for draft in (good, bad)), "what it took comes on top"
+    many = Builder()
+    through(compile, [named("g") for _ in range(6)], many)
+    assert many.most == 1, "as many side by side as drafts may be"
+
+
+def test_only_what_was_built_and_has_no_verdict_is_verified() -> None:
+    evaluator, built = Builder(), Build(candidate="g" * 64, backend="cpu", ok=True)
+    left = [named("n"), named("g", build=built, verdict=verdict(1.0))]
+    found, *others = through(verify, [named("g", build=built), *left], evaluator)
+    assert others == left and evaluator.asked == ["verify g"]
+    assert found.verdict is not None and found.verdict.passed and 5.0 < found.seconds < 605.0
+
+
 # --- measure -------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +479,7 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     tmp_path: Path, source: str, wrong: tuple[str, ...], tuned: dict[str, int]
 ) -> None:
     store = Store(tmp_path)
+    said: list[str] = []
     begun = draft("a", verdict(1.0), seconds=7.0).model_copy(update={"candidate": store.put(source)})
     picked = Tuned(candidate=store.put(source.replace("STEP 1", "STEP 2")), values={"STEP": 2}, split=BY_SIZE,
                    tried=2, reason="2 of 23 variants tried, the best 1.100x")  # fmt: skip
@@ -331,7 +495,7 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
         )
 
     evaluator = SimpleNamespace(
-        store=store, spec=spec, device="cpu", say=lambda text: None, build=lambda candidate: candidate, verify=judged,
+        store=store, spec=spec, device="cpu", say=said.append, build=lambda candidate: candidate, verify=judged,
         tune=lambda candidate, seconds: picked, width=1,
     )  # fmt: skip
     state = State(settings=settings(), spent=Spent(), drafts=[begun])
@@ -343,7 +507,9 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
         assert ended.build == ended.verdict.candidate == ended.candidate, "all of one source"
     else:
         assert (ended.build, ended.verdict) == (begun.build, begun.verdict)
-    assert 7.0 <= ended.seconds < 7.0 + 600
+    assert 7.0 < ended.seconds < 7.0 + 600
+    unwritten = [text for text in said if text.startswith("one choice of numbers for all sizes: ")]
+    assert unwritten == said and len(said) == (source != SOURCE)
 
 
 # --- state ---------------------------------------------------------------------------------------------------------

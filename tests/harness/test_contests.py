@@ -1,0 +1,251 @@
+"""Who is timed again, who is accused and what is said beside the times: on paper, with contests that are scripted.
+
+Part of it happens on a GPU alone, and decides there as it does here.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import contests, device
+from harness.contests import ALONE_BLOCKS, Elsewhere, Match
+from harness.evaluate import Evaluator
+from harness.records import Build, Check, Comparison, Interval, Outcome, Timing, Verdict
+from harness.sampling import SideFailure
+from harness.store import Store
+from harness.timing import Result
+from harness.verification import _launch
+from kernels import catalog
+from kernels.spec import Workload
+
+KERNEL = catalog.load("silu_and_mul")
+WORKLOAD = Workload(axes={"tokens": 4, "hidden": 64}, dtype="float32")
+CASE: contests.Case = (WORKLOAD, "hot", "plain")
+
+
+def build(name: str) -> Build:
+    return Build(candidate=name, backend="cuda", ok=True, artefact=f"{name}.so")
+
+
+def timing(baseline_us: float, **more: Any) -> Timing:
+    one = Interval(median=1, low=1, high=1)
+    return Timing(
+        workload=WORKLOAD, cache="cold", baseline_us=baseline_us, time_us=1, speedup=one, comparison=Comparison.SAME,
+        samples=8, **more,
+    )  # fmt: skip
+
+
+class Paper:
+    """As much of a Rig as contests need; `times_us` are a contest's, one after another, by side."""
+
+    def __init__(self, store: Store, on: str = "cuda", **times_us: list[Any]) -> None:
+        self.device, self.store, self.spec, self.kernel = on, store, KERNEL.spec, KERNEL
+        self.left = {name: list(times) for name, times in times_us.items()}
+        self.said: list[str] = []
+        self.dropped: list[str] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.clocks: list[dict[str, str]] = []
+        self.measured: dict[str, str] = {}
+        self.light = 0.1
+        self.pool = SimpleNamespace(
+            drop=self.dropped.append, get=lambda one: SimpleNamespace(name=one.candidate),
+            guarding_memory=lambda candidate: nullcontext(),
+        )  # fmt: skip
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def build(self, name: str) -> Build:
+        return build(name)
+
+    def side(self, name: str, _build: Build) -> Any:
+        return SimpleNamespace(name=name)
+
+    def contest(self, *case: Any) -> Any:
+        self.asked.append(case)
+
+    def moved(self, workload: Workload) -> int:
+        return 4096
+
+    def light_us(self, *_case: Any, again: bool = False) -> float:
+        return self.light
+
+    def suite(self, held_out: bool = False) -> tuple[Workload, ...]:
+        large = WORKLOAD.model_copy(update={"axes": {"tokens": 4096, "hidden": 64}})
+        return WORKLOAD, WORKLOAD.model_copy(update={"timed": False}), large
+
+    def caches(self, workload: Workload) -> tuple[str, ...]:
+        return ("cold", "hot") if workload.axes["tokens"] == 4 else ("cold",)
+
+    def run(self, _contest: Any, sides: list[Any], *, check: tuple[str, ...] = (), blocks: Any = None) -> Result:
+        us: dict[str, float] = {}
+        for side in sides:
+            time_us = self.left[side.name].pop(0)
+            if isinstance(time_us, Exception):
+                raise time_us
+            us[side.name] = time_us
+        self.blocks = blocks
+        ratios = {name: [us["baseline"] / time_us] * 8 for name, time_us in us.items()}
+        checks = {name: [Check(workload="w", name=name, passed=True)] if name in check else [] for name in us}
+        return Result(us, ratios, checks, 8, dict.fromkeys(us, True), {name: [us[name] * 1e-6] * 8 for name in us})
+
+
+MATCH = Match(build("mine"), {"baseline": "base"})
+
+
+# --- how often -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mine", "samples", "median"),
+    [([10 / 1.04, 10.0], 16, (1.04 + 1) / 2), ([10 * 1.04, 10.0], 16, None), ([10 / 1.06], 8, 1.06), ([10.0], 8, 1.0)],
+    ids=["a little faster", "a little slower", "much faster", "the same"],
+)
+def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
+    tmp_path: Any, mine: list[float], samples: int, median: float | None
+) -> None:
+    rig = Paper(Store(tmp_path), baseline=[10.0] * 2, candidate=mine)
+    found = contests.timed(rig, MATCH, CASE)  # type: ignore[arg-type]
+    assert found.timing.samples == len(found.speedups) == samples
+    assert rig.dropped == (["base", "mine"] if samples == 16 else [])
+    if median is not None:
+        assert found.timing.speedup.median == pytest.approx(median, rel=1e-6)
+    assert [check.name for check in found.checks] == ["candidate"] * (samples // 8)
+
+
+def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
+    rig = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[9.8] * 3)
+    found = contests.timed(rig, MATCH, CASE, 3)  # type: ignore[arg-type]
+    assert found.timing.samples == 24 and rig.left == {"baseline": [], "candidate": []}
+    assert rig.dropped == ["base", "mine"] * 2
+
+
+def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:
+    fault, late = SideFailure("baseline", Outcome.TIMEOUT, "20 s"), SideFailure("candidate", Outcome.CHEATED, "early")
+    rig = Paper(Store(tmp_path), baseline=[fault, fault, 10.0], candidate=[5.0])
+    assert contests._time_fairly(rig, MATCH, CASE).speedups == [2.0] * 8  # type: ignore[arg-type]
+    assert rig.dropped == ["base", "base"] and all("again: baseline: 20 s" in said for said in rig.said)
+    for script in ({"baseline": [fault] * 3, "candidate": []}, {"baseline": [10.0], "candidate": [late]}):
+        with pytest.raises(SideFailure) as met:
+            contests._time_fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
+        assert met.value in (fault, late)
+
+
+def test_beside_an_incumbent_a_candidate_is_compared_with_both(tmp_path: Any) -> None:
+    match = Match(build("mine"), {"baseline": "base", "incumbent": "best"})
+    rig = Paper(Store(tmp_path), baseline=[12.0], incumbent=[6.0], candidate=[4.0])
+    found = contests.timed(rig, match, CASE)  # type: ignore[arg-type]
+    assert found.speedups == [3.0] * 8 and found.against == [1.5] * 8
+    assert found.timing.against_incumbent.median == 1.5 and found.timing.incumbent_speedup.median == 2.0
+    assert (found.timing.baseline_us, found.timing.incumbent_us, found.timing.time_us) == (12.0, 6.0, 4.0)
+
+
+# --- the baseline by itself ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("alone", "tries", "accused"),
+    [([9.2], 1, False), ([8.0, 9.2], 2, False), ([8.0, 8.1, 8.9], 3, True), ([9.0, 9.0, 9.0], 3, True)],
+    ids=["as fast", "one of two speeds", "slowed", "slowed by a ninth"],
+)
+def test_who_slows_the_baseline_down_is_accused(tmp_path: Any, alone: list[float], tries: int, accused: bool) -> None:
+    """Ten microseconds beside it; without it the slowest of three fresh processes decides."""
+    rig = Paper(Store(tmp_path), baseline=alone)
+    if accused:
+        said = rf"the baseline takes 10.00 us beside it and {max(alone):.2f} us without it"
+        with pytest.raises(SideFailure, match=said) as met:
+            contests._compare_alone(rig, MATCH, timing(10.0))  # type: ignore[arg-type]
+        assert (met.value.side, met.value.outcome) == ("candidate", Outcome.CHEATED)
+    else:
+        contests._compare_alone(rig, MATCH, timing(10.0))  # type: ignore[arg-type]
+    assert rig.dropped == ["mine", *["base"] * (tries - (not accused))] and rig.left == {"baseline": []}
+    assert rig.blocks == (ALONE_BLOCKS, ALONE_BLOCKS) and rig.asked == [(WORKLOAD, "cold")]
+    contests._compare_alone(Paper(Store(tmp_path), "cpu"), MATCH, timing(10.0))  # type: ignore[arg-type]
+
+
+# --- what is said beside the times -----------------------------------------------------------------------------------
+
+
+def test_throttled_clocks_are_a_warning_on_a_gpu_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cool = {"clocks.sm": "1980", "clocks_event_reasons.active": "0x0000000000000000"}
+    hot = {"clocks.sm": "1200", "clocks_event_reasons.active": "0x0000000000000040"}
+    monkeypatch.setattr(device, "throttled", lambda reasons: reasons == hot["clocks_event_reasons.active"])
+    monkeypatch.setattr(device, "ranges", lambda found: f"{len(found)} readings")
+    monkeypatch.setattr(contests.clocks, "held", lambda: "")
+    rig, left = Paper(Store(tmp_path)), [cool, hot, {}]
+    monkeypatch.setattr(device, "clocks", lambda: left.pop(0))
+    assert contests._look_at_clocks(rig) == []  # type: ignore[arg-type]
+    (said,) = contests._look_at_clocks(rig)  # type: ignore[arg-type]
+    assert "held back" in said and "0x0000000000000040" in said
+    assert contests._look_at_clocks(rig) == [], "nothing was found out"  # type: ignore[arg-type]
+    assert rig.clocks == [cool, hot]
+    assert rig.measured["clocks"] == "2 readings, at the end of each of 2 timings"
+    monkeypatch.setattr(contests.clocks, "held", lambda: "held at 1500 MHz")
+    monkeypatch.setattr(device, "cpu_clocks", lambda: {"MHz": "2000"})
+    cpu = Paper(Store(tmp_path), "cpu")
+    assert contests._look_at_clocks(cpu) == []  # type: ignore[arg-type]
+    assert cpu.measured["clocks"] == "1 readings, at the end of each of 1 timings; held at 1500 MHz"
+
+
+def test_other_processes_are_noted_the_worst_of_them_first(tmp_path: Any) -> None:
+    rig = Paper(Store(tmp_path))
+    rig.others = 0.0  # type: ignore[attr-defined]
+    for share, said in ((0.1, []), (0.5, ["half was taken"]), (0.2, [])):
+        watch = SimpleNamespace(share=lambda share=share: share, said=lambda said=said: said)
+        assert contests._look_at_load(rig, watch) == said  # type: ignore[arg-type]
+    assert "50%" in rig.measured["load"].replace(" %", "%")
+
+
+def test_other_companies_are_timed_hot_and_said_each_by_itself(tmp_path: Any) -> None:
+    rig = Paper(Store(tmp_path), baseline=[10.0, 12.0], candidate=[5.0, 12.0])
+    found = contests.in_other_company(rig, MATCH)  # type: ignore[arg-type]
+    assert rig.asked == [(WORKLOAD, "hot", "pdl"), (WORKLOAD, "hot", "alone")]
+    assert [(t.company, t.cache, t.time_us) for t in found.timings] == [("pdl", "hot", 5.0), ("alone", "hot", 12.0)]
+    assert {on: (suite.speedup.median, suite.comparison) for on, suite in found.suites.items()} == {
+        "pdl": (pytest.approx(2.0), Comparison.FASTER), "alone": (pytest.approx(1.0), Comparison.SAME),
+    }  # fmt: skip
+
+
+def verdict(name: str = "mine") -> Verdict:
+    passed = (Check(workload="w", name="ordinary", passed=True),)
+    return Verdict(
+        candidate=name, kernel="k", device="d", outcome=Outcome.PASSED, checks=passed, build=build(name), timings=(timing(9),)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("on", "name", "asked"), [("cuda", "mine", 1), ("cpu", "mine", 0), ("cuda", "base", 0)])
+def test_other_companies_are_for_a_winner_on_a_gpu_and_asked_for_once(
+    tmp_path: Any, on: str, name: str, asked: int
+) -> None:
+    told: list[str] = []
+    here = SimpleNamespace(device=on, store=Store(tmp_path), key=lambda *parts: "-".join(parts))
+    elsewhere = Elsewhere(timings=(timing(7, company="pdl"),), suites={})
+    here._in_other_company = lambda found, baseline: told.append(found.candidate) or elsewhere
+    for _ in range(2):
+        found = Evaluator.measure_elsewhere(here, verdict(name), baseline="base")  # type: ignore[arg-type]
+        assert found.elsewhere == (elsewhere.timings if asked else ()) and found.timings == verdict().timings
+    assert told == ["mine"] * asked
+    failed = verdict(name).model_copy(update={"outcome": Outcome.TIMEOUT, "reason": "20 s"})
+    assert Evaluator.measure_elsewhere(here, failed, baseline="base") is failed  # type: ignore[arg-type]
+
+
+def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    layout = SimpleNamespace(shapes=lambda: ["shapes"], size=64, arguments=lambda arena, slot: [arena, slot])
+    monkeypatch.setattr("harness.verification._bench", lambda *_: SimpleNamespace(layout=layout))
+    seconds = {"mine": 2e-6, "base": 5e-6}
+
+    def worker(one: Build) -> Any:
+        return SimpleNamespace(request=lambda message: asked.append(message) or {"seconds": seconds[one.candidate]})
+
+    rig = Paper(Store(tmp_path))
+    rig.pool.get, rig.memory = worker, lambda size: f"{size} bytes"  # type: ignore[attr-defined]
+    found = _launch(rig, build("mine"), build("base"), WORKLOAD)  # type: ignore[arg-type]
+    assert found is not None and (found.time_us, found.baseline_us) == (pytest.approx(2.0), pytest.approx(5.0))
+    one = {"op": "host", "dtype": "float32", "shapes": ["shapes"], "repeat": 200, "calls": [["64 bytes", 0]]}
+    assert asked == [one, one]
+    assert _launch(Paper(Store(tmp_path), "cpu"), build("mine"), build("base"), WORKLOAD) is None  # type: ignore[arg-type]
