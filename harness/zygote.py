@@ -205,7 +205,9 @@ class PythonWorker(Worker):
         return {"readable": [*sandbox.interpreter_paths(), self.zygote.site, *cuda]}
 
     def close(self) -> None:
-        if self.compilers and self.process.returncode is not None:  # what it started is in its group, and may outlive it
+        if (
+            self.compilers and self.process.returncode is not None
+        ):  # what it started is in its group, and may outlive it
             signal_group(self.process.pid, signal.SIGKILL)
         self.compilers = False
         super().close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import triton_kernels, verification
+from harness import triton_kernels
 from harness.backends import python_module
 from harness.device import facts
 from harness.engines.process import Worker, WorkerFailure
@@ -221,7 +221,7 @@ def test_what_a_worker_with_compilers_started_ends_with_it_even_where_it_ended_f
     build = evaluator.build(evaluator.store.put(leaves))
     worker = evaluator.pool.start(build, compilers=True)
     workload = evaluator.suite()[0]
-    bench = verification._bench(evaluator, worker, workload, 1)
+    bench = mapped_bench(evaluator, worker, workload, 1)
     message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
     with pytest.raises(WorkerFailure, match="exited with code 3"):
         worker.request(message | {"shapes": bench.layout.shapes()})
