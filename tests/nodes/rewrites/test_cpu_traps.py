@@ -322,6 +322,13 @@ static void sliding(char* data, size_t step, int64_t width, int64_t height) {
     for (int64_t i = 0; i < rows * n; ++i) { words[i] = (int16_t)(x[i] > 0 ? i % 7 : 3); }
     for (int64_t i = 0; i < rows; ++i) { y[rows * n - 1 - i] = words[i]; }
 }""",
+    "flat_planes": """{
+    const int64_t total = rows * n;
+    for (int64_t i = 0; i < total; ++i) {
+        const int64_t plane = i / n;
+        y[i] = x[i] * x[plane] + x[i % n] + (float)(i / n);
+    }
+}""",
     "planes_that_are_not_whole": """
 static void ragged(const float* a, float* out, int64_t total, int64_t width) {
     for (int64_t i = 0; i < total; ++i) { out[i] = a[i / width] + a[i % width]; }
