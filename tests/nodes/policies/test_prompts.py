@@ -94,7 +94,9 @@ CASES = {
     "reviewer of a plan": ("reviewer", for_review, {}),
     "reviewer of a candidate": ("reviewer", lambda **more: for_review(source=OTHER, **more), {}),
     "reviewer of what was written with tools": (
-        "reviewer", lambda **more: for_review(source=OTHER, tools=("check: PASSED",), **more), {}
+        "reviewer",
+        lambda **more: for_review(source=OTHER, tools=("check: PASSED",), **more),
+        {},
     ),
     "single's tests": ("tester", for_tester, {"agents": "single"}),
     "single's round": ("planner", for_planner, {"agents": "single"}),
