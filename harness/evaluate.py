@@ -154,16 +154,17 @@ class Evaluator(Rig):
         found: dict[str, dict[str, str]] = {}
         for name in probes.names(calls=calls):
             key = self.key("probe", name, build.candidate, build.backend)
-            kept = self.store.kept("probe", key, Readings)
-            found[name] = dict(kept.values) if kept else self._readings(name, build)
-            if kept is None and "unavailable" not in found[name]:
-                self.store.keep("probe", key, Readings(values=found[name]))
+            if (readings := self.store.kept("probe", key, Readings)) is None:
+                readings = self._readings(name, build)
+                if "unavailable" not in readings.values:
+                    self.store.keep("probe", key, readings)
+            found[name] = dict(readings.values)
         return found
 
-    def _readings(self, name: str, build: Build) -> dict[str, str]:
+    def _readings(self, name: str, build: Build) -> Readings:
         timed = [workload for workload in self.suite() if workload.timed]
         ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
-        return probes.read(name, build, self.facts, self.spec, ends)
+        return Readings(values=probes.read(name, build, self.facts, self.spec, ends))
 
     def sanitize(self, verdict: Verdict) -> Verdict:
         """The PASSED verdict once compute-sanitizer has watched the candidate: INCORRECT where it finds an error.

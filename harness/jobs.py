@@ -153,10 +153,6 @@ class Text(Frozen):
     words: tuple[str, ...] = ()
 
 
-class Mapping(Frozen):
-    values: dict[str, str] = Field(default_factory=dict)
-
-
 ERRORS: dict[str, type[Exception]] = {
     "KernelError": KernelError, "MissingTool": MissingTool, "ValueError": ValueError, "RuntimeError": RuntimeError,
 }  # fmt: skip
@@ -398,7 +394,7 @@ ANSWERS: dict[Op, Callable[[Evaluator, Job], BaseModel]] = {
     "measure": _measure,
     "company": lambda e, job: e._in_other_company(_with_build(e, job), job.baseline),
     "draws": lambda e, job: e._drawn(_build_of(e, job), job.baseline, job.count),
-    "probe": lambda e, job: Mapping(values=e._readings(job.probe, _build_of(e, job))),
+    "probe": lambda e, job: e._readings(job.probe, _build_of(e, job)),
     "sanitize": lambda e, job: e._watched(_build_of(e, job)),
     "search": lambda e, job: e._searched(job.candidate, job.seconds),
     "roofs": lambda e, _job: roofs.measured(e),

@@ -14,15 +14,7 @@ from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 
 FOLDER = Path(__file__).parent / "probes"
 VARIANTS = {
-    "cuda": (
-        "light_1",
-        "light_4",
-        "light_8",
-        "light_chained_small",
-        "light_chained_1",
-        "light_chained_2",
-        "light_chained_4",
-    ),
+    "cuda": tuple(f"light_{kind}" for kind in ["1", "4", "8", "chained_small", "chained_1", "chained_2", "chained_4"]),
     "cpu": ("light_cached", "light_around", "light_serial"),
 }
 PACK_BYTES = 16

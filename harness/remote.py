@@ -15,9 +15,8 @@ from pydantic import BaseModel
 
 from harness import company, jobs, light, roofs
 from harness.contests import Elsewhere, Match
-from harness.evaluate import Evaluator, Sanitized
-from harness.jobs import ERRORS, Answer, Built, Job, Mapping, Op
-from harness.pool import is_python_side
+from harness.evaluate import Evaluator, Readings, Sanitized
+from harness.jobs import ERRORS, Answer, Built, Job, Op
 from harness.problems import Problem
 from harness.quick import Case, Quick
 from harness.records import Build, DeviceFacts, Outcome, Verdict
@@ -184,8 +183,7 @@ class Remote(Evaluator):
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
         backend = module.__name__.rpartition(".")[2]
         text = self.store.get(candidate).encode()
-        entry = {"entry": self.spec.entry_name} if is_python_side(module) else {}
-        job = self._job("build", candidate=candidate, backend=backend, entry=entry, sources=(candidate,))
+        job = self._job("build", candidate=candidate, backend=backend, entry=self._entry(module), sources=(candidate,))
         try:
             answer = self._carried(job, {candidate: text})
         except TookDown as fault:
@@ -260,12 +258,12 @@ class Remote(Evaluator):
         with _ours("what this device reaches at most"):
             return self._ask("roofs", DeviceFacts, [self.store.put(roofs.source(self.device).read_text())])
 
-    def _readings(self, name: str, build: Build) -> dict[str, str]:
+    def _readings(self, name: str, build: Build) -> Readings:
+        asked = {"candidate": build.candidate, "probe": name}
         try:
-            found = self._ask("probe", Mapping, [build.candidate, *self._seen()], candidate=build.candidate, probe=name)
+            return self._ask("probe", Readings, [build.candidate, *self._seen()], **asked)
         except TookDown as fault:
-            return {"unavailable": str(fault)}
-        return found.values
+            return Readings(values={"unavailable": str(fault)})
 
     def _watched(self, build: Build) -> Sanitized:
         with _ours("compute-sanitizer"):

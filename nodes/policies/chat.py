@@ -20,6 +20,7 @@ from nodes.policies.model import Agents, Answer, ModelPolicy, Say, silent
 from nodes.policies.prices import Prices
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import (
+    ROLES,
     Chat,
     CoderRequest,
     Limits,
@@ -32,14 +33,7 @@ from nodes.roles import (
     Usage,
 )
 
-ANSWER_TOKENS: dict[Role, int] = {
-    "tester": 6_000,
-    "drafter": 16_000,
-    "profiler": 6_000,
-    "planner": 10_000,
-    "coder": 16_000,
-    "reviewer": 6_000,
-}
+ANSWER_TOKENS: dict[Role, int] = dict.fromkeys(ROLES, 6_000) | {"drafter": 16_000, "planner": 10_000, "coder": 16_000}
 """Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""
 SINGLE_TOKENS = 16_000
 PLATEAU = 2
