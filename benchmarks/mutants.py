@@ -71,6 +71,7 @@ ALIKE: dict[str, dict[str, str]] = {
     "harness/sampling.py": {
         "most = max(1, SCANNED_BYTES // max(per_call, 2))": "of a call that writes one byte half as many are searched",
     },
+    "harness/timing.py": {"rng = random.Random(None)": "drawn by the machine as well"},
     "harness/company.py": {
         "mask = (2 << (_MANTISSA[name] + 1) // 2) - 1": "how many low bits change is a choice; that all stay in range is tested",
     },

@@ -678,6 +678,17 @@ def test_a_long_sample_outlasts_what_the_pipe_costs(
         assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(sampling.LONG_S / pace_s)))
 
 
+def test_a_contest_ends_with_a_doubt_of_the_clock_that_lacks(stage: Any) -> None:
+    one = stage(negation("float32", 100))
+    sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
+    assert set(timing.run(one, sides).median_us) == {"first", "late"}
+    again = [Side(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
+    again[1].worker.lacks_s = 1.0  # type: ignore[attr-defined]
+    with pytest.raises(SideFailure, match="its clock lacks") as failure:
+        timing.run(one, again)
+    assert (failure.value.side, failure.value.outcome) == ("late", Outcome.CHEATED)
+
+
 class Scripted:
     """A contest whose long samples take `long_s` per call, by side, one after another."""
 
