@@ -236,7 +236,7 @@ def test_other_companies_are_for_a_winner_on_a_gpu_and_asked_for_once(
 def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     layout = SimpleNamespace(shapes=lambda: ["shapes"], size=64, arguments=lambda arena, slot: [arena, slot])
-    monkeypatch.setattr("harness.verification._bench", lambda *_: SimpleNamespace(layout=layout))
+    monkeypatch.setattr("harness.verification.mapped_bench", lambda *_: SimpleNamespace(layout=layout))
     seconds = {"mine": 2e-6, "base": 5e-6}
 
     def worker(one: Build) -> Any:
