@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import sandbox, toolbox
+from harness import sandbox, toolbox, watchdog
 
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -43,7 +43,7 @@ import importlib.util, json, sys
 from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-for name in ("harness", "harness.sandbox", "harness.toolbox"):
+for name in ("harness", "harness.sandbox", "harness.watchdog", "harness.toolbox"):
     place = Path(sys.argv[1], *name.split("."))
     place = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     spec = importlib.util.spec_from_file_location(name, place)
@@ -131,7 +131,7 @@ def user(request: pytest.FixtureRequest) -> Iterator[User]:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "harness").mkdir(parents=True)
     (folder / "harness" / "__init__.py").touch()
-    for module in (sandbox, toolbox):
+    for module in (sandbox, watchdog, toolbox):
         shutil.copy(str(module.__file__), folder / "harness")
     if request.param == "nobody":
         os.chown(folder, NOBODY, NOBODY)
