@@ -125,3 +125,22 @@ def test_nothing_is_left_of_a_worker_that_cannot_be_started(tmp_path: Path, monk
     with pytest.raises(BlockingIOError):
         Worker(device="cpu", artefact=tmp_path / "none.so", symbols={})
     assert held(set()) == before
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize("beside", [0, 1], ids=["alone", "two"])
+def test_threads_that_are_timed_have_a_core_each(evaluator: Evaluator, beside: int) -> None:
+    """The first one, too, for where it wakes up is chance; alone it stays free, for what it starts inherits its cores."""
+    cores = os.sched_getaffinity(0)
+    start = "__attribute__((constructor)) static void team() { std::thread([] { for (;;) pause(); }).detach(); }\n"
+    worker = evaluator.start(evaluator.build(evaluator.store.put(SOURCE.format(body="") + beside * start)))
+    try:
+        tasks = sorted(map(int, os.listdir(f"/proc/{worker.process.pid}/task")))
+        assert len(tasks) == 1 + beside
+        worker.pin(True)
+        apart = [os.sched_getaffinity(task) for task in tasks]
+        assert apart == ([{core} for core in sorted(cores)[:2]] if beside else [cores])
+        worker.pin(False)
+        assert [os.sched_getaffinity(task) for task in tasks] == [cores] * len(tasks)
+    finally:
+        worker.close()
