@@ -6,7 +6,6 @@ float32 (TF32 matrix products on a GPU). Its loader expands only the newest node
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,8 @@ from torch.nn import functional as F
 
 from minibatch import wholegraph
 from minibatch.graphs import Graph, GraphError
-from minibatch.timeline import TRAINING, Trace
-from minibatch.training import Epoch, Say, nothing
+from minibatch.timeline import Trace
+from minibatch.training import Epoch, Say, nothing, one_pass
 
 MODELS = {"sage": "GraphSAGE", "gat": "GAT", "gin": "GIN"}
 
@@ -127,30 +126,11 @@ def train_epoch(
     trace: Trace | None = None,
 ) -> Epoch:
     """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
-    model.train()
-    trace = trace or Trace(loader.device, room=0)
-    start, waited, losses, edges, nodes, done = time.perf_counter(), 0.0, [], 0, 0, 0
-    batches = loader.epoch(ids, number)
-    while True:
-        asked = time.perf_counter()
-        batch = next(batches, None)
-        got = time.perf_counter()
-        waited += got - asked
-        if batch is None:
-            break
-        trace.add(TRAINING, "waiting", asked, got)
-        with trace.span(TRAINING, "compute"):
-            loss = F.cross_entropy(loader.logits(model, batch), batch.y[: batch.batch_size])
-        with trace.span(TRAINING, "backward"):
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-        losses.append(loss.detach())
-        edges, nodes, done = edges + _edges(batch), nodes + batch.num_nodes, done + 1
-        say(done, len(loader))
-    mean = float(torch.stack(losses).mean()) if losses else 0.0  # waits for a GPU: the clock is read behind it
-    seconds = time.perf_counter() - start
-    return Epoch(number, seconds, mean, done, edges, nodes, {"waiting": waited, "compute": seconds - waited})
+    return one_pass(
+        model, optimizer, loader.epoch(ids, number), number, -(-len(ids) // loader.batch),
+        loss_of=lambda batch: F.cross_entropy(loader.logits(model, batch), batch.y[: batch.batch_size]),
+        counted=lambda batch: (_edges(batch), batch.num_nodes), say=say, trace=trace or Trace(loader.device, room=0),
+    )  # fmt: skip
 
 
 def _edges(batch: Any) -> int:

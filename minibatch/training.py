@@ -46,16 +46,13 @@ def moved(batches: Iterator[Batch], device: str, trace: Trace | None = None) -> 
     return ahead(batches, device, trace) if device == "cuda" else batches
 
 
-def train_epoch(
-    model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
-    say: Say = nothing, trace: Trace | None = None,
+def one_pass(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[Any], number: int, total: int, *,
+    loss_of: Callable[[Any], torch.Tensor], counted: Callable[[Any], tuple[int, int]], say: Say, trace: Trace,
 ) -> Epoch:  # fmt: skip
-    """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
+    """Train on each batch as it comes; `counted` says its sampled edges and nodes, before it is computed with."""
     model.train()
-    trace = trace or Trace(device, room=0)
-    start, waited, losses, edges, nodes, done = time.perf_counter(), 0.0, [], 0, 0, 0
-    total, made = -(-len(ids) // loader.batch), (0.0, 0.0)
-    batches = moved(loader.epoch(ids, number), device, trace)
+    start, waited, losses, edges, nodes = time.perf_counter(), 0.0, [], 0, 0
     while True:
         asked = time.perf_counter()
         batch = next(batches, None)
@@ -64,26 +61,45 @@ def train_epoch(
         if batch is None:
             break
         trace.add(TRAINING, "waiting", asked, got)
-        if batch.made:
-            begun, sampled, sliced, worker = batch.made
-            made = made[0] + sampled - begun, made[1] + sliced - sampled
-            trace.add(f"thread {worker + 1}", "sampling", begun, sampled)
-            trace.add(f"thread {worker + 1}", "features", sampled, sliced)
+        more_edges, more_nodes = counted(batch)
         with trace.span(TRAINING, "compute"):
-            loss = F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y)
+            loss = loss_of(batch)
         with trace.span(TRAINING, "backward"):
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
         losses.append(loss.detach())
-        if device == "cpu":
-            edges += batch.edges
-        nodes, done = nodes + len(batch.nodes), done + 1
-        say(done, total)
+        edges, nodes = edges + more_edges, nodes + more_nodes
+        say(len(losses), total)
     mean = float(torch.stack(losses).mean()) if losses else 0.0  # waits for a GPU: the clock is read behind it
     seconds = time.perf_counter() - start
-    stages = {"sampling": made[0], "features": made[1], "waiting": waited, "compute": seconds - waited}
-    return Epoch(number, seconds, mean, done, edges, nodes, stages)
+    return Epoch(number, seconds, mean, len(losses), edges, nodes, {"waiting": waited, "compute": seconds - waited})
+
+
+def train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
+    say: Say = nothing, trace: Trace | None = None,
+) -> Epoch:  # fmt: skip
+    """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
+    trace = trace or Trace(device, room=0)
+    made = {"sampling": 0.0, "features": 0.0}
+
+    def counted(batch: Batch) -> tuple[int, int]:
+        if batch.made:
+            begun, sampled, sliced, worker = batch.made
+            made["sampling"] += sampled - begun
+            made["features"] += sliced - sampled
+            trace.add(f"thread {worker + 1}", "sampling", begun, sampled)
+            trace.add(f"thread {worker + 1}", "features", sampled, sliced)
+        return batch.edges if device == "cpu" else 0, len(batch.nodes)
+
+    epoch = one_pass(
+        model, optimizer, moved(loader.epoch(ids, number), device, trace), number, -(-len(ids) // loader.batch),
+        loss_of=lambda batch: F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y),
+        counted=counted, say=say, trace=trace,
+    )  # fmt: skip
+    epoch.stages_s = made | epoch.stages_s
+    return epoch
 
 
 def inputs_of(batch: Batch, device: str) -> torch.Tensor:
