@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
 )
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import free, remove
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
@@ -216,7 +216,7 @@ def _walks(source: Source, loop: Loop, name: str, edits: Edits) -> bool:
             _index(source, own.node if own is not None else use, name, f"{place}{extra}", edits)
     for update in updates:
         if update.stands_alone:
-            remove(source, update.statement, edits)
+            edits.remove(update.statement)
     if not _dead_after(source, loop.node, name, variable):
         if any(
             n.type not in {"identifier", "number_literal", "binary_expression", "*"} for n in source.walk(loop.bound)

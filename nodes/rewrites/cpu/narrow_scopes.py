@@ -29,7 +29,6 @@ from nodes.rewrites.analysis.host_source import (
     operator,
 )
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import remove
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 
 _WORD = re.compile(r"\w+")
@@ -224,7 +223,7 @@ def _repeats(block: Node, declared: Node) -> bool:
 def _undeclare(source: Source, variable: _Declared, edits: Edits) -> None:
     declarators = variable.statement.children_by_field_name("declarator")
     if len(declarators) == 1:
-        remove(source, variable.statement, edits)
+        edits.remove(variable.statement)
         return
     at = declarators.index(variable.declarator)
     if at:

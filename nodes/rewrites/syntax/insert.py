@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tree_sitter import Node
-
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
 
@@ -68,11 +66,6 @@ def include(source: Source, edits: Edits, header: str) -> None:
 
 def _follows_define(source: Source, at: int) -> bool:
     return any(node.type == "preproc_def" and node.end_byte in {at, at - 1} for node in source.root.named_children)
-
-
-def remove(source: Source, statement: Node, edits: Edits) -> None:
-    """As `Edits.remove`."""
-    edits.remove(statement)
 
 
 def free(name: str, taken: Collection[str]) -> str:
