@@ -16,7 +16,8 @@ from kernels.spec import Size, Spec, Tensor, Workload
 
 
 def evaluator(folder: Path, on: str = "cpu") -> Evaluator:
-    return Evaluator(catalog.load("silu_and_mul"), on, Store(folder.resolve()), dtypes=("float32",))
+    timed = {"cpu": "float32", "cuda": "float16"}
+    return Evaluator(catalog.load("silu_and_mul"), on, Store(folder.resolve()), dtypes=(timed[on],))
 
 
 def quick(monkeypatch: pytest.MonkeyPatch, busy: float) -> None:
