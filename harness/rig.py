@@ -308,8 +308,9 @@ class Rig:
         return roofs.measured(self)
 
     def close(self) -> None:
-        """End all workers and free the shared memory. Safe to call twice."""
+        """End all workers, free the shared memory and the cases (gigabytes on a GPU). Safe to call twice."""
         self.pool.close()
+        self.cases.kept.clear()  # a rig and its pool hold each other, so it may be long until they are collected
         self.kernel.close()
 
     def __enter__(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +106,14 @@ def test_held_out_workloads_are_apart(evaluator, source):
     seen = {check.workload for check in evaluator.verify(build).checks}
     held_out = {check.workload for check in evaluator.verify(build, held_out=True).checks}
     assert held_out and not seen & held_out
+
+
+def test_a_closed_evaluator_holds_no_inputs(small, source, tmp_path):
+    with Evaluator(small, "cpu", Store(tmp_path)) as one:
+        judged(one, source)
+        cases = [weakref.ref(case) for case in one.cases.kept.values()]
+        assert cases and all(case() for case in cases)
+    assert not any(case() for case in cases)
 
 
 def test_answers_are_kept(small, source, tmp_path, monkeypatch):
