@@ -60,6 +60,8 @@ class Pool:
         self._available: dict[str, int] = {}
         """Candidate -> what `_memory_available` said before its process started."""
         self._zygote: Zygote | None = None
+        self._dying: list[Worker] = []
+        """Killed, and not waited for yet."""
 
     def get(self, build: Build) -> Worker:
         """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
@@ -162,7 +164,17 @@ class Pool:
     def drop(self, candidate: str) -> None:
         worker = self._workers.pop(candidate, None)
         if worker is not None:
-            worker.close()
+            self.end(worker)
+
+    def end(self, worker: Worker) -> None:
+        """Have a process of `start` end, beside what comes next; nothing is timed before it has (`settle`)."""
+        worker.kill()
+        self._dying.append(worker)
+
+    def settle(self) -> None:
+        """Wait until every process that was dropped has ended: several do so at once."""
+        while self._dying:
+            self._dying.pop().close()
 
     def arena(self, size: int) -> Arena:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
@@ -180,6 +192,7 @@ class Pool:
         """End all workers and free the shared memory. Safe to call twice."""
         for candidate in list(self._workers):
             self.drop(candidate)
+        self.settle()
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None

@@ -29,7 +29,7 @@ from harness.timing import Result
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "11"
+VERSION = "12"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
@@ -252,6 +252,7 @@ class Rig:
 
     def run(self, contest: Contest, sides: list[Side], **how: Any) -> Result:
         """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
+        self.pool.settle()
         pair = None
         if (library := self._company()) is not None and contest.company != "alone":
             pair = Side(PAIR, self.pool.ours(PAIR, library, {PAIR: ("company_nothing",)}), PAIR)

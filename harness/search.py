@@ -270,7 +270,7 @@ def measured_ratios(
             _time(rig, case, sides, found, blocks, start)
     finally:
         for side in sides.values():
-            side.worker.close()
+            rig.pool.end(side.worker)
     whole = {i for i in sides if len(found.get(i, ())) == len(cases)}
     return [found[i] if i in whole else None for i in range(1, len(texts))]
 
@@ -287,7 +287,7 @@ def _checked(rig: Rig, build) -> Worker | None:
                 break
             for check in verification.checks(rig, worker, workload, everything=False):
                 if not check.passed:
-                    worker.close()
+                    rig.pool.end(worker)
                     return None
     except WorkerFailure:
         return None
@@ -309,7 +309,7 @@ def _time(
         try:
             result = rig.run(contest, list(fresh.values()), blocks=(blocks, blocks))
         except SideFailure as fault:
-            sides.pop(int(fault.side)).worker.close()
+            rig.pool.end(sides.pop(int(fault.side)).worker)
             start(int(fault.side))
             continue
         for index, side in fresh.items():

@@ -73,9 +73,8 @@ def fill(
     """Make those of the calls, by name, that were not made for this build yet, in the worker that `start` gives; answers
     whether there were any.
 
-    A call that fails ends it: the judged process makes the same one and says what is wrong. Raises WorkerFailure where
-    compiling takes too long, which the judged process could not tell from a kernel that was never compiled, and where the
-    folder grows out of bounds.
+    Raises WorkerFailure where a call fails (the judged process, without what was to be compiled, would fail in other words),
+    where compiling takes too long and where the folder grows out of bounds.
     """
     record = artefact.with_name(CALLED)
     made: list[str] = json.loads(record.read_text()) if record.exists() else []
@@ -88,8 +87,7 @@ def fill(
             gather(worker.scratch / "candidate" / CACHE, artefact / CACHE)
             made.append(name)
     except WorkerFailure as fault:
-        if fault.outcome in (Outcome.TIMEOUT, Outcome.OUT_OF_RESOURCES):
-            raise WorkerFailure(fault.outcome, f"while Triton compiled its kernels: {fault.reason}") from None
+        raise WorkerFailure(fault.outcome, f"while Triton compiled its kernels: {fault.reason}") from None
     finally:
         if worker is not None:
             worker.close()

@@ -223,6 +223,7 @@ def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Laun
     if rig.device != "cuda":
         return None
     seconds = []
+    rig.pool.settle()
     for one in (build, baseline):
         worker = rig.pool.get(one)
         layout = mapped_bench(rig, worker, workload, 1).layout

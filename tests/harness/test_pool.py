@@ -31,9 +31,14 @@ class Process:
     def unmap(self, arena: Any) -> None:
         self.said.append(("unmap", arena.id))
 
+    def kill(self) -> None:
+        self.alive = False
+        self.said.append("kill")
+
     def close(self) -> None:
         assert not self.closed, "ended twice"
         self.alive, self.closed = False, True
+        self.said.append("close")
 
 
 class Paper(Pool):
@@ -70,11 +75,42 @@ def test_a_process_that_lives_is_not_started_again_and_one_that_died_is() -> Non
     assert with_one.get(build("a")) is first and with_one.begun == ["a"]
     died(first)
     second = with_one.get(build("a"))
+    with_one.settle()
     assert first.closed, "what is left of it is let go"
     assert second is not first and with_one.get(build("a")) is second and with_one.begun == ["a", "a"]
     with_one.drop("a")
     with_one.drop("a")
     assert not second.alive and with_one.get(build("a")) is not second
+
+
+def test_processes_that_go_do_so_at_once_and_are_waited_for_before_anything_is_timed() -> None:
+    order: list[tuple[str, str]] = []
+
+    class Slow(Process):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def kill(self) -> None:
+            order.append(("kill", self.name))
+            super().kill()
+
+        def close(self) -> None:
+            order.append(("close", self.name))
+            super().close()
+
+    one = Paper()
+    one.start = lambda build: Slow(build.candidate)  # type: ignore[method-assign, assignment]
+    for name in "ab":
+        one.get(build(name))
+    one.end(one.start(build("c")))
+    one.drop("a")
+    one.drop("b")
+    assert order == [("kill", "c"), ("kill", "a"), ("kill", "b")]
+    one.settle()
+    assert sorted(order[3:]) == [("close", "a"), ("close", "b"), ("close", "c")]
+    one.settle()
+    assert len(order) == 6
 
 
 def test_the_oldest_process_that_nobody_pinned_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

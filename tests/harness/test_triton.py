@@ -204,8 +204,10 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
     folder = artefact / CACHE / "key"
     assert triton_kernels.fill(artefact, ["1"], start, call) and (folder / "1.bin").read_text() == "compiled\n"
     assert not triton_kernels.fill(artefact, ["1"], start, call) and called == ["1"]
-    # What fails ends it, and is left to the judged process; what was made before stays made.
-    assert triton_kernels.fill(artefact, ["1", "32", "7", "64"], start, call) and called == ["1", "32", "7"]
+    # What fails ends it, and is said; what was made before stays made.
+    with pytest.raises(WorkerFailure, match="while Triton compiled its kernels: ValueError: seven") as found:
+        triton_kernels.fill(artefact, ["1", "32", "7", "64"], start, call)
+    assert found.value.outcome is Outcome.RUNTIME_ERROR and called == ["1", "32", "7"]
     assert sorted(path.name for path in folder.iterdir()) == ["1.bin", "32.bin"]
     with pytest.raises(WorkerFailure, match="while Triton compiled its kernels: no answer within 300 s") as found:
         triton_kernels.fill(artefact, ["late"], start, call)
