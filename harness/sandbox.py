@@ -311,7 +311,7 @@ def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
             (_RETURN, 0, 0, _EPERM),
             (_RETURN, 0, 0, _ALLOW),
         ]
-        for name in ("socket", "socketpair", "connect", "setpriority"):
+        for name in ("connect", "setpriority"):
             rules[name] = [(_RETURN, 0, 0, _EPERM)]
     else:
         for name in ("fork", "vfork", "execve", "execveat", "tkill", "setpriority", "connect", "memfd_create"):
@@ -332,15 +332,15 @@ def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
         # A same-user process may otherwise move the parent or the baseline to one core, or to idle priority. On a
         # CPU not even its own: the comparison is between equal numbers of cores.
         rules["sched_setaffinity"] = _arguments_equal(0, (0, me), _EPERM) if gpu else [(_RETURN, 0, 0, _EPERM)]
-        if gpu:  # the driver opens abstract sockets and pidfds of its own; Landlock and the namespace bound them
-            rules["socket"] = _arguments_equal(0, (_AF_UNIX,), _EPERM)
-            rules["socketpair"] = _arguments_equal(0, (_AF_UNIX,), _EPERM)
-        else:
-            names = ("socket", "socketpair", "bind", "listen", "accept", "accept4", "pidfd_open", "pidfd_getfd")
+        if not gpu:
+            names = ("bind", "listen", "accept", "accept4", "pidfd_open", "pidfd_getfd")
             # What the kernel goes on doing for a process that is stopped, while its rival is timed.
             names += ("timer_create", "io_setup")
             for name in names:
                 rules[name] = [(_RETURN, 0, 0, _EPERM)]
+    for name in ("socket", "socketpair"):
+        # A GPU's driver opens abstract sockets and pidfds of its own; Landlock and the namespace bound them.
+        rules[name] = _arguments_equal(0, (_AF_UNIX,), _EPERM) if gpu else [(_RETURN, 0, 0, _EPERM)]
     rules["prlimit64"] = _arguments_equal(0, (0, me), _EPERM)
     return rules
 

@@ -51,15 +51,18 @@ class Local:
         assert self.scheduler.stdout is not None
         line = self.scheduler.stdout.readline().decode().strip()
         if not line.startswith("tls://"):
-            raise ClusterError(f"the cluster's scheduler did not start; see {self.folder / 'log.txt'}")
+            raise ClusterError(f"the cluster's scheduler did not start: {self._last_words()}")
         self.address = line
         return True
 
     def check(self) -> None:
         """Raises ClusterError where the supervisor has ended: it found something wrong at its start."""
         if self.supervisor is not None and self.supervisor.poll() is not None:
-            last = (self.folder / "log.txt").read_text(errors="replace").strip().splitlines()[-1:]
-            raise ClusterError(f"the cluster's workers did not start: {last[0] if last else 'nothing was said'}")
+            raise ClusterError(f"the cluster's workers did not start: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        last = (self.folder / "log.txt").read_text(errors="replace").strip().splitlines()[-1:]
+        return last[0] if last else "nothing was said"
 
     def _child(self, words: list[str], **how: int) -> subprocess.Popen:
         """A command of run.py, out of reach of the terminal's signals, with nothing of the user's environment but its tools."""

@@ -34,7 +34,9 @@ def environment(place: Place | None = None) -> dict[str, str]:
     made = sandbox.clean_environment(os.environ.get("HOME", "/"))
     made |= {name: os.environ[name] for name in KEPT if name in os.environ}
     made |= {name: value for name, value in os.environ.items() if name.startswith(PREFIXES)}
-    made |= {"HOME": os.environ.get("HOME", "/"), "TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(ROOT)}
+    made |= {"HOME": os.environ.get("HOME", "/"), "TMPDIR": tempfile.gettempdir()}
+    # Where packages are, on a machine that has them in modules; what is boxed starts with -I and reads none of it.
+    made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     made.pop("CUDA_CACHE_PATH", None)
     if place is not None:
         made |= {"CUDA_VISIBLE_DEVICES": place.gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

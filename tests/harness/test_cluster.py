@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("distributed")
 
 from harness import device, jobs
-from harness.cluster import ClusterError, Model, fitness, places, security
+from harness.cluster import ROOT, ClusterError, Model, fitness, places, security
+from harness.cluster.local import Local
 from harness.cluster.places import Place
 from harness.cluster.supervisor import environment
 from harness.cluster.worker import Elsewhere, Here, Orders
@@ -66,8 +67,17 @@ def test_lists_of_cores():
 def test_a_worker_sees_its_gpu_only_and_no_key(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("ASTROLABE_CHECKPOINTER", "postgresql://me:secret@host/x")
+    monkeypatch.setenv("PYTHONPATH", "/opt/modules/dask")
     made = environment(Place(name="p", kind="device", device="cuda", gpu="3", cores=(0, 1)))
     assert made["CUDA_VISIBLE_DEVICES"] == "3" and not any("secret" in value for value in made.values())
+    assert made["PYTHONPATH"] == f"{ROOT}:/opt/modules/dask", "where a cluster's modules put its packages"
+
+
+def test_what_the_scheduler_said_last_is_why_it_did_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "distributed.py").write_text("raise ImportError('distributed is broken here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="scheduler did not start: .*distributed is broken here"):
+        Local("cpu", 1)
 
 
 # --- who may talk -----------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def kernels(cache) -> Kernels:
 def trainer(graph: Graph, kernels: Kernels, **options) -> Trainer:
     torch.manual_seed(0)
     model = models.make("sage", graph.features.shape[1], 32, graph.classes, len(FANOUTS), dropout=0.0)
-    made = Trainer(graph, model, kernels, FANOUTS, BATCH, lr=0.01, seed=3, **options)
+    made = Trainer(graph, model.to(graph.features.device), kernels, FANOUTS, BATCH, lr=0.01, seed=3, **options)
     made.prepare()
     return made
 
