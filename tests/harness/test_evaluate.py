@@ -116,6 +116,20 @@ def test_a_closed_evaluator_holds_no_inputs(small, source, tmp_path):
     assert not any(case() for case in cases)
 
 
+def test_rivals_are_of_one_age_at_every_verdict(small, source, tmp_path, monkeypatch):
+    with Evaluator(small, "cpu", Store(tmp_path)) as one:
+        started, start = [], one.pool.start
+        monkeypatch.setattr(
+            one.pool, "start", lambda build, **how: (started.append(build.candidate), start(build, **how))[1]
+        )
+        baseline = one.store.put(source)
+        for number in range(2):
+            verdict = judged(one, f"{source}\n// {number}\n")
+            started.clear()
+            assert one.measure(verdict, baseline=baseline).timings
+            assert {baseline, verdict.candidate} <= set(started), "an older process has memory at hand"
+
+
 def test_answers_are_kept(small, source, tmp_path, monkeypatch):
     store = Store(tmp_path)
     with Evaluator(small, "cpu", store) as first:
