@@ -71,9 +71,11 @@ class Pool:
             return worker
         self.drop(build.candidate)
         loose = [name for name in self._workers if name not in self.pinned and name not in OURS]  # oldest first
-        kept = 0 if self._short_of_memory() else WARM_WORKERS - 1
-        for name in loose[: max(0, len(loose) - kept)]:
+        short = self._short_of_memory()
+        for name in loose[: max(0, len(loose) - (0 if short else WARM_WORKERS - 1))]:
             self.drop(name)
+        if short:
+            self.settle()  # who has taken it may be one of those that are ending
         self._available[build.candidate] = self._memory_available()
         worker = self.start(build)
         self._workers[build.candidate] = worker
@@ -185,6 +187,7 @@ class Pool:
                         worker.proceed()
                         worker.unmap(self._arena)
                 self._arena.close()
+            self.settle()
             self._arena = Arena(self.device, max(size, self._least(), 64 << 20))
         return self._arena
 

@@ -91,10 +91,14 @@ class RulesPolicy:
         last = re.findall(r"\w+", spec.outputs[0].shape[-1])
         row = next((axis for axis in spec.axes if axis in last), spec.axes[-1])
         others = {axis: min(size, 3) for axis, size in smallest.axes.items() if axis != row}
+        longest = max(w.axes[row] for w in suite)
+        odd = min(
+            1021, longest | 1
+        )  # of a problem, whose only axis is the leading one, 1021 would be hundreds of its sizes
         proposals = {
-            f"{row} divides by nothing": {**others, row: 1021},
-            f"{row} divides by 2 alone": {**others, row: 2 * 1021},
-            f"{row} longer than any other": {**others, row: 2 * max(w.axes[row] for w in suite) + 8},
+            f"{row} divides by nothing": {**others, row: odd},
+            f"{row} divides by 2 alone": {**others, row: 2 * odd},
+            f"{row} longer than any other": {**others, row: 2 * longest + 8},
             "one of everything else": {**dict.fromkeys(others, 1), row: smallest.axes[row]},
         }
         known = [w.axes for w in spec.workloads]

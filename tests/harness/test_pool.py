@@ -311,5 +311,5 @@ def test_a_gpus_memory_is_what_is_free_and_what_is_ours(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (24, 100))
     assert one._short_of_memory()
     one.get(build("next"))
-    assert not any(process.alive for process in found), "a quarter is free at least before the next begins"
+    assert all(process.closed for process in found), "a quarter is free at least before the next begins"
     assert not Paper("cpu")._short_of_memory() and Paper("cpu")._memory_available() == 0

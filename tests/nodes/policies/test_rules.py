@@ -237,6 +237,15 @@ def test_the_tester_adds_odd_sizes_that_the_spec_takes(folder: Path) -> None:
     spec.model_validate(spec.model_dump() | {"workloads": (*spec.workloads, *answer.workloads)})
 
 
+def test_the_testers_sizes_are_not_hundreds_of_times_a_problems() -> None:
+    """A convolution with 8 images took minutes to check with 2042 of them."""
+    axis = KERNEL.spec.axes[-1]
+    suite = [w.model_copy(update={"axes": w.axes | {axis: 8}}) for w in KERNEL.spec.suite("cuda")[:1]]
+    spec = KERNEL.spec.model_copy(update={"workloads": tuple(suite)})
+    answer = RulesPolicy().tester(TesterRequest(spec=spec, device=H200, baseline_source=""))
+    assert {w.axes[axis] for w in answer.workloads} == {8, 9, 18, 24}
+
+
 def test_the_testers_sizes_are_what_rewrites_get_wrong() -> None:
     """Nothing divides the first, two alone the second, and no workload has a row as long as the third."""
     answer = RulesPolicy().tester(TesterRequest(spec=KERNEL.spec, device=H200, baseline_source=""))
