@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import secrets
 import subprocess
 import tempfile
@@ -38,8 +39,8 @@ STEPS = 4096
 ROOM, ROOM_BYTES = 3, 256 << 20
 """`a` is longer than the input by so many times its size, so much at most: who would have it in the cache before the next
 producer reads it does not know which part."""
-HOST_STEPS = 1 << 16
-"""On a CPU, where `b` stays for a contest: nobody foresees, or remembers, 2^32 pairs of offsets."""
+HOST_STEPS, HOST_STEP = 1 << 16, PACK_BYTES // 2
+"""On a CPU, where `b` stays for a contest: nobody foresees, or remembers, 2^32 pairs of offsets, in steps of so many bytes."""
 ROUND_BYTES = 4 << 20
 """On a GPU `b` goes round after so much, and stays in the cache: making a large input reads `a` and writes, no more."""
 REDRAWN_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
@@ -95,15 +96,19 @@ def copies_together(spec: Spec, copies: dict[str, int]) -> dict[str, int]:
 
 
 @functools.cache
-def _flusher() -> ctypes.CDLL:
+def host() -> ctypes.CDLL:
     """probes/company.cpp, in this process. Raises RuntimeError where it does not compile."""
     with tempfile.TemporaryDirectory() as folder:
         library = f"{folder}/company.so"
-        command = [cpu.compiler(), "-O2", "-march=native", "-shared", "-fPIC", "-o", library, str(HOST_SOURCE)]
+        command = [cpu.compiler(), "-O3", "-march=native", "-shared", "-fPIC", "-o", library, str(HOST_SOURCE)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(f"what empties the caches does not compile:\n{done.stderr}")
-        return ctypes.CDLL(library)
+            raise RuntimeError(f"what writes the inputs of timed calls does not compile:\n{done.stderr}")
+        loaded, size, place = ctypes.CDLL(library), ctypes.c_int64, ctypes.c_void_p
+    loaded.mix.argtypes, loaded.mix.restype = [place, place, place, place, size, size], None
+    loaded.poisoned.argtypes, loaded.poisoned.restype = [place, size, size], size
+    loaded.forget.argtypes, loaded.forget.restype = [place, size], None
+    return loaded
 
 
 def mixed(number: int) -> int:
@@ -213,6 +218,14 @@ class Mixture:
 
     def mix(self, to: torch.Tensor, at_a: int, at_b: int) -> None:
         """Write the input of the call that reads `a` from byte `at_a` and `b` from `at_b` on; to: uint8 [size]."""
+        if to.device.type == "cpu":
+            places = (self.a.data_ptr() + at_a, self.x.data_ptr() + at_a, self.b.data_ptr() + at_b)
+            host().mix(to.data_ptr(), *places, self.size, self.round_bytes)
+        else:
+            self.mix_by_torch(to, at_a, at_b)
+
+    def mix_by_torch(self, to: torch.Tensor, at_a: int, at_b: int) -> None:
+        """The same on any device."""
         import torch
 
         packed = self.size // 8 * 8
@@ -356,16 +369,17 @@ class Production:
 
     def produce(self, slots: list[int]) -> None:
         """On a CPU: write the inputs of these argument sets anew, and poison their outputs."""
-        step = PACK_BYTES // 2
+        views = {tensor.name: self.layout.bytes_view(self.arena, tensor) for tensor in self.spec.tensors}
+        outputs = [views[tensor.name] for tensor in self.spec.outputs if tensor.role == "output"]
+        drawn = iter(memoryview(os.urandom(16 * len(self.mixtures) * len(slots))).cast("Q"))
         for slot in slots:
-            self.offsets[slot] = []
-            for mixture in self.mixtures:
-                at = (secrets.randbelow(self.steps) * step, secrets.randbelow(self.steps) * step)
-                self.offsets[slot].append(at)
-                mixture.mix(self.layout.bytes_view(self.arena, mixture.tensor)[slot], *at)
-            for tensor in self.spec.outputs:
-                if tensor.role == "output":
-                    self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
+            self.offsets[slot] = [
+                (next(drawn) % self.steps * HOST_STEP, next(drawn) % self.steps * HOST_STEP) for _ in self.mixtures
+            ]
+            for mixture, at in zip(self.mixtures, self.offsets[slot], strict=True):
+                mixture.mix(views[mixture.tensor.name][slot], *at)
+            for view in outputs:
+                ctypes.memset(view[slot].data_ptr(), 0xFF, view.shape[1])
 
     def forget(self, slots: list[int]) -> None:
         """On a CPU: take what was written for these argument sets out of all caches."""
@@ -373,7 +387,7 @@ class Production:
             for tensor in self.spec.tensors:
                 if not is_kept(tensor):
                     raw = self.layout.bytes_view(self.arena, tensor)[slot]
-                    _flusher().forget(ctypes.c_void_p(raw.data_ptr()), ctypes.c_int64(len(raw)))
+                    host().forget(raw.data_ptr(), len(raw))
 
     def last_digest(self) -> int:
         """On a GPU: what lies there of the last argument set's call."""

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.company import Production, copies_together, is_kept
+from harness.company import Production, copies_together, host, is_kept
 from harness.correctness import Bench, Layout, expected
 from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure, timed_request
@@ -346,11 +346,13 @@ class Contest:
             if tensor.role != "output" or "float" not in spec.dtype(tensor, self.workload):
                 continue
             view = self.layout.view(self.arena, tensor)
-            bits = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}[view.element_size()]
-            for raw in [view] if self.device == "cuda" else [view[slot] for slot in called]:
-                left = raw.view(getattr(torch, bits)) == -1
-                if bool(left.any()):
-                    return f"{int(left.sum())} elements of {tensor.name} were not written"
+            width = view.element_size()
+            if self.device == "cuda":
+                left = int((view.view(getattr(torch, f"int{8 * width}")) == -1).sum())
+            else:
+                left = sum(host().poisoned(view[slot].data_ptr(), view[slot].numel(), width) for slot in called)
+            if left:
+                return f"{left} elements of {tensor.name} were not written"
         return ""
 
     def require_written(self) -> None:

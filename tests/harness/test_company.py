@@ -96,6 +96,9 @@ def test_an_input_is_the_formula_byte_by_byte_and_the_same_again(
     at_a, at_b = (8 * data.draw(st.integers(0, 2 * 9 - 2)) for _ in "ab")
     made = values(one, at_a, at_b)
     assert bytes(made.view(torch.uint8).numpy()) == one_by_one(one, at_a, at_b)
+    as_on_a_gpu = torch.empty(one.size, dtype=torch.uint8)
+    one.mix_by_torch(as_on_a_gpu, at_a, at_b)
+    assert torch.equal(as_on_a_gpu, made.view(torch.uint8))
     assert torch.equal(raw_bits(values(one, at_a, at_b)), raw_bits(made))
 
 
