@@ -197,6 +197,7 @@ def _measured(rung: str, placed: Placed, epochs: int) -> dict[str, Any]:
         captured = way.trainer is not None and way.trainer.captured
         spans = report.window(way.trainer.spans() if captured else trace.finish())
         found["spans"] = [(span.lane, span.stage, span.begin_s, span.end_s) for span in spans]
+    del way  # PyTorch Geometric's copy of the neighbours, 26 GB, before there is another
     if rung in ("salient", "pyg"):
         found["sampler"] = _sampler_alone(rung, graph)
     return found

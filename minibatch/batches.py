@@ -32,12 +32,10 @@ class Batch:
     x: torch.Tensor
     y: torch.Tensor
     nodes: torch.Tensor
-    made: tuple[float, float, float, int] | None = None
+    edges: int
+    """Neighbours that were sampled in all hops, counted where they were: a count on a GPU would have to be waited for."""
+    made: tuple[float, float, float, int]
     """When a native thread began it, had sampled it and had sliced it, by time.perf_counter, and the thread's number."""
-
-    @property
-    def edges(self) -> int:
-        return sum(int((hop >= 0).sum()) for hop in self.hops)
 
 
 def require_fanouts(fanouts: list[int]) -> None:
@@ -87,7 +85,7 @@ class Loader:
         ]
         self._library = library((Path(__file__).parent / "loader.cpp").read_text(), "cpu")
         self._library.loader_open.restype = ctypes.c_void_p
-        self._library.loader_next.restype = ctypes.c_int64
+        self._library.loader_next.restype = self._library.loader_edges.restype = ctypes.c_int64
         self._counts = torch.zeros(len(fanouts) + 1, dtype=torch.int64)
         wanted = torch.tensor(fanouts)
         addresses = (ctypes.c_void_p * (4 * slots))(*(tensor.data_ptr() for slot in self.slots for tensor in slot))
@@ -125,7 +123,8 @@ class Loader:
         made = (ctypes.c_double * 4)()
         self._library.loader_made(self._opened(), ctypes.c_int64(slot), made)
         times = made[0], made[1], made[2], int(made[3])
-        return Batch(hops, rows[: counts[-1]], labels[: counts[0]], nodes[: counts[-1]], times)
+        edges = self._library.loader_edges(self._opened(), ctypes.c_int64(slot))
+        return Batch(hops, rows[: counts[-1]], labels[: counts[0]], nodes[: counts[-1]], edges, times)
 
     def close(self) -> None:
         """End the threads. Safe to call twice."""
@@ -146,8 +145,8 @@ def padded_to(ids: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def batch_seed(seed: int, epoch: int) -> int:
-    """Where the seeds of an epoch begin: batch b, hop h has this + b * SEEDS_A_BATCH + h."""
-    return (seed * 1_000_003 + epoch) << 32
+    """Where the seeds of an epoch begin: batch b, hop h has this + b * SEEDS_A_BATCH + h. Of 64 bits, signed, whatever `seed` is."""
+    return (((seed * 1_000_003 + epoch) << 32) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _at(tensor: torch.Tensor) -> ctypes.c_void_p:
@@ -166,7 +165,8 @@ def ahead(batches: Iterator[Batch], device: str, trace: Trace | None = None) -> 
     for batch in batches:
         with torch.cuda.stream(copying), trace.span("copy stream", "copy"):
             hops = [hop.to(device, non_blocking=True) for hop in batch.hops]
-            moved = Batch(hops, *(t.to(device, non_blocking=True) for t in (batch.x, batch.y, batch.nodes)), batch.made)
+            x, y, nodes = (tensor.to(device, non_blocking=True) for tensor in (batch.x, batch.y, batch.nodes))
+            moved = Batch(hops, x, y, nodes, batch.edges, batch.made)
             copied = copying.record_event()
         if waiting is not None:
             yield waiting

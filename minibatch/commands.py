@@ -42,15 +42,22 @@ def epoch(asked: argparse.Namespace) -> int:
         return ranks.start([str(Path(sys.argv[0]).resolve()), *asked.words], count, path)
     if ranks.started():
         ranks.join(device)
+    well = False
     try:
         code = _train(asked, device, rung, path)
         ranks.meet()
+        well = True
+    except torch.OutOfMemoryError as error:
+        said = ". ".join(str(error).split(". ")[:2])
+        raise GraphError(
+            f"the GPU's memory is full ({said}): take a smaller --batch, --fanout or --cache-gib, or keep features in host memory"
+        ) from None
     except RuntimeError as error:
         if ranks.started() and re.search("gloo|NCCL|peer", str(error)):
             raise GraphError(f"rank {ranks.rank()} has lost another") from None
         raise
     finally:
-        ranks.leave()
+        ranks.leave(well)
     if ranks.started():
         ranks.end(code)
     return code
@@ -93,11 +100,13 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int
                 training.save_checkpoint(path, **saved, **about, epoch=number, accuracy=valid)
                 records.append(asdict(record) | {"valid_accuracy": valid})
                 console.print(_line(record, valid, asked.batch))
-        if first and asked.report:
-            # A trace cannot look into replays of a CUDA graph.
-            spans = way.trainer.spans() if way.trainer and way.trainer.captured else trace.finish()
-            _report(asked, placed, device, rung, record, valid, spans)
-            console.print(f"report: {asked.report}")
+        captured = way.trainer is not None and way.trainer.captured
+        if asked.report and (first or captured):
+            # A trace cannot look into replays of a CUDA graph; those of all ranks wait for one another.
+            spans = way.trainer.spans() if captured else trace.finish()
+            if first:
+                _report(asked, placed, device, rung, record, valid, spans)
+                console.print(f"report: {asked.report}")
     if first:
         chance = float(torch.bincount(graph.labels[graph.valid].cpu()).max()) / len(graph.valid)
         console.print(f"chance is {chance:.3f} (the most frequent class); checkpoint: {path}")

@@ -53,7 +53,7 @@ class Tiered(Table):
     def __init__(self, table: torch.Tensor, room: int, device: str, kernels: Kernels) -> None:
         super().__init__(table, kernels)
         self.room = min(room, len(table))
-        self.cache = torch.zeros(max(1, self.room), table.shape[1], dtype=table.dtype, device=device)
+        self.cache = torch.zeros(1, table.shape[1], dtype=table.dtype, device=device)
         self.place = torch.full((len(table),), -1, dtype=torch.int32, device=device)
         self.read = torch.zeros(2, dtype=torch.int64, device=device)
         """Rows read, and those of them that were missed: counted on the device."""
@@ -61,6 +61,9 @@ class Tiered(Table):
     def fill(self, hot: torch.Tensor) -> None:
         """Hold these rows (int64 ids, distinct, at most `room`)."""
         self.place.fill_(-1)
+        if len(self.cache) < self.room:
+            # Not before: to sort the nodes by how hot they are takes memory too, for a while.
+            self.cache = self.cache.new_empty(self.room, self.cache.shape[1])
         for begin in range(0, len(hot), FILLED_AT_ONCE):
             part = hot[begin : begin + FILLED_AT_ONCE]
             at = torch.arange(begin, begin + len(part), device=self.cache.device)

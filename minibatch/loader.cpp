@@ -43,6 +43,7 @@ struct Slot {
     char* rows;          // [most nodes, row_bytes]
     int64_t* labels;     // [batch size]
     int64_t counts[16];  // nodes known before each hop, and after the last
+    int64_t edges;       // neighbours sampled in all hops
     double times_s[3];   // when the batch was begun, sampled and sliced, on the clock of Python's time.perf_counter
     int64_t worker;      // the thread that made it
 };
@@ -99,10 +100,11 @@ private:
     uint32_t stamp = 0;
 };
 
-// One hop: for the first `rows` of `nodes` up to `fanout` neighbours each; returns how many nodes are known afterwards.
+// One hop: for the first `rows` of `nodes` up to `fanout` neighbours each, which are added to `edges`; returns how many nodes
+// are known afterwards.
 int64_t sample_hop(
     const Graph& graph, Numbers& numbers, int32_t* nodes, int64_t rows, int64_t known, int fanout, uint64_t seed,
-    int32_t* local, int64_t* places) {
+    int32_t* local, int64_t* places, int64_t* edges) {
     const uint64_t call = mix(seed + STEP);
     for (int64_t begin = 0; begin < rows; begin += BLOCK) {
         const int64_t end = begin + BLOCK < rows ? begin + BLOCK : rows;
@@ -139,6 +141,7 @@ int64_t sample_hop(
             out[i] = places[i] < 0 ? -1 : graph.col[places[i]];
             if (out[i] >= 0) {
                 numbers.prefetch(out[i]);
+                ++*edges;
             }
         }
         for (int64_t i = 0; i < count; ++i) {
@@ -261,12 +264,13 @@ private:
             numbers.number(slot.nodes[i], static_cast<int32_t>(i), &fresh);
         }
         int32_t* local = slot.local;
+        slot.edges = 0;
         for (size_t hop = 0; hop < fanouts.size(); ++hop) {
             const int64_t rows = known;
             const int fanout = static_cast<int>(fanouts[hop]);
             slot.counts[hop] = rows;
             const uint64_t seed = static_cast<uint64_t>(epoch_seed) + static_cast<uint64_t>(number) * 8 + hop;
-            known = sample_hop(graph, numbers, slot.nodes, rows, known, fanout, seed, local, places);
+            known = sample_hop(graph, numbers, slot.nodes, rows, known, fanout, seed, local, places, &slot.edges);
             local += rows * fanout;
         }
         slot.counts[fanouts.size()] = known;
@@ -348,6 +352,8 @@ void loader_made(void* loader, int64_t slot, double* made) {
     std::memcpy(made, of.times_s, sizeof(of.times_s));
     made[3] = static_cast<double>(of.worker);
 }
+
+int64_t loader_edges(void* loader, int64_t slot) { return static_cast<Loader*>(loader)->slot(slot).edges; }
 
 void loader_release(void* loader) { static_cast<Loader*>(loader)->release(); }
 

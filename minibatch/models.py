@@ -1,7 +1,7 @@
 """Models over message-flow layers: GraphSAGE of our own, others out of PyTorch Geometric's layers.
 
 All take `(layers, x)`: layers as in Batch.hops but deepest first, int32 [rows, fanout] of places in the features or hidden
-rows below, -1 for none; and give logits, float32 [seeds, classes].
+rows below, -1 for none; x float32 or bfloat16 [nodes, width]; and give logits, float32 [seeds, classes].
 """
 
 from __future__ import annotations
@@ -105,12 +105,14 @@ class Geometric(nn.Module):
 
     def forward(self, layers: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         h, seeds, seen = x, len(layers[-1]), []
-        for convolution, ids in zip(self.convolutions, layers, strict=True):
-            rows = len(ids)
-            h = convolution((h, h[:rows]), edge_index(ids), size=(len(h), rows))
-            h = F.dropout(F.relu(h), self.dropout, self.training)
-            seen.append(h[:seeds])
-        return self.classify(seen).float()
+        # As our own model computes: in the features' 16 bits, from weights of 32.
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.dtype == torch.bfloat16):
+            for convolution, ids in zip(self.convolutions, layers, strict=True):
+                rows = len(ids)
+                h = convolution((h, h[:rows]), edge_index(ids), size=(len(h), rows))
+                h = F.dropout(F.relu(h), self.dropout, self.training)
+                seen.append(h[:seeds])
+            return self.classify(seen).float()
 
     def whole_layer(
         self, number: int, h: torch.Tensor, own: torch.Tensor, offsets: torch.Tensor, neighbours: torch.Tensor

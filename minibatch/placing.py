@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from minibatch import benchmark_graphs, graphs, synthetic
+from minibatch import benchmark_graphs, graphs, ranks, synthetic
 from minibatch.graphs import Graph, GraphError
 from minibatch.native import cache_folder
 
@@ -83,9 +83,10 @@ def free_bytes(device: str) -> int:
 
 
 def available_bytes() -> int:
-    """Host memory that can be had without swapping."""
+    """Host memory that can be had without swapping, a rank's share of it."""
     found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(found[1]) << 10 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = int(found[1]) << 10 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return free // ranks.here()
 
 
 @dataclass(frozen=True)
@@ -142,13 +143,19 @@ def _made_on_gpu(wanted: Wanted, console: Console) -> Placed:
     row = recipe.width * 2
     sizes = Sizes(synthetic.bytes_of(wanted.graph) - recipe.nodes * row, recipe.nodes * row, row)
     free = free_bytes("cuda")
-    where = place_of_features(sizes, free, available_bytes(), wanted.features if wanted.resident else "host")
-    with console.status(f"making {wanted.graph}"):
-        made = synthetic.generate(wanted.graph, device="cuda", features_on="cuda" if where == "hbm" else "pinned")
     if not wanted.resident:
+        _require_room(f"drawing {wanted.graph}", sizes.topology, free, "GPU, which makes it")
+        _require_room(wanted.graph, sizes.topology + sizes.features, available_bytes(), "CPU")
+        with console.status(f"making {wanted.graph}"):
+            # Not pinned: batches are copied out of slots that are, and worker processes read features too.
+            made = synthetic.generate(wanted.graph, device="cuda", features_on="cpu")
         arrays = {name: values.cpu() for name, values in made.arrays().items()}
         return Placed(Graph(**arrays, classes=made.classes))
-    return Placed(made, rows_held(sizes, free, wanted.cache_gib) if where == "host" else None)
+    where = place_of_features(sizes, free, available_bytes(), wanted.features)
+    rows = rows_held(sizes, free, wanted.cache_gib) if where == "host" else None
+    with console.status(f"making {wanted.graph}"):
+        made = synthetic.generate(wanted.graph, device="cuda", features_on="cuda" if where == "hbm" else "pinned")
+    return Placed(made, rows)
 
 
 def _put(graph: Graph, wanted: Wanted) -> Placed:
@@ -158,12 +165,13 @@ def _put(graph: Graph, wanted: Wanted) -> Placed:
     device = wanted.device
     sizes, free = sizes_of(graph, device), free_bytes(device)
     where = place_of_features(sizes, free, available_bytes(), wanted.features)
+    rows = rows_held(sizes, free, wanted.cache_gib) if where == "host" else None
     moved = {name: values.to(device) for name, values in graph.arrays().items() if name != "features"}
+    # Written in pieces to where they stay, pinned from the start in host memory: one copy of the features, whatever their dtype is.
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    if where == "hbm":
-        return Placed(Graph(**moved, features=graph.features.to(device).to(dtype), classes=graph.classes))
-    # Written in pieces into memory that is pinned from the start: one copy of the features, whatever their dtype is.
-    features = torch.empty(graph.features.shape, dtype=dtype, pin_memory=device == "cuda")
+    place = {"device": device} if where == "hbm" else {"pin_memory": device == "cuda"}
+    features = torch.empty(graph.features.shape, dtype=dtype, **place)
     for begin in range(0, graph.nodes, synthetic.ROWS_AT_ONCE):
-        features[begin : begin + synthetic.ROWS_AT_ONCE] = graph.features[begin : begin + synthetic.ROWS_AT_ONCE]
-    return Placed(Graph(**moved, features=features, classes=graph.classes), rows_held(sizes, free, wanted.cache_gib))
+        part = graph.features[begin : begin + synthetic.ROWS_AT_ONCE]
+        features[begin : begin + len(part)] = part.to(features.device)
+    return Placed(Graph(**moved, features=features, classes=graph.classes), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -27,6 +28,11 @@ def ranks() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def here() -> int:
+    """How many of them are on this machine: torchrun says it, `start` starts all of them here."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", ranks()))
+
+
 def started() -> bool:
     """Whether this process is one of several that train together."""
     return "RANK" in os.environ
@@ -38,7 +44,10 @@ def join(device: str) -> None:
     from torch import distributed
 
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        mine, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if mine >= there:
+            raise GraphError(f"rank {rank()} is to have GPU {mine} of this machine, and there are {there}: start fewer")
+        torch.cuda.set_device(mine)
     method = f"file://{os.environ[RENDEZVOUS]}" if RENDEZVOUS in os.environ else "env://"
     backend = "nccl" if device == "cuda" else "gloo"
     distributed.init_process_group(backend, init_method=method, rank=rank(), world_size=ranks())
@@ -52,11 +61,16 @@ def meet() -> None:
         distributed.barrier()
 
 
-def leave() -> None:
+def leave(well: bool) -> None:
+    """Part from the others. One that failed (not `well`) and speaks over NCCL just ends once it has said why: NCCL's farewell
+    waits for the others, who wait for this one, and for captured graphs, which the exception holds."""
     from torch import distributed
 
     if distributed.is_initialized():
-        distributed.destroy_process_group()
+        if well or distributed.get_backend() != "nccl":
+            distributed.destroy_process_group()
+        else:
+            atexit.register(end, 1)
 
 
 def end(code: int) -> NoReturn:

@@ -29,6 +29,7 @@ CALIBRATED_ON = 16
 MARGIN = 1.06
 """Of 1,179 batches of papers100M's shape sizes vary by some 1 % (standard deviation): a hub more or less."""
 WARM_STEPS = 3
+"""Made before a capture, also where an epoch has fewer."""
 
 
 @dataclass
@@ -130,14 +131,14 @@ class Sampler:
         """Capacities from CALIBRATED_ON batches of these seeds. Returns them."""
         known = [self.batch] * (self.relabelled + 1)
         for number in range(CALIBRATED_ON):
-            at = torch.randint(len(ids), (min(self.batch, len(ids)),), device=ids.device)
-            seeds = padded_to(torch.unique(ids[at]), self.batch)
+            seeds = padded_to(ids[torch.randperm(len(ids), device=ids.device)[: self.batch]], self.batch)
             draws = torch.arange(len(self.fanouts), device=self.device) + (number << 8)
             totals = self.exact(seeds, draws).totals.tolist()
             known[1:] = [max(a, b) for a, b in zip(known[1:], totals, strict=True)]
         most = most_nodes(self.batch, self.fanouts, self.graph.nodes)
-        rounded = [known[0], *(-(-int(n * MARGIN) // 256) * 256 for n in known[1:])]
-        self.set_capacities([min(a, b) for a, b in zip(rounded, most, strict=False)])
+        rounded = [-(-int(n * MARGIN) // 256) * 256 for n in known[1:]]
+        # A batch has all its rows also where the graph has fewer nodes: those without a seed are padded.
+        self.set_capacities([self.batch, *(min(a, b) for a, b in zip(rounded, most[1:], strict=False))])
         return self.capacities
 
 
@@ -185,7 +186,7 @@ class Trainer:
         self.buffers = [Buffers(self.device, kept=True) for _ in range(2)]
         self.sampled: list[Sampled | None] = [None, None]
         self.graphs: list[torch.cuda.CUDAGraph] = []
-        self._room_for(-(-len(graph.train) // batch))
+        self._room_for(max(-(-len(graph.train) // batch), WARM_STEPS))
 
     def _room_for(self, steps: int) -> None:
         """Device-side state of an epoch of at most so many steps."""
@@ -294,9 +295,9 @@ class Trainer:
         side, self.aside = torch.cuda.Stream(), torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for slot in (0, 1, 0):
-                self.sample_next(slot)
-                self.compute(self.sampled[slot])
+            for step in range(WARM_STEPS):
+                self.sample_next(step % 2)
+                self.compute(self.sampled[step % 2])
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         for slot in (0, 1):

@@ -75,7 +75,7 @@ def device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
     if rung in OURS and asked.model != "sage":
         raise GraphError(f"--model {asked.model} is trained by --rung salient or pyg; our kernels are GraphSAGE's")
     if rung == "wholegraph":
-        if asked.model != "sage" or asked.gpus > 1 or asked.features == "host":
+        if asked.model != "sage" or asked.gpus > 1 or ranks.started() or asked.features == "host":
             raise GraphError("--rung wholegraph is --model sage on one GPU with features there")
         wholegraph.require()
     if rung.startswith("pyg"):
@@ -137,13 +137,13 @@ def route(
                     rung, placed, model, asked.fanout, asked.batch, asked.lr, asked.seed, ranks.ranks()
                 )
                 if state:
-                    trainer.optimizer.load_state_dict(state["optimizer"])
+                    training.go_on(trainer.optimizer, state["optimizer"])
                 trainer.prepare()
             yield _resident(trainer, asked)
             return
         optimizer = torch.optim.Adam(model.parameters(), lr=asked.lr)
         if state:
-            optimizer.load_state_dict(state["optimizer"])
+            training.go_on(optimizer, state["optimizer"])
         trained = torch.nn.parallel.DistributedDataParallel(model) if ranks.started() else model
         if rung == "salient":
             options = {"threads": threads_of(asked), "seed": asked.seed, "pin": device == "cuda"}

@@ -85,13 +85,12 @@ def train_epoch(
     made = {"sampling": 0.0, "features": 0.0}
 
     def counted(batch: Batch) -> tuple[int, int]:
-        if batch.made:
-            begun, sampled, sliced, worker = batch.made
-            made["sampling"] += sampled - begun
-            made["features"] += sliced - sampled
-            trace.add(f"thread {worker + 1}", "sampling", begun, sampled)
-            trace.add(f"thread {worker + 1}", "features", sampled, sliced)
-        return batch.edges if device == "cpu" else 0, len(batch.nodes)
+        begun, sampled, sliced, worker = batch.made
+        made["sampling"] += sampled - begun
+        made["features"] += sliced - sampled
+        trace.add(f"thread {worker + 1}", "sampling", begun, sampled)
+        trace.add(f"thread {worker + 1}", "features", sampled, sliced)
+        return batch.edges, len(batch.nodes)
 
     epoch = one_pass(
         model, optimizer, moved(loader.epoch(ids, number), device, trace), number, -(-len(ids) // loader.batch),
@@ -130,17 +129,20 @@ def full_accuracy(model: models.Sage | models.Geometric, graph: Graph, ids: torc
     at_once = FULL_EDGES if isinstance(model, models.Sage) else FULL_EDGES // 8
     outputs = []
     for number in range(model.depth):
-        parts, first = [], 0
+        first, made = 0, h
         while first < graph.nodes:
             begin = int(graph.rowptr[first])
             last = max(first + 1, int(torch.searchsorted(graph.rowptr, begin + at_once, right=True)) - 1)
             last = min(last, graph.nodes)
             offsets = graph.rowptr[first:last] - begin
             neighbours = graph.col[begin : int(graph.rowptr[last])]
-            parts.append(model.whole_layer(number, h, h[first:last], offsets, neighbours))
+            rows = model.whole_layer(number, h, h[first:last], offsets, neighbours)
+            if first == 0:
+                made = rows.new_empty(graph.nodes, rows.shape[1])  # two layers are in memory, never three
+            made[first:last] = rows
             first = last
             say(number * graph.nodes + last, model.depth * graph.nodes)
-        h = torch.cat(parts)
+        h = made
         outputs.append(h[ids])
     return float((model.classify(outputs).argmax(dim=1) == graph.labels[ids]).float().mean())
 
@@ -162,6 +164,14 @@ def save_checkpoint(path: Path, **state: Any) -> None:
     torch.save(state, held)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, held.getvalue())
+
+
+def go_on(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Give the optimizer a saved one's moments and learning rate. Which kernels it steps by stays its own: rungs differ in
+    that, a checkpoint is of any of them, and only a fused one leaves out the step of a batch that did not fit."""
+    own = optimizer.state_dict()["param_groups"]
+    groups = [mine | {"lr": theirs["lr"]} for mine, theirs in zip(own, saved["param_groups"], strict=True)]
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

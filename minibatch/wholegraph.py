@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional as F
 
 from minibatch.graphs import Graph, GraphError
@@ -74,7 +74,11 @@ class Loader:
         self.whole = require()
         self.batch, self.fanouts, self.seed, self.device = batch, list(fanouts), seed, "cuda"
         self.labels, self.seeds = graph.labels, 0
-        everyone, _ = self.whole.init_torch_env_and_create_wm_comm(0, 1, 0, 1, wm_log_level="error")
+        # Not by init_torch_env_and_create_wm_comm: it prints, and it leaves RANK in the environment, as if this were one of several.
+        store = distributed.TCPStore("127.0.0.1", 0, world_size=1, is_master=True)
+        distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+        self.whole.init(0, 1, 0, 1, wm_log_level="error")
+        everyone = self.whole.get_global_communicator()
         self.features = self._copied(everyone, graph.features)
         self.structure = self.whole.GraphStructure()
         self.structure.set_csr_graph(self._copied(everyone, graph.rowptr), self._copied(everyone, graph.col))

@@ -58,6 +58,7 @@ def test_rows_and_means_are_those_of_the_table_whatever_is_held(graph, device, r
 def test_a_cache_is_filled_in_pieces_and_anew(graph, monkeypatch):
     monkeypatch.setattr(features, "FILLED_AT_ONCE", 100)
     tiered = Tiered(graph.features, 250, "cpu", Kernels("cpu"))
+    assert len(tiered.cache) == 1, "its memory is wanted before it is filled"
     for hot in (torch.arange(250), torch.arange(2000, 2250)):
         tiered.fill(hot)
         assert torch.equal(torch.nonzero(tiered.place >= 0).flatten(), hot)

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.console import Console
 
-from minibatch import graphs, placing, synthetic
+from minibatch import graphs, placing, ranks, synthetic
 from minibatch.graphs import GraphError
 from minibatch.placing import Sizes, Wanted, place, place_of_features, rows_held
 from run import main
@@ -73,6 +73,28 @@ def test_little_memory_is_said_before_anything_is_made(tmp_path, monkeypatch, ca
     assert main(["epoch", "--graph", "small", "--runs-dir", str(tmp_path)]) == 2
     assert "small takes 11.9 MiB, and 1.0 MiB are free on the CPU: take a smaller graph" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "host", "says"),
+    [
+        (9, 500, r"drawing papers100M-like takes 13\.\d GiB, and 9\.0 GiB are free on the GPU, which makes it"),
+        (139, 40, r"papers100M-like takes 4\d\.\d GiB, and 40\.0 GiB are free on the CPU"),
+    ],
+)
+def test_a_large_graph_that_the_cpu_is_to_sample_is_refused_before_it_is_made(gpu, host, says, monkeypatch):
+    monkeypatch.setattr(placing.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(placing, "free_bytes", lambda _: gpu * GIB)
+    monkeypatch.setattr(placing, "available_bytes", lambda: host * GIB)
+    with pytest.raises(GraphError, match=says):
+        place(Wanted("papers100M-like", "cuda", resident=False), Console(quiet=True))
+
+
+def test_ranks_share_the_memory_of_a_machine(monkeypatch):
+    for name, share in {"WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4}.items():
+        alone = placing.available_bytes() * ranks.here()
+        monkeypatch.setenv(name, str(share))
+        assert placing.available_bytes() == pytest.approx(alone / share, rel=0.5)
 
 
 def test_epochs_say_what_the_cache_held(tmp_path, capsys):

@@ -101,6 +101,7 @@ def test_ticks_are_round_and_few(end, most):
 
 def test_an_epoch_writes_its_report(tmp_path, capsys):
     words = ["epoch", "--graph", "tiny", "--fanout", "5", "--batch", "128", "--epochs", "1", "--threads", "1"]
+    words += ["--rung", "salient"]
     path = tmp_path / "report.html"
     assert main([*words, "--report", str(path), "--runs-dir", str(tmp_path)]) == 0
     assert "salient" in path.read_text()

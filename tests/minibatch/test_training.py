@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minibatch import models, synthetic, training, wholegraph
+from minibatch import commands, models, ranks, synthetic, training, wholegraph
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
 from run import main
@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 TINY = ("--graph", "tiny", "--fanout", "5", "5", "--batch", "128", "--lr", "0.01", "--json")
+WITHOUT_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+"""Of processes that are to train on the CPU wherever the tests run."""
 
 
 @pytest.fixture
@@ -57,7 +59,9 @@ def test_training_goes_on_where_it_was_left(tmp_path, trained):
 @pytest.mark.parametrize("rung", ["salient", "gpu-fused"])
 def test_two_processes_train_one_model(tmp_path, rung):
     words = ["epoch", *TINY, "--epochs", "4", "--ranks", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
-    done = subprocess.run([sys.executable, "run.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "run.py", *words], cwd=ROOT, env=WITHOUT_GPU, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     epochs = json.loads(done.stdout)["epochs"]
     assert epochs[0]["batches"] == 4  # of 900 seeds 450 each
@@ -74,9 +78,8 @@ def test_ranks_see_every_seed_once(tmp_path):
 
 def test_a_rank_that_is_killed_ends_the_others_with_one_sentence_and_training_goes_on(tmp_path, trained):
     words = ["epoch", "--graph", "tiny", "--fanout", "5", "5", "--batch", "32", "--epochs", "2000", "--ranks", "2"]
-    parent = subprocess.Popen(
-        [sys.executable, "run.py", *words, "--runs-dir", str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "run.py", *words, "--runs-dir", str(tmp_path)]
+    parent = subprocess.Popen(command, cwd=ROOT, env=WITHOUT_GPU, stderr=subprocess.PIPE, text=True)
     checkpoint = tmp_path / "minibatch" / "tiny-sage.pt"
     try:
         until = time.monotonic() + 120
@@ -98,6 +101,51 @@ def test_a_rank_that_is_killed_ends_the_others_with_one_sentence_and_training_go
     kept = training.load_checkpoint(checkpoint)["epoch"]
     assert kept >= 0
     assert [epoch["number"] for epoch in trained("--epochs", "1", "--resume", runs=tmp_path)] == [kept + 1]
+
+
+def test_a_checkpoint_is_gone_on_with_by_another_rung(tmp_path, trained):
+    trained("--rung", "salient", "--epochs", "2", runs=tmp_path)
+    epochs = trained("--rung", "gpu-fused", "--resume", "--epochs", "1", runs=tmp_path)
+    epochs += trained("--rung", "salient", "--resume", "--epochs", "1", runs=tmp_path)
+    assert [epoch["number"] for epoch in epochs] == [2, 3]
+    assert epochs[-1]["valid_accuracy"] > 0.7
+
+
+def test_a_rank_without_a_gpu_of_its_own_says_so(monkeypatch):
+    beyond = torch.cuda.device_count()
+    for name, value in {"RANK": "5", "WORLD_SIZE": "9", "LOCAL_RANK": str(beyond)}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(GraphError, match=f"rank 5 is to have GPU {beyond} of this machine, and there are {beyond}"):
+        ranks.join("cuda")
+
+
+def test_full_memory_of_a_gpu_is_said_in_one_sentence(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has less.")
+
+    monkeypatch.setattr(commands, "_train", full)
+    assert main(["epoch", "--graph", "tiny", "--runs-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "the GPU's memory is full (CUDA out of memory. Tried to allocate 2.00 GiB): take a smaller --batch" in said
+    assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["gat", "gin", "sage-ri"])
+def test_other_models_take_features_as_a_gpu_has_them(kind):
+    """In bfloat16, with weights and gradients of float32."""
+    pytest.importorskip("torch_geometric")
+    graph = synthetic.generate("tiny", seed=1)
+    torch.manual_seed(0)
+    model = models.make(kind, graph.features.shape[1], 32, graph.classes, 2, dropout=0.0)
+    with Loader(graph, [5, 5], 128, threads=1) as loader:
+        batches = loader.epoch(graph.train[:128])
+        batch = next(batches)
+        layers = batch.hops[::-1]
+        logits = model(layers, training.inputs_of(batch, "cuda"))
+        assert logits.dtype == torch.float32
+        torch.testing.assert_close(logits, model(layers, training.inputs_of(batch, "cpu")), rtol=0.05, atol=0.05)
+        torch.nn.functional.cross_entropy(logits, batch.y).backward()
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("kind", ["gat", "gin", "sage-ri"])
@@ -129,7 +177,7 @@ def test_other_models_learn_and_infer_from_all_neighbours(kind, monkeypatch):
         (("--rung", "pyg", "--features", "hbm"), "take pyg-hbm for --features hbm"),
         (("--rung", "pyg-hbm", "--features", "host"), "take pyg for --features host"),
         (("--cache-gib", "1"), "the size of the cache that a gpu rung has with --features host"),
-        (("--ranks", "2", "--gpus", "2"), "--gpus 2: there are" if not torch.cuda.is_available() else "give one"),
+        (("--ranks", "2", "--gpus", "2"), "--gpus 2: there are" if torch.cuda.device_count() < 2 else "give one"),
         (("--resume", "--graph", "tiny"), "there is no checkpoint"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
@@ -193,9 +241,60 @@ def test_wholegraphs_layers_compute_what_sampled_layers_say():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--rung", "salient"),
+        ("--rung", "salient", "--model", "gat"),
+        ("--rung", "gpu-plain"),
+        ("--rung", "gpu"),
+        ("--rung", "gpu-fused"),
+        ("--rung", "gpu-graph"),
+        ("--rung", "gpu-compiled"),
+        ("--rung", "gpu", "--features", "host"),
+        ("--rung", "gpu-graph", "--features", "host", "--cache-gib", str(1000 * 32 / 2**30)),
+    ],
+    ids=lambda words: "-".join(words).replace("--", ""),
+)
+def test_every_rung_of_a_gpu_learns_infers_and_reports(words, tmp_path, trained, capsys):
+    if "--model" in words:
+        pytest.importorskip("torch_geometric")
+    report, kept = tmp_path / "report.html", tmp_path / "model.pt"
+    epochs = trained(*words, "--epochs", "4", "--report", str(report), "--checkpoint", str(kept), runs=tmp_path)
+    assert epochs[-1]["edges"] > 10_000
+    assert epochs[-1]["valid_accuracy"] > 0.5
+    assert "What ran when" in report.read_text()
+    if "--cache-gib" in words:
+        assert 0.2 < epochs[-1]["cache_hits"] < 1
+    asked = ["infer", "--graph", "tiny", "--fanout", "20", "20", "--json", "--checkpoint", str(kept)]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sampled_accuracy"] == pytest.approx(found["full_accuracy"], abs=0.05)
+    # One batch an epoch, fewer than are made before a capture; and a checkpoint of another rung.
+    more = trained("--resume", "--checkpoint", str(kept), "--batch", "1024", "--epochs", "1", *words[2:], runs=tmp_path)
+    assert more[0]["batches"] == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+@pytest.mark.parametrize("rung", ["gpu-graph", "salient"])
+def test_two_gpus_train_one_model_and_report(tmp_path, rung):
+    words = ["epoch", *TINY, "--epochs", "4", "--gpus", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
+    words += ["--report", str(tmp_path / "report.html")]
+    done = subprocess.run([sys.executable, "run.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-2000:]
+    epochs = json.loads(done.stdout)["epochs"]
+    assert epochs[0]["batches"] == 4
+    assert epochs[-1]["valid_accuracy"] > 0.5
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_wholegraph_trains_as_well(tmp_path, trained):
     pytest.importorskip("pylibwholegraph")
     assert trained("--rung", "wholegraph", "--epochs", "4", runs=tmp_path)[-1]["valid_accuracy"] > 0.75
+    assert not ranks.started(), "it passes for one of several ranks from now on"
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
