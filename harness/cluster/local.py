@@ -62,8 +62,9 @@ class Local:
 
     def last_words(self, lines: int = 1) -> str:
         """The end of what its parts have said."""
-        said = (self.folder / "log.txt").read_text(errors="replace").strip().splitlines()
-        return "; ".join(line.strip() for line in said[-lines:]) or "nothing was said"
+        log = (self.folder / "log.txt").read_text(errors="replace").splitlines()
+        said = [line.strip() for line in log if line.strip() and " - INFO - " not in line]  # Dask's, of who connects
+        return "; ".join(said[-lines:]) or "nothing was said"
 
     def _child(self, words: list[str], **how: int) -> subprocess.Popen:
         """A command of run.py, out of reach of the terminal's signals, with nothing of the user's environment but its tools."""

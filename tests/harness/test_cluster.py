@@ -85,6 +85,18 @@ def test_what_the_scheduler_said_last_is_why_it_did_not_start(monkeypatch: pytes
         Local("cpu", 1)
 
 
+def test_the_last_words_of_a_cluster_are_not_who_connected(tmp_path: Path):
+    made = Local.__new__(Local)
+    made.folder = tmp_path
+    (tmp_path / "log.txt").write_text(
+        "RuntimeError: Xid 79\nhost gpu 1: its worker ended (exit code 1); it is started again\n\n"
+        "2026-11-22 22:08:58,952 - distributed.core - INFO - Starting established connection to tls://127.0.0.1:42562\n"
+    )
+    assert made.last_words(2).startswith("RuntimeError: Xid 79; host gpu 1") and made.last_words().startswith(
+        "host gpu"
+    )
+
+
 def test_a_cluster_of_ones_own_without_a_gpu_says_so_at_once(monkeypatch: pytest.MonkeyPatch):
     """torch has one, nvidia-smi lists none: nobody would join."""
     monkeypatch.setattr(places, "gpus", dict)
