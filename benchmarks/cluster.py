@@ -2,12 +2,13 @@
 
     python -m benchmarks.cluster judge --engine process --out one.json      # then dask:1, dask:2, dask:4
     python -m benchmarks.cluster compare one.json dask-1.json dask-2.json dask-4.json
-    python -m benchmarks.cluster width --engine dask:4 --kernel fused_add_rmsnorm
+    python -m benchmarks.cluster width --engine dask:4 --kernel fused_add_rmsnorm [-- --dtype float16 --tune-seconds 4]
 
 `judge`: candidates of the catalog's kernels that are as fast as the baseline, slower by a known share, or another baseline,
-each with an Evaluator and a store of its own, as a campaign's runs have them. `compare`: wall time, share of linear, the
-engine's overhead a question, and how often FASTER, SLOWER or SAME agree with the first file. `width`: a round of four plans
-on as many devices against a round of one.
+each with an Evaluator and a store of its own, as a campaign's runs have them, in which only what a run builds once is built
+already; none is begun after --seconds. `compare`: pace, share of linear, the engine's overhead a question, and how often
+FASTER, SLOWER or SAME agree with the first file, of the candidates that both have. `width`: a round of four plans on as many
+devices against a round of one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.comparison import CLOCK_GHZ, FUNCTIONS, LOSE_TIME
-from harness import engines
+from harness import company, engines, light
 from harness.engines import Engine
 from harness.store import Store
 from kernels import catalog
@@ -76,39 +77,63 @@ class Overhead:
         cluster.ask = timed
 
 
+def built_once(engine: Engine, kernels: list[Kernel], dtype: str, folder: Path) -> Store:
+    """A store with the builds that a run makes once, whatever it judges."""
+    store, on = Store(folder), engine.device
+    for kernel in kernels:
+        with engine.evaluator(kernel, store, dtypes=(dtype,)) as evaluator, ThreadPoolExecutor(4) as pool:
+            ours = [kernel.baseline(on)[1], light.source(on), *([company.SOURCE] if on == "cuda" else [])]
+            list(pool.map(evaluator.build, [store.put(path.read_text()) for path in ours]))
+    return store
+
+
+def judged(engine: Engine, item: tuple[Kernel, str, str], dtype: str, built: Store) -> dict:
+    """One candidate's verdict, by an Evaluator of its own."""
+    kernel, name, text = item
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        built.link_to(Path(folder))
+        (Path(folder) / "asker").unlink(missing_ok=True)  # by which a cluster knows stores apart
+        store = Store(Path(folder))
+        with engine.evaluator(kernel, store, dtypes=(dtype,)) as evaluator:
+            baseline = store.put(kernel.baseline(engine.device)[1].read_text())
+            verdict = evaluator.verify(evaluator.build(store.put(text)))
+            if verdict.passed:
+                verdict = evaluator.measure(verdict, baseline=baseline)
+    said = str(verdict.suite.comparison) if verdict.suite else str(verdict.outcome)
+    gain = verdict.suite.speedup.median if verdict.suite else None
+    name = f"{kernel.spec.name}: {name}"
+    return {"item": name, "said": said, "speedup": gain, "seconds": time.monotonic() - began}
+
+
 def judge(asked: argparse.Namespace) -> None:
-    with closing(engines.opened(engines.choice(asked.engine), asked.device, print)) as engine:
-        on, overhead = engine.device, Overhead(engine)
+    opening = time.monotonic()
+    with (
+        closing(engines.opened(engines.choice(asked.engine), asked.device, print)) as engine,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        opened_s = time.monotonic() - opening
+        print(f"{asked.engine} is open after {opened_s:.1f} s, {engine.width()} side by side: {engine.why}", flush=True)
+        on = engine.device
         dtype = "float16" if on == "cuda" else "float32"
         kernels = [catalog.load(name) for name in asked.kernel or KERNELS]
         each = -(-asked.candidates // len(kernels))
         # Kernels in turn, so that neighbours in time are not of one kind.
         rows = zip(*(list(candidates(kernel, on, each)) for kernel in kernels), strict=True)
         todo = [(kernel, *one) for row in rows for kernel, one in zip(kernels, row, strict=True)][: asked.candidates]
+        built = built_once(engine, kernels, dtype, Path(folder))
+        overhead, first = Overhead(engine), time.monotonic()
 
-        def one(item: tuple[Kernel, str, str]) -> dict:
-            kernel, name, text = item
-            began = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder:
-                store = Store(Path(folder))
-                with engine.evaluator(kernel, store, dtypes=(dtype,)) as evaluator:
-                    baseline = store.put(kernel.baseline(on)[1].read_text())
-                    verdict = evaluator.verify(evaluator.build(store.put(text)))
-                    if verdict.passed:
-                        verdict = evaluator.measure(verdict, baseline=baseline)
-            said = str(verdict.suite.comparison) if verdict.suite else str(verdict.outcome)
-            gain = verdict.suite.speedup.median if verdict.suite else None
-            return {
-                "item": f"{kernel.spec.name}: {name}", "said": said, "speedup": gain,
-                "seconds": time.monotonic() - began,
-            }  # fmt: skip
+        def in_time(item: tuple[Kernel, str, str]) -> dict | None:
+            return judged(engine, item, dtype, built) if time.monotonic() - first <= asked.seconds else None
 
-        began = time.monotonic()
         with ThreadPoolExecutor(engine.width()) as pool:
-            found = list(pool.map(one, todo))
+            found = [made for made in pool.map(in_time, todo) if made is not None]
+        if not found:
+            raise SystemExit(f"no candidate was begun within --seconds {asked.seconds:g}")
         record = {
-            "engine": asked.engine, "device": getattr(engine, "why", ""), "width": engine.width(),
-            "wall_s": time.monotonic() - began, "overhead_s": overhead.seconds, "items": found,
+            "engine": asked.engine, "device": engine.why, "width": engine.width(), "opened_s": opened_s,
+            "wall_s": time.monotonic() - first, "overhead_s": overhead.seconds, "items": found,
         }  # fmt: skip
     asked.out.write_text(json.dumps(record, indent=1))
     print(f"{len(found)} candidates in {record['wall_s']:.1f} s on {record['width']}: {asked.out}")
@@ -119,17 +144,20 @@ def compare(asked: argparse.Namespace) -> None:
     print(f"{first['engine']}: {len(first['items'])} candidates in {first['wall_s']:.1f} s")
     said = {one["item"]: one["said"] for one in first["items"]}
     for other in others:
-        pairs = [(said[one["item"]], one["said"]) for one in other["items"]]
+        both = [one for one in other["items"] if one["item"] in said]
+        pairs = [(said[one["item"]], one["said"]) for one in both]
         sure = [(a, b) for a, b in pairs if a in SURE and b in SURE]
-        linear = first["wall_s"] / other["wall_s"] / other["width"]
+        paces = [record["wall_s"] / len(record["items"]) for record in (first, other)]
+        linear = paces[0] / paces[1] / other["width"]
         overhead = sorted(other["overhead_s"]) or [0.0]
         print(
-            f"{other['engine']}: {other['wall_s']:.1f} s on {other['width']}, {linear:.3f} of linear; verdicts agree "
+            f"{other['engine']}: {len(other['items'])} in {other['wall_s']:.1f} s on {other['width']}, {linear:.3f} of "
+            "linear; verdicts agree "
             f"{sum(a == b for a, b in pairs)} of {len(pairs)}, where both are sure {sum(a == b for a, b in sure)} of "
             f"{len(sure)}; overhead a question: median {statistics.median(overhead) * 1e3:.1f} ms, largest "
             f"{overhead[-1] * 1e3:.1f} ms"
         )
-        for one in other["items"]:
+        for one in both:
             if said[one["item"]] != one["said"]:
                 print(f"    {one['item']}: {said[one['item']]} and {one['said']} ({one['speedup']})")
 
@@ -141,7 +169,7 @@ def width(asked: argparse.Namespace) -> None:
             command = [
                 sys.executable, "run.py", "--kernel", asked.kernel[0] if asked.kernel else KERNELS[1], "--device", asked.device,
                 "--engine", asked.engine, "--width", str(plans), "--rounds", str(asked.rounds), "--patience",
-                str(asked.rounds), "--policy", "rules", "--runs-dir", folder, "--run-id", "w", "--no-live", "--json",
+                str(asked.rounds), "--policy", "rules", "--runs-dir", folder, "--run-id", "w", "--no-live", "--json", *asked.more,
             ]  # fmt: skip
             began = time.monotonic()
             done = subprocess.run(command, capture_output=True, text=True)
@@ -158,12 +186,14 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("judge")
     one.add_argument("--out", type=Path, required=True)
-    one.add_argument("--candidates", type=int, default=42)
+    one.add_argument("--candidates", type=int, default=42, help="at most (42)")
+    one.add_argument("--seconds", type=float, default=140, help="begin no candidate after so many (140)")
     two = commands.add_parser("compare")
     two.add_argument("files", type=Path, nargs="+")
     three = commands.add_parser("width")
     three.add_argument("--width", type=int, default=4)
     three.add_argument("--rounds", type=int, default=2)
+    three.add_argument("more", nargs="*", help="options of run.py, behind --")
     for made, go in ((one, judge), (two, compare), (three, width)):
         made.set_defaults(go=go)
         if made is not two:

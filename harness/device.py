@@ -155,19 +155,25 @@ def _highest_clock_mhz() -> int | None:
     """Of the GPU's multiprocessors, as nvidia-smi has it; None where it does not say."""
     if shutil.which("nvidia-smi") is None:
         return None
-    command = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", "-i", _first_visible(), "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
     said = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return int(said) if said.isdigit() else None
+
+
+def _first_visible() -> str:
+    """What nvidia-smi, which lists all GPUs, calls the one that is device 0 here."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
 def clocks() -> dict[str, str]:
     """Clocks, temperature and throttle reasons of the GPU as nvidia-smi gives them; empty where it is not there."""
     if shutil.which("nvidia-smi") is None:
         return {}
-    which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
     names = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active"
     done = subprocess.run(
-        ["nvidia-smi", "-i", which, f"--query-gpu={names}", "--format=csv,noheader"], capture_output=True, text=True
+        ["nvidia-smi", "-i", _first_visible(), f"--query-gpu={names}", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
     )
     values = done.stdout.strip().split(", ")
     return dict(zip(names.split(","), values, strict=True)) if len(values) == 5 else {}

@@ -181,18 +181,18 @@ def parcel(kernel: Kernel) -> tuple[Parcel, dict[str, bytes]]:
     return Parcel(name=kernel.spec.name, files=files, spec=kernel.spec), {digest(d): d for d in found.values()}
 
 
-def built(key: str, build: Build, folder: Path) -> tuple[Built, dict[str, bytes]]:
+def built(key: str, build: Build) -> tuple[Built, dict[str, bytes]]:
     """A build of the store and its contents by hash."""
-    contents = _files(build, folder) if build.ok else {}
+    contents = _files(build) if build.ok else {}
     files = {name: digest(data) for name, data in contents.items()}
     bare = build.model_copy(update={"artefact": Path(build.artefact).name if build.ok else ""})
     return Built(key=key, build=bare, files=files), {digest(data): data for data in contents.values()}
 
 
-def _files(build: Build, folder: Path) -> dict[str, bytes]:
-    artefact = Path(build.artefact)
+def _files(build: Build) -> dict[str, bytes]:
+    artefact = Path(build.artefact)  # in another store's folder where a run was forked
     paths = sorted(artefact.rglob("*")) if artefact.is_dir() else [artefact]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
+    return {str(path.relative_to(artefact.parent)): path.read_bytes() for path in paths if path.is_file()}
 
 
 def placed(build: Build, folder: Path, files: dict[str, bytes]) -> Build:
@@ -289,7 +289,7 @@ class Bench:
             )  # fmt: skip
             if not build.ok and NO_SPACE in build.log:
                 raise OSError(errno.ENOSPC, NO_SPACE, str(folder))  # of this machine, not of the candidate
-            files = _files(build, folder) if build.ok else {}
+            files = _files(build) if build.ok else {}
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # it travels back; nobody asks this machine for it again
         bare = build.model_copy(update={"artefact": Path(build.artefact).name if build.ok else ""})

@@ -158,7 +158,7 @@ class Remote(Evaluator):
         """The build of that source, made elsewhere if it is not there; what it consists of goes into `contents`."""
         build, module = self.build(candidate), self.backend(candidate)
         key = self.build_key(candidate, module)
-        one, its = jobs.built(key, build, self.store.build_folder(key))
+        one, its = jobs.built(key, build)
         contents |= its
         return one
 

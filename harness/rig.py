@@ -311,8 +311,13 @@ class Rig:
     def close(self) -> None:
         """End all workers, free the shared memory and the cases (gigabytes on a GPU). Safe to call twice."""
         self.pool.close()
-        self.cases.kept.clear()  # a rig and its pool hold each other, so it may be long until they are collected
         self.kernel.close()
+        if self.cases.kept:
+            self.cases.kept.clear()  # a rig and its pool hold each other, so it may be long until they are collected
+            if self.device == "cuda":
+                import torch
+
+                torch.cuda.empty_cache()  # what torch sets aside no process of the next kernel could have
 
     def __enter__(self) -> Self:
         return self

@@ -84,11 +84,12 @@ def missing(active: list[str]) -> list[str]:
 
 # --- environment and paths -------------------------------------------------------------------------------------
 
-# Where the GPU's libraries and the toolchain are. Everything else (keys, tokens, PYTHONPATH, LD_PRELOAD) stays out.
+# Where the GPU's libraries and the toolchain are, and that NVLink multicast is off where a machine's owner says so: used on
+# a host that GPUs are shared of it can put them out of service. Everything else (keys, tokens, PYTHONPATH, LD_PRELOAD) stays out.
 _KEPT = (
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDA_ROOT",
     "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "OMP_NUM_THREADS", "CPATH",
-    "LIBRARY_PATH", "TZ",
+    "LIBRARY_PATH", "TZ", "NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS", "TORCH_SYMM_MEM_DISABLE_MULTICAST",
 )  # fmt: skip
 
 

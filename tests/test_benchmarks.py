@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import comparison, kernelbench_agreement, library, parts
+from benchmarks import cluster, comparison, kernelbench_agreement, library, parts
 from harness import backends
 from kernels import catalog
 from kernels.spec import Workload
@@ -52,6 +52,21 @@ def test_a_kernel_beside_itself_and_beside_a_slower_one(small, monkeypatch, caps
     itself, slower = capsys.readouterr().out.split("made slower")
     assert "against itself" in itself and itself.count("silu_and_mul") == 1
     assert slower.count("900 %") == slower.count(" of 1") == 2
+
+
+def test_one_process_beside_two_devices(small, monkeypatch, capsys, tmp_path):
+    arguments = ("--engine", "process", "--device", "cpu", "--kernel", "silu_and_mul", "--candidates", "1")
+    run(cluster, monkeypatch, "judge", *arguments, "--out", str(tmp_path / "one.json"))
+    record = json.loads((tmp_path / "one.json").read_text())
+    (item,) = record["items"]
+    assert record["width"] == 1 and item["speedup"] and item["said"] in {*cluster.SURE, "UNCLEAR"}
+    more = [item | {"said": "CHEATED"}, *({"item": f"another {at}", "said": "SAME", "speedup": 1} for at in range(3))]
+    two = record | {"engine": "dask:2", "width": 2, "wall_s": 2 * record["wall_s"], "items": more, "overhead_s": [0.01]}
+    (tmp_path / "two.json").write_text(json.dumps(two))
+    capsys.readouterr()
+    run(cluster, monkeypatch, "compare", str(tmp_path / "one.json"), str(tmp_path / "two.json"))
+    said = capsys.readouterr().out
+    assert "1.000 of linear; verdicts agree 0 of 1," in said and f"{item['said']} and CHEATED" in said
 
 
 @pytest.mark.slow

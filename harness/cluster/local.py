@@ -13,8 +13,6 @@ from pathlib import Path
 from harness.cluster import ROOT, ClusterError, places, security
 from harness.cluster.supervisor import environment
 
-START_S = 60.0
-
 
 class Local:
     """Close it; a kill closes it too, since the children's standard input ends with this process."""
@@ -27,16 +25,18 @@ class Local:
         self.devices = 0
         """That will join."""
         try:
-            # On a machine with several users anybody may connect to a port on loopback, and a cluster executes what it is sent.
-            self.tls = security.made(self.folder / "tls")
-            self.start_scheduler()
             if device == "cpu":
                 self.devices = workers or 2
                 words = ["--cores", str(self.devices)]
             else:
                 names = list(places.gpus())[:workers]
+                if not names:
+                    raise ClusterError(places.NONE)
                 self.devices = len(names)
                 words = ["--gpus", ",".join(names)]
+            # On a machine with several users anybody may connect to a port on loopback, and a cluster executes what it is sent.
+            self.tls = security.made(self.folder / "tls")
+            self.start_scheduler()
             self.supervisor = self._child(["worker", self.address, *words])
         except BaseException:
             self.close()
@@ -51,18 +51,20 @@ class Local:
         assert self.scheduler.stdout is not None
         line = self.scheduler.stdout.readline().decode().strip()
         if not line.startswith("tls://"):
-            raise ClusterError(f"the cluster's scheduler did not start: {self._last_words()}")
+            raise ClusterError(f"the cluster's scheduler did not start: {self.last_words()}")
         self.address = line
         return True
 
     def check(self) -> None:
         """Raises ClusterError where the supervisor has ended: it found something wrong at its start."""
         if self.supervisor is not None and self.supervisor.poll() is not None:
-            raise ClusterError(f"the cluster's workers did not start: {self._last_words()}")
+            raise ClusterError(f"the cluster's workers did not start: {self.last_words()}")
 
-    def _last_words(self) -> str:
-        last = (self.folder / "log.txt").read_text(errors="replace").strip().splitlines()[-1:]
-        return last[0] if last else "nothing was said"
+    def last_words(self, lines: int = 1) -> str:
+        """The end of what its parts have said."""
+        log = (self.folder / "log.txt").read_text(errors="replace").splitlines()
+        said = [line.strip() for line in log if line.strip() and " - INFO - " not in line]  # Dask's, of who connects
+        return "; ".join(said[-lines:]) or "nothing was said"
 
     def _child(self, words: list[str], **how: int) -> subprocess.Popen:
         """A command of run.py, out of reach of the terminal's signals, with nothing of the user's environment but its tools."""

@@ -17,6 +17,8 @@ from kernels.spec import Device, Frozen
 CORES_OF_A_GPU = 6
 """The Evaluator, the candidate's and its rival's threads, Dask's own; more would be taken from those that build."""
 
+NONE = "no NVIDIA GPU was found here: nvidia-smi lists none that CUDA_VISIBLE_DEVICES lets one use"
+
 
 class Place(Frozen):
     """One worker process: what it has for itself."""
@@ -34,19 +36,28 @@ class Place(Frozen):
 def gpus() -> dict[str, tuple[int, ...]]:
     """Index of every GPU that nvidia-smi lists -> the cores near it, () where the machine does not say.
 
-    Of those that CUDA_VISIBLE_DEVICES names, where it is set.
+    Of those that CUDA_VISIBLE_DEVICES names, by index or UUID, where it is set.
     """
     if shutil.which("nvidia-smi") is None:
         return {}
     done = subprocess.run(
-        ["nvidia-smi", "--query-gpu=index,pci.bus_id", "--format=csv,noheader"], capture_output=True, text=True
+        ["nvidia-smi", "--query-gpu=index,pci.bus_id,uuid", "--format=csv,noheader"], capture_output=True, text=True
     )
-    found = {}
-    for line in done.stdout.splitlines() if done.returncode == 0 else ():
-        index, bus = (part.strip() for part in line.split(","))
-        found[index] = _near(bus)
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    listed = [[part.strip() for part in line.split(",")] for line in lines]
+    found = {index: _near(bus) for index, bus, _uuid in listed}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return found if visible is None else {gpu: found[gpu] for gpu in visible.split(",") if gpu in found}
+    if visible is None:
+        return found
+    # As CUDA reads it: a UUID may be cut short.
+    named = [
+        next(
+            (index for index, _bus, uuid in listed if name == index or (name[:4] == "GPU-" and uuid.startswith(name))),
+            "",
+        )
+        for name in map(str.strip, visible.split(","))
+    ]
+    return {index: found[index] for index in named if index}
 
 
 def _near(bus: str) -> tuple[int, ...]:
@@ -77,7 +88,7 @@ def of_gpus(chosen: Sequence[str] | None, cores: Sequence[int], near: dict[str, 
     """
     wanted = list(near) if chosen is None else list(chosen)
     if not wanted:
-        raise ClusterError("no NVIDIA GPU was found here; --cores lends shares of the CPU instead")
+        raise ClusterError(f"{NONE}; --cores lends shares of the CPU instead")
     each = max(1, min(CORES_OF_A_GPU, len(cores) * 2 // 3 // len(wanted)))
     host, left, made = socket.gethostname(), list(cores), []
     for gpu in wanted:

@@ -29,6 +29,10 @@ def configure() -> None:
         "distributed.comm.timeouts.connect": "10 s",
         "distributed.comm.timeouts.tcp": "30 s",
         "distributed.worker.http.routes": ["distributed.http.health"],
+        # Every part would ask the driver for the first GPU's load twice a second, and a worker look at its own stack every
+        # 10 ms, beside what is timed; where NVML does not answer, none of them would start.
+        "distributed.diagnostics.nvml": False,
+        "distributed.worker.profile.enabled": False,
         "distributed.admin.large-graph-warning-threshold": "1 GB",
     }
     dask.config.set({name: value for name, value in usual.items() if dask.config.get(name, None, config=given) is None})

@@ -36,7 +36,8 @@ def environment(place: Place | None = None) -> dict[str, str]:
     made |= {name: value for name, value in os.environ.items() if name.startswith(PREFIXES)}
     made |= {"HOME": os.environ.get("HOME", "/"), "TMPDIR": tempfile.gettempdir()}
     # Where packages are, on a machine that has them in modules; what is boxed starts with -I and reads none of it.
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    made["PYTHONPATH"] = os.pathsep.join([str(ROOT), *map(os.path.abspath, given)])  # they work in folders of their own
     made.pop("CUDA_CACHE_PATH", None)
     if place is not None:
         made |= {"CUDA_VISIBLE_DEVICES": place.gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

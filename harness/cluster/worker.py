@@ -101,6 +101,8 @@ class Here:
                 self.contest_at = time.monotonic()
         except (NotFit, DeviceError) as error:
             self.unfit = str(error)
+        except RuntimeError as error:  # torch's own: a GPU that is listed and refuses
+            self.unfit = words(error)
         except OSError as error:
             if error.errno not in fitness.FULL:
                 raise

@@ -37,8 +37,9 @@ from kernels.catalog import Kernel
 
 JOIN_S = 300.0
 """Until the first worker has joined a cluster: it imports torch and times a binary against itself."""
-LOST_S = 600.0
-"""Without the scheduler, or without a device that can do a job: then the run is given up for now, to be resumed."""
+LOST_S = 900.0
+"""Without the scheduler, or without a device that can do a job: then the run is given up for now, to be resumed. Longer than a
+place that was set aside is away (`parked_s` of its Orders, and the minute that it needs to join)."""
 LOOK_S = 1.0
 LOST = (CancelledError, CommClosedError, OSError, Cancelled)
 """What a future raises whose scheduler or whose connection is gone."""
@@ -136,8 +137,9 @@ class Cluster:
                 with contextlib.suppress(Exception):  # it is broken: whatever closing it raises, it is gone
                     lost.close(timeout=2)
             self.contents.clear()
-            self.say("the connection to the cluster's scheduler is lost; trying again")
-            while True:
+            if not self.closed.is_set():
+                self.say("the connection to the cluster's scheduler is lost; trying again")
+            while not self.closed.is_set():
                 if self.local is not None and self.local.start_scheduler():
                     self.say("the cluster's scheduler had ended and is started again")
                 try:
@@ -147,6 +149,7 @@ class Cluster:
                     if time.monotonic() > late:
                         raise EngineError(f"{error}; what was finished is kept: resume once it runs again") from None
                     time.sleep(LOOK_S)
+            raise EngineError("the engine was closed while a question was on its way; what was finished is kept")
 
     def _heard(self, event: tuple[float, Any]) -> None:
         """What a worker says of a job, in the client's thread, which must not wait: others pass it on."""
@@ -207,7 +210,10 @@ class Cluster:
                 break
             if joining and self.local is not None:
                 self.local.check()
-            if time.monotonic() > late or (every and not joining and not fitting and self._settled(every)):
+            if time.monotonic() > late and fitting:
+                self.say(f"not all devices of this machine have joined, so without them{self._last_words()}")
+                break
+            if time.monotonic() > late or (not joining and not fitting and self._settled(every)):
                 raise EngineError(self._nobody(wanted, every, found))
             time.sleep(0.1)
         kinds = sorted({m.facts.device for m in fitting}, reverse=True)  # cuda before cpu
@@ -216,8 +222,13 @@ class Cluster:
 
     @staticmethod
     def _settled(every: list[Status]) -> bool:
-        """Whether waiting would change nothing: all that is there is set aside."""
-        return all(status.state == "set aside" for status in every if status.kind == "device")
+        """Whether waiting would change nothing: all devices that are there are set aside. Who builds joins long before them."""
+        states = [status.state for status in every if status.kind == "device"]
+        return bool(states) and all(state == "set aside" for state in states)
+
+    def _last_words(self) -> str:
+        """Of a cluster of our own, whose log goes with it."""
+        return f" (its log ends: {self.local.last_words(3)})" if self.local else ""
 
     def _nobody(self, wanted: str, every: list[Status], found: list[Model]) -> str:
         said = [f"{status.place}: {status.reason}" for status in every if status.state == "set aside"]
@@ -226,8 +237,7 @@ class Cluster:
         if found:
             said.append(f"there is {', '.join(sorted(model.facts.name for model in found))}")
         what = self.choice.model or (wanted if wanted != "auto" else "any kind")
-        where = f" (its log: {self.local.folder / 'log.txt'})" if self.local else ""
-        return f"the cluster at {self.address} has no device of {what} that is ready{where}" + (
+        return f"the cluster at {self.address} has no device of {what} that is ready{self._last_words()}" + (
             f": {'; '.join(said)}" if said else "; `python run.py worker ADDRESS` lends one"
         )
 
@@ -270,7 +280,7 @@ class Cluster:
     ) -> Answer:
         name, tries, returned = job.name, 0, 0
         self.listening[name] = (say, began)
-        self.began[name] = []
+        at = self.began[name] = list[str]()  # ours, also where another thread asks the same and ends first
         try:
             while True:
                 client = self.client
@@ -289,11 +299,10 @@ class Cluster:
                     if not self._is_alive(client):
                         self._again(client)
                     time.sleep(LOOK_S)
-                    returned = len(self.began[name])  # whoever was at it may be so still
+                    returned = len(at)  # whoever was at it may be so still
                 tries += 1
                 # Dask counts a worker's death for all that waited there, and not over a job that was given back: we count
                 # those that had begun with it and have not said how it ended.
-                at = self.began[name]
                 if (deaths := len(at) - returned) > FAILURES:
                     where = ", ".join(dict.fromkeys(at))
                     raise TookDown(f"its worker died {deaths} times while it was at this ({where})")

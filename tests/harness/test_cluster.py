@@ -6,17 +6,21 @@ import errno
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("distributed")
 
 from harness import device, jobs
-from harness.cluster import ROOT, ClusterError, Model, fitness, places, security
+from harness.cluster import ROOT, ClusterError, Model, Status, fitness, places, security
 from harness.cluster.local import Local
 from harness.cluster.places import Place
+from harness.cluster.scheduler import configure
 from harness.cluster.supervisor import environment
 from harness.cluster.worker import Elsewhere, Here, Orders
+from harness.engines import EngineChoice, EngineError
+from harness.engines.dask import LOST_S, Cluster
 from harness.evaluate import Evaluator
 from harness.jobs import Answer, Bench, Job
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Verdict
@@ -67,10 +71,11 @@ def test_lists_of_cores():
 def test_a_worker_sees_its_gpu_only_and_no_key(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("ASTROLABE_CHECKPOINTER", "postgresql://me:secret@host/x")
-    monkeypatch.setenv("PYTHONPATH", "/opt/modules/dask")
+    monkeypatch.setenv("PYTHONPATH", "/opt/modules/dask::carried")
     made = environment(Place(name="p", kind="device", device="cuda", gpu="3", cores=(0, 1)))
     assert made["CUDA_VISIBLE_DEVICES"] == "3" and not any("secret" in value for value in made.values())
-    assert made["PYTHONPATH"] == f"{ROOT}:/opt/modules/dask", "where a cluster's modules put its packages"
+    folders = [str(ROOT), "/opt/modules/dask", str(Path("carried").absolute())]
+    assert made["PYTHONPATH"].split(":") == folders, "where a cluster's modules put its packages; it works elsewhere"
 
 
 def test_what_the_scheduler_said_last_is_why_it_did_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -78,6 +83,83 @@ def test_what_the_scheduler_said_last_is_why_it_did_not_start(monkeypatch: pytes
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ClusterError, match="scheduler did not start: .*distributed is broken here"):
         Local("cpu", 1)
+
+
+def test_the_last_words_of_a_cluster_are_not_who_connected(tmp_path: Path):
+    made = Local.__new__(Local)
+    made.folder = tmp_path
+    (tmp_path / "log.txt").write_text(
+        "RuntimeError: Xid 79\nhost gpu 1: its worker ended (exit code 1); it is started again\n\n"
+        "2026-11-22 22:08:58,952 - distributed.core - INFO - Starting established connection to tls://127.0.0.1:42562\n"
+    )
+    assert made.last_words(2).startswith("RuntimeError: Xid 79; host gpu 1") and made.last_words().startswith(
+        "host gpu"
+    )
+
+
+def test_a_cluster_of_ones_own_without_a_gpu_says_so_at_once(monkeypatch: pytest.MonkeyPatch):
+    """torch has one, nvidia-smi lists none: nobody would join."""
+    monkeypatch.setattr(places, "gpus", dict)
+    monkeypatch.setattr(Local, "start_scheduler", lambda _self: pytest.fail("a cluster that nobody can join"))
+    with pytest.raises(ClusterError, match="no NVIDIA GPU was found here"):
+        Local("cuda", None)
+
+
+def test_no_part_of_a_cluster_asks_gpus_for_their_load_or_looks_at_stacks(monkeypatch: pytest.MonkeyPatch):
+    """It does so beside what is timed, and where NVML does not answer no part would start."""
+    from dask import config
+    from distributed.diagnostics import nvml
+
+    monkeypatch.setattr(nvml, "NVML_STATE", nvml.NVMLState.UNINITIALIZED)
+    monkeypatch.setattr(nvml, "pynvml", None)  # asked for anything it fails
+    configure()
+    assert nvml.device_get_count() == 0 and not config.get("distributed.worker.profile.enabled")
+
+
+# --- who joins --------------------------------------------------------------------------------------------------------
+
+
+def status(kind: str, state: str) -> Status:
+    known = {"facts": device.facts("cpu"), "memory_bytes": 1 << 30} if kind == "device" else {}
+    return Status(place=f"host {kind}", kind=kind, state=state, **known)
+
+
+def joining(*seen: Status, devices: int = 2) -> Cluster:
+    """A cluster of that many devices of its own, as it is while they join."""
+    made = Cluster.__new__(Cluster)
+    made.choice, made.seen, made.others, made.address = EngineChoice(name="dask"), list(seen), 0, "tls://here"
+    made.said_of_it = []
+    made.say = made.said_of_it.append
+    made.local = SimpleNamespace(devices=devices, check=lambda: None, last_words=lambda _lines: "Xid 79")
+    return made
+
+
+def test_who_builds_joins_first_and_is_no_reason_to_give_up():
+    assert not Cluster._settled([status("builder", "ready")])
+    assert Cluster._settled([status("builder", "ready"), status("device", "set aside")])
+
+
+def test_a_gpu_that_never_joins_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness.engines.dask.JOIN_S", 0.0)
+    made = joining(status("device", "ready"), status("builder", "ready"))
+    assert len(made._first("auto")) == 1 and "not all devices" in made.said_of_it[0] and "Xid 79" in made.said_of_it[0]
+    with pytest.raises(EngineError, match="no device .* is ready .*Xid 79"):
+        joining(status("builder", "ready"))._first("auto")
+
+
+def test_the_only_device_set_aside_comes_back_before_its_run_is_given_up():
+    assert Orders.model_fields["parked_s"].default + 120 < LOST_S
+
+
+def test_a_closed_cluster_is_not_opened_again_by_a_question_on_its_way():
+    made = joining()
+    made.lock, made.closed, made.lost_s = threading.Lock(), threading.Event(), 60.0
+    made.contents, made.client = {}, None
+    made.local.start_scheduler = lambda: pytest.fail("a scheduler that nobody would end")
+    made.closed.set()
+    with pytest.raises(EngineError, match="was closed"):
+        made._again(None)
+    assert not made.said_of_it
 
 
 # --- who may talk -----------------------------------------------------------------------------------------------------
@@ -143,7 +225,8 @@ def here(folder: Path, **more) -> Here:
 
 def test_a_contest_is_due_at_joining_and_whenever_it_is_too_long_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
-    verdicts = [against_itself(Comparison.SAME), against_itself(Comparison.FASTER)]
+    said = (Comparison.SAME, Comparison.SLOWER, Comparison.UNCLEAR, Comparison.FASTER, Comparison.FASTER)
+    verdicts = [against_itself(comparison) for comparison in said]
 
     def contest(*_arguments) -> Verdict:
         told.append("contest")
@@ -156,7 +239,10 @@ def test_a_contest_is_due_at_joining_and_whenever_it_is_too_long_ago(tmp_path: P
     assert told == ["contest"] and not made.unfit and list(made.resources().values()) == [1]
     made.contest_at -= 3600.0
     made.look()
-    assert told == ["contest"] * 2 and "came out FASTER" in made.unfit and made.resources() == {}
+    assert told == ["contest"] * 3 and not made.unfit, "once SLOWER is chance"
+    made.contest_at -= 3600.0
+    made.look()
+    assert told == ["contest"] * 5 and "came out FASTER" in made.unfit and made.resources() == {}
     assert made.status()["state"] == "set aside"
 
 
@@ -187,6 +273,16 @@ def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert made.unfit == "GPU 7 cannot be used: no NVIDIA GPU was found" and made.resources() == {}
 
 
+def test_a_gpu_that_is_listed_and_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def busy(_on: str) -> None:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+
+    made = here(tmp_path)
+    monkeypatch.setattr(device, "facts", busy)
+    made.look()
+    assert "busy or unavailable" in made.unfit and made.resources() == {}
+
+
 def test_what_a_gpu_that_fell_off_said_of_a_candidate_is_not_passed_on(tmp_path: Path, monkeypatch):
     made = here(tmp_path)
     made.look()
@@ -204,14 +300,16 @@ def test_what_a_gpu_that_fell_off_said_of_a_candidate_is_not_passed_on(tmp_path:
 def test_only_gpus_that_one_may_see_are_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     listing = tmp_path / "nvidia-smi"
     listing.write_text(
-        "#!/bin/sh\necho '0, 00000000:3B:00.0'; echo '1, 00000000:5E:00.0'; echo '2, 00000000:86:00.0'\n"
+        "#!/bin/sh\necho '0, 00000000:3B:00.0, GPU-aa11-1'; echo '1, 00000000:5E:00.0, GPU-bb22-1'\n"
+        "echo '2, 00000000:86:00.0, GPU-cc33-1'\n"
     )
     listing.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert list(places.gpus()) == ["0", "1", "2"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    assert list(places.gpus()) == ["2", "0"]
+    for visible, seen in (("2,0", ["2", "0"]), ("GPU-cc33-1, GPU-aa", ["2", "0"]), ("", []), ("MIG-1", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert list(places.gpus()) == seen
 
 
 def test_a_device_is_one_jobs_at_a_time_also_between_supervisors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -273,6 +371,19 @@ def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "weights.bin").write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(KernelError, match="more than 1 MiB"):
         jobs.parcel(Kernel(spec=spec, folder=tmp_path))
+
+
+def test_a_build_of_the_run_that_this_one_was_forked_from_travels(tmp_path: Path):
+    """Its record names the artefact where it was made."""
+    origin, store = Store(tmp_path / "origin"), Store(tmp_path / "fork")
+    artefact = origin.build_folder("key") / "candidate.so"
+    artefact.write_bytes(b"library")
+    origin.keep("build", "key", Build(candidate="c", backend="cpu", ok=True, artefact=str(artefact)))
+    origin.link_to(store.folder)
+    one, contents = jobs.built("key", store.kept("build", "key", Build))
+    assert one.files == {"candidate.so": digest(b"library")} and list(contents.values()) == [b"library"]
+    there = jobs.placed(one.build, tmp_path / "far", {path: contents[name] for path, name in one.files.items()})
+    assert Path(there.artefact).read_bytes() == b"library"
 
 
 def test_no_file_is_written_outside_its_folder(tmp_path: Path):

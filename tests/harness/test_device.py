@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def test_a_machine_that_tells_nothing_still_has_facts(tmp_path: Path, monkeypatc
     monkeypatch.setattr(device, "CPUINFO", tmp_path / "cpuinfo")
     found = device.facts("cpu")
     assert found.last_level_cache_bytes == 32 << 20 and found.l1_bytes is found.clock_mhz is found.vector_bytes is None
+
+
+def test_the_highest_clock_is_that_of_the_gpu_which_is_device_0_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text('#!/bin/sh\n[ "$2" = 1 ] && echo 1980 || echo 1410\n')
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for visible, mhz in (("1,0", 1980), ("0", 1410)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert device._highest_clock_mhz.__wrapped__() == mhz
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ import pytest
 from harness import backends, contests, sandbox, timing
 from harness.device import facts
 from harness.evaluate import Evaluator
-from harness.records import Build, Check, Comparison, Interval, Outcome, Timing
+from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.rig import MissingTool
 from harness.sampling import PROTOCOLS, SideFailure
 from harness.search import measured_ratios
@@ -114,6 +114,20 @@ def test_a_closed_evaluator_holds_no_inputs(small, source, tmp_path):
         cases = [weakref.ref(case) for case in one.cases.kept.values()]
         assert cases and all(case() for case in cases)
     assert not any(case() for case in cases)
+
+
+def test_a_closed_evaluator_gives_a_gpus_memory_back_to_other_processes(tmp_path, monkeypatch):
+    import torch
+
+    given = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append(len(one.cases.kept)))
+    gpu = DeviceFacts(device="cuda", name="H", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
+    kernel = catalog.load("silu_and_mul")
+    for held in (0, 1):
+        one = Evaluator(kernel, "cuda", Store(tmp_path), facts=gpu, memory_bytes=80 << 30)
+        one.cases.kept |= {(str(at), ""): object() for at in range(held)}
+        one.close()
+        assert given == [0] * held, "once they are let go of; one that judges elsewhere leaves this machine's GPU alone"
 
 
 def test_rivals_are_of_one_age_at_every_verdict(small, source, tmp_path, monkeypatch):

@@ -592,9 +592,10 @@ def test_the_environment_holds_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path
     for name in ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "LD_PRELOAD", "PYTHONPATH", "CUDA_INJECTION64_PATH"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     environment = sandbox.clean_environment(str(tmp_path))
     assert "secret" not in environment.values()
-    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1" and environment["NCCL_NVLS_ENABLE"] == "0"
     assert environment["HOME"] == environment["TMPDIR"] == str(tmp_path)
 
 
