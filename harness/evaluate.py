@@ -12,6 +12,7 @@ from harness import probes, quick, sanitizer, search, verification
 from harness.contests import EXACTLY_ONE, Elsewhere, Match, in_other_company, measured
 from harness.records import Build, Comparison, Outcome, Suite, Verdict
 from harness.rig import Rig
+from harness.sampling import SideFailure
 from harness.search import Tuned
 from harness.tunables import bake
 from harness.verification import Drawn
@@ -111,14 +112,20 @@ class Evaluator(Rig):
         return quick.contest(self, match, cases)
 
     def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
-        """The measured verdict with the times of the visible suite in other company (contests.ELSEWHERE), for the report.
+        """The measured verdict with the times of the visible suite in other company (contests.ELSEWHERE), for the report; a
+        candidate that fails there has that as its verdict.
 
         On a CPU the verdict as it is: nobody launches there. Raises as `measure` does.
         """
         if self.device != "cuda" or not verdict.passed or verdict.candidate == baseline:
             return verdict
         key = self.key("elsewhere", verdict.candidate, baseline)
-        found = self.store.once("elsewhere", key, Elsewhere, lambda: self._in_other_company(verdict, baseline))
+        try:
+            found = self.store.once("elsewhere", key, Elsewhere, lambda: self._in_other_company(verdict, baseline))
+        except SideFailure as fault:
+            if fault.side != "candidate":
+                raise RuntimeError(f"the {fault.side} failed in other company: {fault.reason}") from None
+            return _disproved(verdict, fault.outcome, f"in other company: {fault.reason}")
         return verdict.model_copy(update={"elsewhere": found.timings, "suites_elsewhere": found.suites})
 
     def _in_other_company(self, verdict: Verdict, baseline: str) -> Elsewhere:
@@ -136,11 +143,7 @@ class Evaluator(Rig):
         build = verdict.build
         kept = self.store.once("draws", key, Drawn, lambda: self._drawn(build, baseline, count))
         if kept.failure:
-            return Verdict.model_validate(
-                verdict.model_dump()
-                | {"outcome": Outcome.INCORRECT, "reason": kept.failure, "timings": (), "elsewhere": ()}
-                | {"suite": None, "suite_incumbent": None, "suites_elsewhere": {}}
-            )
+            return _disproved(verdict, Outcome.INCORRECT, kept.failure)
         return verdict.model_copy(update={"draws": kept.draws, "launch": kept.launch})
 
     def _drawn(self, build: Build, baseline: str, count: int) -> Drawn:
@@ -207,6 +210,15 @@ class Evaluator(Rig):
 
     def _searched(self, candidate: str, seconds: float) -> Tuned:
         return search.search(self, self.store.get(candidate), seconds)
+
+
+def _disproved(verdict: Verdict, outcome: Outcome, reason: str) -> Verdict:
+    """Of a candidate that had passed and had been timed, and has failed since."""
+    return Verdict.model_validate(
+        verdict.model_dump()
+        | {"outcome": outcome, "reason": reason, "timings": (), "elsewhere": ()}
+        | {"suite": None, "suite_incumbent": None, "suites_elsewhere": {}}
+    )
 
 
 class Readings(Frozen):

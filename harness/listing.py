@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from harness.probes.sass import ToolFailed, disassembled, run_tool
+from harness.probes.sass import ToolFailed, disassembled, libraries, run_tool
 from harness.records import Build, DeviceFacts
 
 MOST_CHARS = 40_000_000
@@ -44,6 +44,8 @@ def _assembly(build: Build) -> str:
     if tool is None:
         raise ToolFailed("objdump was not found (it comes with binutils)")
     with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copy(build.artefact, folder)
-        command = [tool, "--disassemble", "--demangle", "--no-show-raw-insn", "--section=.text", Path(copy).name]
-        return run_tool(command, Path(folder), ["/usr"])
+        command = [tool, "--disassemble", "--demangle", "--no-show-raw-insn", "--section=.text"]
+        copies = [
+            shutil.copy(library, Path(folder) / f"{number}.so") for number, library in enumerate(libraries(build))
+        ]
+        return "".join(run_tool([*command, copy.name], Path(folder), ["/usr"]) for copy in copies)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from harness.evaluate import Evaluator
     from harness.rig import Rig
 
+WARM_CALLS = 16
+"""Before one is profiled, as many for the eager module as for a candidate, whose times are set against each other."""
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
 
 
@@ -56,7 +58,7 @@ def look_at_kernels(rig: Rig, problem: Problem, build: Build, workload: Workload
 
 
 def profile(rig: Rig, build: Build, workload: Workload) -> dict[str, float]:
-    """Of the second call: what a first one does besides is not what is divided."""
+    """Of a warm call: what a first one does besides is not what is divided, and after a pause a GPU's clocks are low."""
     key = digest("profile", build.candidate, workload.label, rig.facts.model_dump_json())
     return rig.store.once(
         "profile", key, Profile, lambda: Profile(kernels=kernels_of_a_call(rig, build, workload, warm=True))
@@ -64,7 +66,7 @@ def profile(rig: Rig, build: Build, workload: Workload) -> dict[str, float]:
 
 
 def kernels_of_a_call(rig: Rig, build: Build, workload: Workload, *, warm: bool = False) -> dict[str, float]:
-    """Microseconds by kernel name, {} without CUPTI; `warm`: of the second call. Raises WorkerFailure.
+    """Microseconds by kernel name, {} without CUPTI; `warm`: of a call behind WARM_CALLS others. Raises WorkerFailure.
 
     In a process of its own, since CUPTI slows the process that it has watched.
     """
@@ -77,7 +79,7 @@ def kernels_of_a_call(rig: Rig, build: Build, workload: Workload, *, warm: bool 
     worker = rig.start(build)
     try:
         worker.map(arena)
-        if warm:
+        for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
             worker.request(message)
         answer = worker.request(message | {"kernels": True})
     finally:

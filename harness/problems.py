@@ -77,6 +77,9 @@ class ProblemWorker(PythonWorker):
             how["timeout_s"] = max(how.get("timeout_s") or 0.0, self.patience_s)
         return super().request(message, **how)
 
+    def _has_children(self) -> bool:
+        return super()._has_children() and not self.problem.get("compile")  # torch.compile's Model is timed
+
     def _entry(self) -> dict[str, Any]:
         return {**super()._entry(), "problem": self.problem}
 

@@ -100,6 +100,7 @@ def clean_environment(scratch: str) -> dict[str, str]:
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": "C.UTF-8",
         "HOME": scratch,
+        "USER": "user",  # /etc/passwd is out of sight, and torch before 2.13 compiles nothing for one who has no name
         "TMPDIR": scratch,
         "CUDA_CACHE_PATH": f"{scratch}/cuda-cache",
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+HOST_ROUND_S = 1.0
+"""Of calls whose time on the host is asked for: a thousand of a model's would outlast the request."""
 CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 
 
@@ -160,6 +162,9 @@ class Company:
 
 
 class Worker:
+    REQUESTS = ("enter", "load", "map", "unmap", "call", "plan", "host", "time")
+    """By the names of the methods that answer them."""
+
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.cuda: Cuda | None = None
@@ -259,23 +264,25 @@ class Worker:
         return {"graph": self.whole is not None}
 
     def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Seconds that the host takes for each of `repeat` calls, which are only enqueued."""
-        assert self.cuda is not None
-        function, stream = self.symbols[message["dtype"]], self.cuda.streams[0]
+        """Seconds that the host takes for each of `repeat` calls, on a GPU only enqueued; of fewer where they take long."""
+        function, stream = self.symbols[message["dtype"]], [self.cuda.streams[0]] if self.cuda else []
         prepared = self.arguments(message["calls"][0])
-        return {"seconds": self.enqueued(lambda: function(*prepared, stream), message["repeat"])}
+        return {"seconds": self.enqueued(lambda: function(*prepared, *stream), message["repeat"])}
 
     def enqueued(self, call: Any, repeat: int) -> float:
         """Seconds a call, the least of five rounds."""
-        assert self.cuda is not None
-        taken = []
-        for _ in range(5):
+
+        def taken(calls: int, *, whole: bool) -> float:
             start = time.perf_counter_ns()
-            for _ in range(repeat):
+            for _ in range(calls):
                 call()
-            taken.append((time.perf_counter_ns() - start) * 1e-9 / repeat)
-            self.cuda.settle("the kernel")
-        return min(taken)
+            enqueued_ns = time.perf_counter_ns() - start
+            if self.cuda:
+                self.cuda.settle("the kernel")
+            return (time.perf_counter_ns() - start if whole else enqueued_ns) * 1e-9 / calls
+
+        repeat = max(1, min(repeat, int(HOST_ROUND_S / max(taken(1, whole=True), 1e-9))))
+        return min(taken(repeat, whole=False) for _ in range(5))
 
     def time(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make the planned calls of these numbers in that `order`, `repeat` times; on a GPU all of them as they were planned.
@@ -315,8 +322,7 @@ class Worker:
         ]
 
     def serve(self) -> None:
-        names = ("enter", "load", "map", "unmap", "call", "plan", "host", "time")
-        requests = {name: getattr(self, name) for name in names}
+        requests = {name: getattr(self, name) for name in self.REQUESTS}
         while True:
             message, fds = receive(self.channel)
             if message is None:

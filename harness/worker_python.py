@@ -339,8 +339,7 @@ class PythonWorker(native.Worker):
             return {"error": described(error, self.folder if hasattr(self, "folder") else "")}
 
     def serve(self) -> None:
-        names = ("enter", "load", "map", "unmap", "call", "plan", "time")
-        requests = {name: getattr(self, name) for name in names}
+        requests = {name: getattr(self, name) for name in self.REQUESTS}
         while True:
             message, fds = native.receive(self.channel)
             if message is None:

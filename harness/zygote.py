@@ -219,6 +219,9 @@ class PythonWorker(Worker):
     def _parent(self) -> int:
         return self.zygote.process.pid
 
+    def _has_children(self) -> bool:
+        return self.compilers
+
     def _entry(self) -> dict[str, Any]:
         kinds = {Tensor: "tensor", Size: "size", Scalar: "scalar"}
         arguments = [[kinds[type(a)], a.name, a.role if isinstance(a, Tensor) else ""] for a in self.spec.arguments]

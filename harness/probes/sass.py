@@ -44,13 +44,22 @@ def disassembled(build: Build, *, lines: bool = False) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         # The file is hostile input to these tools, so they run in the compilers' box. There `cuobjdump -sass` crashes: it
         # looks itself up under /proc by its process id, which is another one in the box's namespace.
-        copy = shutil.copy(build.artefact, scratch)
-        run_tool([extract, "-xelf", "all", Path(copy).name], Path(scratch), readable)
+        for number, library in enumerate(libraries(build)):
+            copy = shutil.copy(library, Path(scratch) / f"{number}.so")  # what is found inside is named after it
+            run_tool([extract, "-xelf", "all", copy.name], Path(scratch), readable)
         cubins = sorted(Path(scratch).glob("*.cubin"))
         return "".join(
             run_tool([disassemble, "-c", *(["-gi"] if lines else []), cubin.name], Path(scratch), readable)
             for cubin in cubins
         )
+
+
+def libraries(build: Build) -> list[Path]:
+    """The build's compiled libraries: itself, or of a Python module's folder those in it, Triton's cubins left out."""
+    artefact = Path(build.artefact)
+    if not artefact.is_dir():
+        return [artefact]
+    return [*artefact.glob("native.so"), *sorted(artefact.glob("extensions/*/*.so"))]
 
 
 class ToolFailed(Exception):

@@ -14,6 +14,7 @@ from harness import backends
 from harness.evaluate import Evaluator
 from harness.records import Outcome, Verdict
 from harness.store import Store
+from harness.verification import mapped_bench
 from kernels import catalog
 
 pytestmark = pytest.mark.xdist_group("zygote")  # one import of torch, not one for each process of pytest
@@ -103,6 +104,19 @@ def test_a_python_candidate_is_timed_beside_a_native_baseline(evaluator: Evaluat
     measured = evaluator.measure(judge(evaluator, FUNCTION), baseline=baseline)
     assert measured.passed, measured.reason
     assert measured.timings and all(timing.time_us > 0 for timing in measured.timings)
+
+
+def test_what_a_call_takes_the_host_is_told_by_native_and_python_workers_alike(evaluator: Evaluator) -> None:
+    """Asked of a winner and its baseline on a GPU; one that does not know the question dies of it."""
+    native = evaluator.kernel.baseline("cpu")[1].read_text()
+    workload = evaluator.suite()[0]
+    for text in (FUNCTION, native):
+        worker = evaluator.pool.start(evaluator.build(evaluator.store.put(text)))
+        bench = mapped_bench(evaluator, worker, workload, 1)
+        message = {"op": "host", "dtype": workload.dtype, "shapes": bench.layout.shapes(), "repeat": 3}
+        message["calls"] = [bench.layout.arguments(bench.arena, 0)]
+        assert 0 < worker.request(message)["seconds"] < 60
+        worker.close()
 
 
 def test_after_the_first_a_candidate_costs_a_fork_and_not_an_import(evaluator: Evaluator) -> None:

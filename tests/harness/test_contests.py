@@ -233,6 +233,24 @@ def test_other_companies_are_for_a_winner_on_a_gpu_and_asked_for_once(
     assert Evaluator.measure_elsewhere(here, failed, baseline="base") is failed  # type: ignore[arg-type]
 
 
+def test_who_fails_in_other_company_has_failed_and_a_baseline_that_does_is_our_fault(tmp_path: Any) -> None:
+    here = SimpleNamespace(device="cuda", store=Store(tmp_path), key=lambda *parts: "-".join(parts))
+
+    def fails(side: str) -> None:
+        def contested(*_asked: Any) -> None:
+            raise SideFailure(side, Outcome.CHEATED, "it skipped work")
+
+        here._in_other_company = contested
+
+    fails("candidate")
+    found = Evaluator.measure_elsewhere(here, verdict(), baseline="base")  # type: ignore[arg-type]
+    assert (found.outcome, found.reason) == (Outcome.CHEATED, "in other company: it skipped work")
+    assert not found.timings and found.checks == verdict().checks
+    fails("baseline")
+    with pytest.raises(RuntimeError, match="the baseline failed in other company: it skipped work"):
+        Evaluator.measure_elsewhere(here, verdict(), baseline="base")  # type: ignore[arg-type]
+
+
 def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     layout = SimpleNamespace(shapes=lambda: ["shapes"], size=64, arguments=lambda arena, slot: [arena, slot])

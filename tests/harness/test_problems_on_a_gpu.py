@@ -97,6 +97,18 @@ def test_it_is_timed_against_eager_and_compiled(evaluator: Evaluator):
     assert "compile" in found.against, found.notes
 
 
+def test_what_a_run_asks_of_its_incumbent_and_of_its_winner(evaluator: Evaluator):
+    base = evaluator.store.put(PROBLEM)
+    build = evaluator.build(evaluator.store.put(HONEST))
+    probes = evaluator.probes(build)
+    assert int(probes["sass"]["instructions"]) > 0 and "unavailable" in probes["ncu"], probes
+    assert "no machine code" in evaluator.probes(evaluator.build(base))["sass"]["unavailable"]
+    drawn = evaluator.draw_again(evaluator.verify(build), baseline=base, count=4)
+    assert drawn.passed and drawn.launch is not None and drawn.launch.time_us > 0, drawn.reason
+    found = evaluator.measure_elsewhere(drawn, baseline=base)
+    assert found.passed and found.elsewhere, found.reason
+
+
 def test_kernelbenchs_protocol(evaluator: Evaluator):
     found = protocol_kernelbench.evaluate(evaluator, evaluator.kernel, HONEST)  # type: ignore[arg-type]
     assert found.correctness and found.runtime_stats["num_trials"] == 100 and found.ref_runtime > 0, found.metadata

@@ -203,6 +203,11 @@ def test_files_outside_are_neither_read_nor_written(box: Box, tmp_path: Path) ->
     assert secret.read_text() == "the expected values"
 
 
+def test_who_runs_in_there_has_a_name(box: Box) -> None:
+    """torch.compile asks for it before anything else, and the user's own is out of sight with /etc/passwd."""
+    assert box.run("import getpass; answer(getpass.getuser())") == "user"
+
+
 def test_the_readable_list_is_read_only(box: Box) -> None:
     shared = box.folder / "shared"
     shared.mkdir()

@@ -72,6 +72,24 @@ def test_the_tools_run_in_the_box(
     assert sass.read(build(tmp_path), GPU) == says
 
 
+def test_a_problems_candidate_is_a_folder_with_libraries_or_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, made = tmp_path / "cuda", tmp_path / "candidate"
+    tools(home, "cp $3 $3.cubin", f"cat {home / 'listing'}")
+    (home / "listing").write_text(LISTING)
+    monkeypatch.setattr(sass, "cuda_home", lambda: home)
+    (made / "triton" / "key").mkdir(parents=True)
+    (made / "candidate.py").write_text("import torch\n")
+    (made / "triton" / "key" / "__triton_launcher.so").write_bytes(b"the host's")
+    folder = Build(candidate="0" * 64, backend="model_new", ok=True, artefact=str(made))
+    assert sass.read(folder, GPU) == {"unavailable": "the build holds no machine code"}
+    (made / "extensions" / "-o").mkdir(parents=True)
+    for name in ("native.so", "extensions/-o/-o.so"):
+        (made / name).write_bytes(b"machine code")
+    assert sass.read(folder, GPU) == {name: str(2 * int(count)) for name, count in COUNTS.items()}
+
+
 def test_a_tool_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sass, "cuda_home", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))

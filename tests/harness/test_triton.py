@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness import triton_kernels
+from harness import pool, triton_kernels
 from harness.backends import python_module
 from harness.device import facts
 from harness.engines.process import Worker, WorkerFailure
@@ -230,6 +231,26 @@ def test_what_a_worker_with_compilers_started_ends_with_it_even_where_it_ended_f
     late = time.monotonic() + 60
     while sleeping(seconds):
         assert time.monotonic() < late, "it is still there"
+        time.sleep(0.05)
+
+
+def test_what_a_worker_with_compilers_starts_counts(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool, "COMPILING", replace(pool.COMPILING, threads=40))
+    seconds = f"601.{os.getpid()}"
+    many = STARTS.partition("    folder")[0] + (
+        f"    started = [subprocess.Popen(['/bin/sleep', '{seconds}']) for _ in range(60)]\n    started[0].wait()\n"
+    )
+    build = evaluator.build(evaluator.store.put(many))
+    worker = evaluator.pool.start(build, compilers=True)
+    workload = evaluator.suite()[0]
+    bench = mapped_bench(evaluator, worker, workload, 1)
+    message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+    with pytest.raises(WorkerFailure, match="processes and threads, 40 are allowed") as found:
+        worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=60.0)
+    assert found.value.outcome is Outcome.OUT_OF_RESOURCES
+    late = time.monotonic() + 60
+    while sleeping(seconds):
+        assert time.monotonic() < late, "one is still there"
         time.sleep(0.05)
 
 
