@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from distributed import Worker, get_worker
@@ -116,7 +116,7 @@ class Here:
         """The device for this process alone, also where another supervisor or user lends it too."""
         name = f"{self.place.device} {self.place.gpu or self.place.cores}"
         path = Path(os.environ.get("ASTROLABE_LOCKS", "/tmp")) / f"astrolabe-device-{digest(name)[:16]}"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        handle = _shared(path)
         try:
             while True:
                 try:
@@ -202,6 +202,18 @@ class Here:
             time.sleep(min(1.0, self.orders.stall_s / 4))
             if self.running and time.monotonic() - self.heard > self.orders.stall_s:
                 os._exit(STALLED)
+
+
+def _shared(path: Path) -> int:
+    """A file that every user of this machine may lock, open; made where it is not there."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    with suppress(FileNotFoundError):
+        return os.open(path, flags)  # Linux refuses O_CREAT on another user's file in /tmp
+    with suppress(FileExistsError):
+        handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        os.fchmod(handle, 0o666)
+        return handle
+    return os.open(path, flags)
 
 
 def _what(job: Job) -> str:

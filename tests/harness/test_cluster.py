@@ -345,6 +345,14 @@ def test_a_device_is_one_jobs_at_a_time_also_between_supervisors(tmp_path: Path,
     thread.join(60)
 
 
+def test_a_device_can_be_held_by_every_user_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ASTROLABE_LOCKS", str(tmp_path))
+    for _ in range(2):
+        with here(tmp_path).exclusive():
+            (held,) = tmp_path.glob("astrolabe-device-*")
+            assert held.stat().st_mode & 0o777 == 0o666
+
+
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
