@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -493,6 +494,7 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
         os.closerange(channel + 1, 4096)
         os.chdir(request["folder"])
         os.environ.update(request["environment"])
+        tempfile.tempdir = None  # a package that asked for it at its import (dill) has had the zygote's kept for all
         PythonWorker(socket.socket(fileno=channel)).serve()
         code = 0
     finally:
