@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from harness import clocks, comparison, device, light, load, roofs, samples
+from harness import clocks, comparison, device, light, load, roofs, samples, triton_kernels
+from harness.engines.process import WorkerFailure
 from harness.records import Build, Cache, Check, Company, Comparison, Interval, Outcome, Suite, Timing, Verdict
 from harness.rig import CACHES, Rig
 from harness.sampling import Side, SideFailure
@@ -232,9 +233,15 @@ def timing_of(rig: Rig, match: Match, case: Case, result: Result, **more: Any) -
 def contested(rig: Rig, match: Match, case: Case, **how: Any) -> Result:
     """One contest of the rivals and, unless it is the baseline, the candidate, whose calls are looked at."""
     contest = rig.contest(*case)
-    sides = [rig.side(name, rig.build(rival)) for name, rival in match.rivals.items()]
+    builds = {name: rig.build(rival) for name, rival in match.rivals.items()}
     if not match.itself:
-        sides.append(rig.side("candidate", match.build))
+        builds["candidate"] = match.build
+    for name, build in builds.items():
+        try:  # at a size that no agent sees it was done where that was verified: on a cluster maybe on another machine
+            triton_kernels.compile_ahead(rig, build, case[:1])
+        except WorkerFailure as fault:
+            raise SideFailure(name, fault.outcome, fault.reason) from None
+    sides = [rig.side(name, build) for name, build in builds.items()]
     return rig.run(contest, sides, check=(match.mine,), **how)
 
 

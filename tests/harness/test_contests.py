@@ -13,6 +13,7 @@ import pytest
 
 from harness import contests, device
 from harness.contests import ALONE_BLOCKS, Elsewhere, Match
+from harness.engines.process import WorkerFailure
 from harness.evaluate import Evaluator
 from harness.records import Build, Check, Comparison, Interval, Outcome, Timing, Verdict
 from harness.sampling import SideFailure
@@ -198,6 +199,25 @@ def test_other_processes_are_noted_the_worst_of_them_first(tmp_path: Any) -> Non
         watch = SimpleNamespace(share=lambda share=share: share, said=lambda said=said: said)
         assert contests._look_at_load(rig, watch) == said  # type: ignore[arg-type]
     assert "50%" in rig.measured["load"].replace(" %", "%")
+
+
+def test_what_triton_needs_at_a_size_is_compiled_before_it_is_timed_there(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, tuple[Workload, ...]]] = []
+
+    def compile_ahead(_rig: Any, one: Build, workloads: tuple[Workload, ...]) -> None:
+        asked.append((one.candidate, workloads))
+        if one.candidate == "late":
+            raise WorkerFailure(Outcome.TIMEOUT, "while Triton compiled its kernels: no answer within 300 s")
+
+    monkeypatch.setattr(contests.triton_kernels, "compile_ahead", compile_ahead)
+    contests.contested(Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), MATCH, CASE)  # type: ignore[arg-type]
+    assert asked == [("base", (WORKLOAD,)), ("mine", (WORKLOAD,))]
+    late = Match(build("late"), {"baseline": "base"})
+    with pytest.raises(SideFailure, match="while Triton compiled") as found:
+        contests.contested(Paper(Store(tmp_path)), late, CASE)  # type: ignore[arg-type]
+    assert (found.value.side, found.value.outcome) == ("candidate", Outcome.TIMEOUT)
 
 
 def test_other_companies_are_timed_hot_and_said_each_by_itself(tmp_path: Any) -> None:
