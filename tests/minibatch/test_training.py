@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels import catalog
 from minibatch import commands, models, ranks, synthetic, training, wholegraph
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
-from run import main
+from run import main, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -273,6 +274,29 @@ def test_every_rung_of_a_gpu_learns_infers_and_reports(words, tmp_path, trained,
     # One batch an epoch, fewer than are made before a capture; and a checkpoint of another rung.
     more = trained("--resume", "--checkpoint", str(kept), "--batch", "1024", "--epochs", "1", *words[2:], runs=tmp_path)
     assert more[0]["batches"] == 1
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+        ),
+    ],
+)
+def test_epochs_are_compared_with_another_source_in_a_kernels_place(device, tmp_path, monkeypatch, capsys):
+    if device == "cpu":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    text = catalog.load("gather_mean").baseline(device, None)[1].read_text() + "\n// another\n"
+    rung = "gpu-graph" if device == "cuda" else "gpu-fused"
+    asked = parse(["epoch", *TINY, "--batch", "900", "--rung", rung, "--with", "run", "--runs-dir", str(tmp_path)])
+    gain = commands.with_sources(asked, {"gather_mean": (device, text)})
+    assert (gain.kernels, gain.graph, gain.rung) == (("gather_mean",), "tiny", rung)
+    assert gain.accuracy == pytest.approx(gain.baseline_accuracy, abs=0.1)
+    assert json.loads(capsys.readouterr().out)["edges"] == gain.edges > 10_000
+    with pytest.raises(GraphError, match="the run's gather_mean is for device other"):
+        commands.with_sources(asked, {"gather_mean": ("other", text)})
 
 
 @pytest.mark.gpu
