@@ -22,8 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 TINY = ("--graph", "tiny", "--fanout", "5", "5", "--batch", "128", "--lr", "0.01", "--json")
-WITHOUT_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-"""Of processes that are to train on the CPU wherever the tests run."""
+
+
+def without_gpu() -> dict[str, str]:
+    """The environment of a process that is to train on the CPU wherever the tests run."""
+    return os.environ | {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def test_training_goes_on_where_it_was_left(tmp_path, trained):
 def test_two_processes_train_one_model(tmp_path, rung):
     words = ["epoch", *TINY, "--epochs", "4", "--ranks", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "run.py", *words], cwd=ROOT, env=WITHOUT_GPU, capture_output=True, text=True, timeout=200
+        [sys.executable, "run.py", *words], cwd=ROOT, env=without_gpu(), capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr[-2000:]
     epochs = json.loads(done.stdout)["epochs"]
@@ -80,7 +83,7 @@ def test_ranks_see_every_seed_once(tmp_path):
 def test_a_rank_that_is_killed_ends_the_others_with_one_sentence_and_training_goes_on(tmp_path, trained):
     words = ["epoch", "--graph", "tiny", "--fanout", "5", "5", "--batch", "32", "--epochs", "2000", "--ranks", "2"]
     command = [sys.executable, "run.py", *words, "--runs-dir", str(tmp_path)]
-    parent = subprocess.Popen(command, cwd=ROOT, env=WITHOUT_GPU, stderr=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(command, cwd=ROOT, env=without_gpu(), stderr=subprocess.PIPE, text=True)
     checkpoint = tmp_path / "minibatch" / "tiny-sage.pt"
     try:
         until = time.monotonic() + 120
