@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,23 @@ def test_a_rank_without_a_gpu_of_its_own_says_so(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(GraphError, match=f"rank 5 is to have GPU {beyond} of this machine, and there are {beyond}"):
         ranks.join("cuda")
+
+
+@pytest.mark.parametrize(("well", "parted"), [(True, [True]), (False, [])])
+def test_ranks_part_over_nccl_only_where_all_went_well_and_without_captured_graphs(well, parted, monkeypatch):
+    class Captured:
+        """In a cycle of references, as a trainer is by frames that PyTorch's imports keep."""
+
+    made = Captured()
+    made.itself, held, seen, ends = made, weakref.ref(made), [], []
+    del made
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: seen.append(held() is None))
+    monkeypatch.setattr(ranks.atexit, "register", lambda *call: ends.append(call))
+    ranks.leave(well)
+    assert seen == parted
+    assert ends == ([] if well else [(ranks.end, 1)])
 
 
 def test_full_memory_of_a_gpu_is_said_in_one_sentence(tmp_path, monkeypatch, capsys):
