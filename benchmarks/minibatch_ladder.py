@@ -11,6 +11,7 @@ is set) and ladder.html after every rung. Without a GPU: `--graph small`, and th
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -197,7 +198,8 @@ def _measured(rung: str, placed: Placed, epochs: int) -> dict[str, Any]:
         captured = way.trainer is not None and way.trainer.captured
         spans = report.window(way.trainer.spans() if captured else trace.finish())
         found["spans"] = [(span.lane, span.stage, span.begin_s, span.end_s) for span in spans]
-    del way  # PyTorch Geometric's copy of the neighbours, 26 GB, before there is another
+    del way
+    gc.collect()  # of PyTorch Geometric's copy of the neighbours, 26 GB in a cycle of references, before there is another
     if rung in ("salient", "pyg"):
         found["sampler"] = _sampler_alone(rung, graph)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def leave(well: bool) -> None:
 
     if distributed.is_initialized():
         if well or distributed.get_backend() != "nccl":
+            gc.collect()  # captured graphs too: frames that PyTorch's imports keep in a cycle hold their trainer
             distributed.destroy_process_group()
         else:
             atexit.register(end, 1)

@@ -7,22 +7,27 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
+from kernels import catalog
 from minibatch import commands, models, ranks, synthetic, training, wholegraph
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
-from run import main
+from run import main, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 TINY = ("--graph", "tiny", "--fanout", "5", "5", "--batch", "128", "--lr", "0.01", "--json")
-WITHOUT_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-"""Of processes that are to train on the CPU wherever the tests run."""
+
+
+def without_gpu() -> dict[str, str]:
+    """The environment of a process that is to train on the CPU wherever the tests run."""
+    return os.environ | {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture
@@ -60,7 +65,7 @@ def test_training_goes_on_where_it_was_left(tmp_path, trained):
 def test_two_processes_train_one_model(tmp_path, rung):
     words = ["epoch", *TINY, "--epochs", "4", "--ranks", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "run.py", *words], cwd=ROOT, env=WITHOUT_GPU, capture_output=True, text=True, timeout=200
+        [sys.executable, "run.py", *words], cwd=ROOT, env=without_gpu(), capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr[-2000:]
     epochs = json.loads(done.stdout)["epochs"]
@@ -79,7 +84,7 @@ def test_ranks_see_every_seed_once(tmp_path):
 def test_a_rank_that_is_killed_ends_the_others_with_one_sentence_and_training_goes_on(tmp_path, trained):
     words = ["epoch", "--graph", "tiny", "--fanout", "5", "5", "--batch", "32", "--epochs", "2000", "--ranks", "2"]
     command = [sys.executable, "run.py", *words, "--runs-dir", str(tmp_path)]
-    parent = subprocess.Popen(command, cwd=ROOT, env=WITHOUT_GPU, stderr=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(command, cwd=ROOT, env=without_gpu(), stderr=subprocess.PIPE, text=True)
     checkpoint = tmp_path / "minibatch" / "tiny-sage.pt"
     try:
         until = time.monotonic() + 120
@@ -117,6 +122,23 @@ def test_a_rank_without_a_gpu_of_its_own_says_so(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(GraphError, match=f"rank 5 is to have GPU {beyond} of this machine, and there are {beyond}"):
         ranks.join("cuda")
+
+
+@pytest.mark.parametrize(("well", "parted"), [(True, [True]), (False, [])])
+def test_ranks_part_over_nccl_only_where_all_went_well_and_without_captured_graphs(well, parted, monkeypatch):
+    class Captured:
+        """In a cycle of references, as a trainer is by frames that PyTorch's imports keep."""
+
+    made = Captured()
+    made.itself, held, seen, ends = made, weakref.ref(made), [], []
+    del made
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: seen.append(held() is None))
+    monkeypatch.setattr(ranks.atexit, "register", lambda *call: ends.append(call))
+    ranks.leave(well)
+    assert seen == parted
+    assert ends == ([] if well else [(ranks.end, 1)])
 
 
 def test_full_memory_of_a_gpu_is_said_in_one_sentence(tmp_path, monkeypatch, capsys):
@@ -273,6 +295,29 @@ def test_every_rung_of_a_gpu_learns_infers_and_reports(words, tmp_path, trained,
     # One batch an epoch, fewer than are made before a capture; and a checkpoint of another rung.
     more = trained("--resume", "--checkpoint", str(kept), "--batch", "1024", "--epochs", "1", *words[2:], runs=tmp_path)
     assert more[0]["batches"] == 1
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+        ),
+    ],
+)
+def test_epochs_are_compared_with_another_source_in_a_kernels_place(device, tmp_path, monkeypatch, capsys):
+    if device == "cpu":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    text = catalog.load("gather_mean").baseline(device, None)[1].read_text() + "\n// another\n"
+    rung = "gpu-graph" if device == "cuda" else "gpu-fused"
+    asked = parse(["epoch", *TINY, "--batch", "900", "--rung", rung, "--with", "run", "--runs-dir", str(tmp_path)])
+    gain = commands.with_sources(asked, {"gather_mean": (device, text)})
+    assert (gain.kernels, gain.graph, gain.rung) == (("gather_mean",), "tiny", rung)
+    assert gain.accuracy == pytest.approx(gain.baseline_accuracy, abs=0.1)
+    assert json.loads(capsys.readouterr().out)["edges"] == gain.edges > 10_000
+    with pytest.raises(GraphError, match="the run's gather_mean is for device other"):
+        commands.with_sources(asked, {"gather_mean": ("other", text)})
 
 
 @pytest.mark.gpu
