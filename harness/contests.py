@@ -76,7 +76,7 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
     """
     start, others = time.perf_counter(), load.Watch()
     found: list[Timed] = []
-    rig.pool.pinned = set(match.rivals.values())
+    rig.pool.match(match.build.candidate, match.rivals.values())
     if rig.device == "cpu":
         _anew(rig, match)
     order = rig.suite(held_out=held_out)
@@ -116,6 +116,7 @@ def in_other_company(rig: Rig, match: Match) -> Elsewhere:
     """The hot cases of the visible suite behind and before other neighbours. Raises SideFailure."""
     timings: list[Timing] = []
     suites: dict[Company, Suite] = {}
+    rig.pool.match(match.build.candidate, match.rivals.values())
     for on in ELSEWHERE:
         found = []
         for workload in rig.suite():

@@ -146,9 +146,10 @@ class Layout:
         return encoded
 
 
-GIVEN: dict[str, Callable[[torch.Tensor, Workload], None]] = {}
-"""By the name in `given:<name>`: fills a tensor, or several of them one above the other, with draws of a generator that
-the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away."""
+GIVEN: dict[str, list[Callable[[torch.Tensor, Workload], None]]] = {}
+"""By the name in `given:<name>`: what fills a tensor, or several of them one above the other, with draws of a generator that
+the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away; one that
+is open twice is here twice, and either draws for both."""
 
 
 def draw(
@@ -166,7 +167,7 @@ def draw(
         properties.draw_below(view, bound, rng)
         return
     if kind == "given":
-        GIVEN[rest](view, workload)
+        GIVEN[rest][-1](view, workload)
         return
     if kind == "integers":
         low, high = (int(bound) for bound in rest.split(":"))

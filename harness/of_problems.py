@@ -84,7 +84,10 @@ def kernels_of_a_call(rig: Rig, build: Build, workload: Workload, *, warm: bool 
         answer = worker.request(message | {"kernels": True})
     finally:
         worker.close()
-    return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
+    try:
+        return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
+    except (TypeError, ValueError):
+        raise WorkerFailure(Outcome.CHEATED, "the worker answered outside the protocol: no list of kernels") from None
 
 
 def measure_against(evaluator: Evaluator, problem: Problem, verdict: Verdict, mode: str) -> Verdict:

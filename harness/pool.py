@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -20,8 +20,6 @@ from kernels.spec import Device
 
 OURS = (PAIR, "light")
 """Workers that load libraries of ours."""
-WARM_WORKERS = 4
-"""Workers kept beside the baseline's; a worker on a GPU holds a context of some 500 MB."""
 MEMORY_SHARE = 0.5
 """Of the GPU memory that was free before its process started a candidate may take so much."""
 
@@ -32,7 +30,7 @@ def is_python_side(module: ModuleType) -> bool:
 
 
 class Pool:
-    """One process a candidate, the last few kept warm, and the arena that all of them map. Close it."""
+    """One process a candidate, kept warm until another is judged, and the arena that all of them map. Close it."""
 
     def __init__(
         self,
@@ -60,6 +58,8 @@ class Pool:
         self._available: dict[str, int] = {}
         """Candidate -> what `_memory_available` said before its process started."""
         self._zygote: Zygote | None = None
+        self._started: list[Worker] = []
+        """Every process of `start` that may be alive: those that nobody keeps here have the arena mapped, too."""
         self._dying: list[Worker] = []
         """Killed, and not waited for yet."""
 
@@ -70,16 +70,28 @@ class Pool:
             self._workers.move_to_end(build.candidate)
             return worker
         self.drop(build.candidate)
-        loose = [name for name in self._workers if name not in self.pinned and name not in OURS]  # oldest first
-        short = self._short_of_memory()
-        for name in loose[: max(0, len(loose) - (0 if short else WARM_WORKERS - 1))]:
-            self.drop(name)
-        if short:
-            self.settle()  # who has taken it may be one of those that are ending
+        if self._short_of_memory():
+            self.only(build.candidate)
+            self.settle()  # a process that ends has its memory for seconds
         self._available[build.candidate] = self._memory_available()
         worker = self.start(build)
         self._workers[build.candidate] = worker
         return worker
+
+    def match(self, candidate: str, rivals: Iterable[str]) -> None:
+        """These processes may be there from now on, and ours."""
+        self.pinned = set(rivals)
+        self.only(candidate)
+
+    def only(self, candidate: str) -> None:
+        """End all but this candidate's process, those that are pinned, and ours.
+
+        Before anything is judged: whoever was before maps the memory that it is judged in, and could do its work between
+        two questions, or slow its rivals. That it is stopped is not enough on a GPU, where what it launched runs on.
+        """
+        for name in list(self._workers):
+            if name != candidate and name not in self.pinned and name not in OURS:
+                self.drop(name)
 
     def _short_of_memory(self) -> bool:
         """Whether less than a quarter of the device is free: a candidate that took it all must not starve the next."""
@@ -152,12 +164,14 @@ class Pool:
         else:
             symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
             worker = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
+        self._started = [*(one for one in self._started if one.alive), worker]
         self._look(worker)
         return worker
 
     def ours(self, name: str, artefact: Path, symbols: dict[str, tuple[str, ...]]) -> Worker:
         """A worker that loads a library of ours, kept until the end."""
         if name not in self._workers or not self._workers[name].alive:
+            self.drop(name)
             self._workers[name] = Worker(
                 device=self.device, artefact=artefact, symbols=symbols, company=self._company()
             )
@@ -171,23 +185,30 @@ class Pool:
     def end(self, worker: Worker) -> None:
         """Have a process of `start` end, beside what comes next; nothing is timed before it has (`settle`)."""
         worker.kill()
-        self._dying.append(worker)
+        ended = [one for one in self._dying if not one.alive]
+        self._dying = [*(one for one in self._dying if one not in ended), worker]
+        # Or a hundred wrong candidates in a row leave as many open files, and threads that watch nobody.
+        for one in ended:
+            one.close()
 
     def settle(self) -> None:
         """Wait until every process that was dropped has ended: several do so at once."""
         while self._dying:
-            self._dying.pop().close()
+            self._dying[-1].close()
+            self._dying.pop()  # not before: who interrupts may ask again
 
     def arena(self, size: int) -> Arena:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
         if self._arena is None or self._arena.size < size:
             if self._arena is not None:
-                for worker in self._workers.values():
+                everyone = [*self._workers.values(), *self._started]
+                for worker in {id(one): one for one in everyone}.values():
                     if worker.alive:
-                        worker.proceed()
-                        worker.unmap(self._arena)
+                        with suppress(WorkerFailure):  # it is no more, and whoever asks for it next gets another
+                            worker.unmap(self._arena)
+            self.settle()  # until it has ended a process has the memory mapped, or has taken it
+            if self._arena is not None:
                 self._arena.close()
-            self.settle()
             self._arena = Arena(self.device, max(size, self._least(), 64 << 20))
         return self._arena
 
@@ -195,6 +216,10 @@ class Pool:
         """End all workers and free the shared memory. Safe to call twice."""
         for candidate in list(self._workers):
             self.drop(candidate)
+        for worker in self._started:
+            if worker not in self._dying and worker.alive:  # left by what was interrupted
+                self.end(worker)
+        self._started = []
         self.settle()
         if self._zygote is not None:
             self._zygote.close()

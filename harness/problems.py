@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,7 +214,8 @@ class Box:
         self.filled: dict[int, int] = {}
         self.drawing = ""
         """The module that the drawing worker has executed."""
-        self.tokens: list[str] = []
+        self.given: dict[str, Callable[[torch.Tensor, Workload], None]] = {}
+        """What of GIVEN is its own."""
 
     def describe(self, text: str, path: Path) -> Any:
         """What harness/worker_problem.py finds. Raises KernelError where the problem ends its process or hangs."""
@@ -327,9 +329,11 @@ class Box:
             worker.close()
         for arena in self.arenas.values():
             arena.close()
-        for token in self.tokens:
-            GIVEN.pop(token, None)
-        self.workers, self.arenas, self.tokens = {}, {}, []
+        for name, fill in self.given.items():
+            GIVEN[name].remove(fill)
+            if not GIVEN[name]:
+                del GIVEN[name]
+        self.workers, self.arenas, self.given = {}, {}, {}
 
 
 _described: dict[str, Description] = {}
@@ -391,8 +395,8 @@ def reopened(
     )  # fmt: skip
     for at in range(len(description.inputs)):
         name = f"{token}_{at}"
-        GIVEN[name] = lambda view, workload, at=at: box.fill(problem, at, view, workload)
-        box.tokens.append(name)
+        box.given[name] = lambda view, workload, at=at: box.fill(problem, at, view, workload)
+        GIVEN.setdefault(name, []).append(box.given[name])
     return problem
 
 

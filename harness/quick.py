@@ -40,7 +40,7 @@ def spread(rig: Rig) -> list[Case]:
 def contest(rig: Rig, match: Match, cases: Sequence[Case]) -> Quick:
     """Time a match at those cases. Raises RuntimeError where a rival fails: it has passed before."""
     began, timings = time.monotonic(), []
-    rig.pool.pinned = set(match.rivals.values())
+    rig.pool.match(match.build.candidate, match.rivals.values())
     for workload, cache in cases:
         rig.say(f"a short contest at {workload.label}, {cache}")
         try:

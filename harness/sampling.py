@@ -197,7 +197,6 @@ class Contest:
 
     def prepare(self, side: Side) -> None:
         """Map, plan, warm up: samples for its pace."""
-        side.worker.proceed()
         if self.arena.id not in side.worker.mapped:
             side.worker.map(self.arena)
         if self.device == "cpu":
@@ -253,9 +252,8 @@ class Contest:
         """One request on argument sets that were not called since they were written: (seconds by its clock, by ours).
 
         Its process is stopped until they are there, or a thread of it could begin before the clock does, and as soon as it
-        has answered: what it had left to do it has not done.
+        has answered: what it had left to do it has not done (Worker.request).
         """
-        side.worker.pause()
         self.production.renew(passes=passes)
         if self.device == "cpu":
             self._draw_order(calls)
@@ -263,7 +261,6 @@ class Contest:
             if self.cache == "cold":
                 self.production.forget(self.called)
         self.synchronize()
-        side.worker.proceed()
         answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
         if (
             self.device == "cuda"
@@ -271,12 +268,11 @@ class Contest:
             start = time.perf_counter()
             self.finished = self.production.last_digest()
             outside += time.perf_counter() - start
-        side.worker.pause()
         if self.device == "cpu":
             side.worker.rest()
         if library := side.worker.foreign_code():
             raise WorkerFailure(Outcome.CHEATED, f"a library did the work: it runs code of {library}")
-        return _seconds(answer), outside
+        return clocked(answer), outside
 
     def _draw_order(self, calls: int) -> None:
         """Which sets are called next, in an order that nobody foresees: who knew the next one could begin with it.
@@ -312,8 +308,10 @@ class Contest:
 
     def _drawn(self) -> int:
         """The call to look at: any, but mostly one whose constants are new, where who prepared them once goes wrong."""
-        new = self._with_new_constants()
-        return random.choice(new if new and random.random() < NEW_CONSTANTS else self.called)
+        # Of several passes in a row nobody knows what the first call of the last one was made from.
+        known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
+        new = [slot for slot in self._with_new_constants() if slot in known]
+        return random.choice(new if new and random.random() < NEW_CONSTANTS else known)
 
     def _with_new_constants(self) -> list[int]:
         return [slot for slot in self.called if self.production.has_new_constants(slot)]
@@ -385,19 +383,22 @@ class Contest:
             workload=self.workload.label, name=f"{side.looked} timed calls, {self.cache}", passed=True, error=side.error
         )
 
-    def long_sample(self, side: Side) -> float:
-        """Seconds per call by our clock, of requests so long that the pipe's latency does not matter."""
+    def long_sample(self, side: Side, *, look: bool = False) -> float:
+        """Seconds per call by our clock, of requests so long that the pipe's latency does not matter.
+
+        `look` at one of the calls: that they are many tells that this is no other sample.
+        """
         if self.device == "cuda":
             passes = max(1, math.ceil(LONG_S / (side.pace_s * side.calls)))
             _, outside = self._request(side, side.calls, passes)
-            self._examine(side, look=False)
+            self._examine(side, look=look)
             return outside / passes / side.calls
         calls = max(1, min(self.layout.slots, math.ceil(LONG_S / side.pace_s)))
         rounds = max(1, math.ceil(LONG_S / (side.pace_s * calls)))
-        total = 0.0
-        for _ in range(rounds):
+        looked, total = random.randrange(rounds) if look else -1, 0.0
+        for number in range(rounds):
             total += self._request(side, calls)[1]
-            self._examine(side, look=False)
+            self._examine(side, look=number == looked)
         return total / rounds / calls
 
 
@@ -405,7 +406,8 @@ PAIR = "pair"
 """The side without a candidate: producer and consumer alone."""
 
 
-def _seconds(answer: dict) -> float:
+def clocked(answer: dict) -> float:
+    """The seconds that a worker says. Raises WorkerFailure for what is none."""
     value = answer.get("seconds")
     if not isinstance(value, float) or not 0 <= value < 3600:
         raise WorkerFailure(Outcome.CHEATED, f"its clock answered {value!r}")

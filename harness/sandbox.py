@@ -247,7 +247,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268), "setpgid": (109, 154), "setpriority": (141, 140), "setsid": (112, 157),
     "settimeofday": (164, 170), "setxattr": (188, 5), "setxattrat": (463, 463), "shmat": (30, 196), "shmget": (29, 194),
     "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
-    "timer_create": (222, 107), "io_setup": (206, 0),
+    "timer_create": (222, 107), "io_setup": (206, 0), "madvise": (28, 233), "fallocate": (285, 47), "mbind": (237, 235),
     "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
     "utime": (132, None), "utimensat": (280, 88), "utimes": (235, None), "vfork": (58, None), "vhangup": (153, 58),
 }  # fmt: skip
@@ -338,8 +338,12 @@ def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
             names = ("bind", "listen", "accept", "accept4", "pidfd_open", "pidfd_getfd")
             # What the kernel goes on doing for a process that is stopped, while its rival is timed.
             names += ("timer_create", "io_setup")
+            # Pages of the memory that all sides share: who gives them back has its rival fault them in anew, in timed calls.
+            names += ("fallocate", "mbind")
             for name in names:
                 rules[name] = [(_RETURN, 0, 0, _EPERM)]
+            # MADV_REMOVE, COLD, PAGEOUT, COLLAPSE
+            rules["madvise"] = _arguments_equal(2, (9, 20, 21, 25), _ALLOW, _EPERM)
     for name in ("socket", "socketpair"):
         # A GPU's driver opens abstract sockets and pidfds of its own; Landlock and the namespace bound them.
         rules[name] = _arguments_equal(0, (_AF_UNIX,), _EPERM) if gpu else [(_RETURN, 0, 0, _EPERM)]

@@ -25,7 +25,7 @@ from harness.contests import Case
 from harness.correctness import Layout
 from harness.engines.process import Worker, WorkerFailure
 from harness.rig import Rig
-from harness.sampling import Side, SideFailure
+from harness.sampling import PAIR, Side, SideFailure
 from harness.store import digest
 from harness.tunables import Tunable, bake, tunables
 from kernels.spec import Frozen
@@ -252,6 +252,7 @@ def measured_ratios(
     texts = [source, *(bake(source, values) for values in variants)]
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
         builds = list(pool.map(rig.build, [rig.store.put(text) for text in texts]))
+    rig.pool.only("")
     sides: dict[int, Side] = {}
     found: dict[int, list[list[float]]] = {}
     left = dict.fromkeys(range(len(builds)), TRIES)
@@ -309,6 +310,8 @@ def _time(
         try:
             result = rig.run(contest, list(fresh.values()), blocks=(blocks, blocks))
         except SideFailure as fault:
+            if fault.side == PAIR:
+                raise RuntimeError(f"the neighbours of timed calls failed by themselves: {fault.reason}") from None
             rig.pool.end(sides.pop(int(fault.side)).worker)
             start(int(fault.side))
             continue

@@ -1,7 +1,7 @@
 """How long: samples of several sides taken in turn, each side in its own worker, on one device, each call in company.
 
 What a sample is stands in sampling.py. A candidate that is FASTER by its own clock must be so by ours. While one side is
-timed the others are stopped.
+timed the others are stopped, as every process is that nobody asks.
 """
 
 from __future__ import annotations
@@ -98,10 +98,6 @@ def run(
     everyone = [*sides, *([pair] if pair else [])]
 
     def alone(side: Side, action: Callable[[Side], Returned]) -> Returned:
-        for other in everyone:
-            if other is not side:
-                other.worker.pause()
-        side.worker.proceed()
         try:
             return action(side)
         except WorkerFailure as failure:
@@ -109,35 +105,31 @@ def run(
 
     small = contest.kernel.spec.read_bytes(contest.workload) <= CHECKED_BYTES[contest.device]
     looks = {name: _spread(least, most) for name in check}
-    try:
-        for side in everyone:
-            alone(side, contest.prepare)
-        for side in sides:
-            alone(side, lambda side: contest.settle(side, sides[0]))
-        began = time.monotonic()
-        for block in range(most):
-            if block and block % protocol.replan == 0:
-                for side in everyone:
-                    alone(side, contest.plan_again)
-            ahead = [side.name for side in sides[1:] if block and _seems_ahead(contest, sides[0], side, pair)]
-            for side in rng.sample(everyone, len(everyone)):
-                look = side.name in check and (small or block in looks[side.name] or side.name in ahead)
-                alone(side, lambda side, look=look: contest.sample(side, look=look))
-            late = time.monotonic() - began > protocol.patience_s
-            if block + 1 >= least and (late or _narrow(sides, pair, protocol.width)):
-                break
-        for side in sides[1:]:
-            if _seems_ahead(contest, sides[0], side, pair):
-                _confirm(contest, sides[0], side, alone)
-        for side in sides[1:]:
-            _doubt(contest, sides[0], side, alone)
-        for side in sides:
-            if side.name in check:
-                alone(side, contest.look_at_new_constants)
-        checks = {side.name: [alone(side, contest.finish)] if side.name in check else [] for side in sides}
-    finally:
-        for side in everyone:
-            side.worker.proceed()
+    for side in everyone:
+        alone(side, contest.prepare)
+    for side in sides:
+        alone(side, lambda side: contest.settle(side, sides[0]))
+    began = time.monotonic()
+    for block in range(most):
+        if block and block % protocol.replan == 0:
+            for side in everyone:
+                alone(side, contest.plan_again)
+        ahead = [side.name for side in sides[1:] if block and _seems_ahead(contest, sides[0], side, pair)]
+        for side in rng.sample(everyone, len(everyone)):
+            look = side.name in check and (small or block in looks[side.name] or side.name in ahead)
+            alone(side, lambda side, look=look: contest.sample(side, look=look))
+        late = time.monotonic() - began > protocol.patience_s
+        if block + 1 >= least and (late or _narrow(sides, pair, protocol.width)):
+            break
+    for side in sides[1:]:
+        if _seems_ahead(contest, sides[0], side, pair):
+            _confirm(contest, sides[0], side, alone, look=side.name in check)
+    for side in sides[1:]:
+        _doubt(contest, sides[0], side, alone)
+    for side in sides:
+        if side.name in check:
+            alone(side, contest.look_at_new_constants)
+    checks = {side.name: [alone(side, contest.finish)] if side.name in check else [] for side in sides}
     first = sides[0]
     return Result(
         {side.name: statistics.median(_net(side, pair)) * 1e6 for side in sides},
@@ -182,7 +174,14 @@ def _narrow(sides: list[Side], pair: Side | None, width: float) -> bool:
     return all((interval.high - interval.low) / interval.median < width for interval in intervals)
 
 
-def _confirm(contest: Contest, first: Side, side: Side, alone: Callable[[Side, Callable[[Side], Any]], Any]) -> None:
+def _confirm(
+    contest: Contest,
+    first: Side,
+    side: Side,
+    alone: Callable[[Side, Callable[[Side], Any]], Any],
+    *,
+    look: bool = False,
+) -> None:
     """Believe our clock where the side's own claims more.
 
     Its times are scaled to the ratio of long samples: a clock that runs 10 % slow stays within what the pipe takes of a
@@ -190,19 +189,24 @@ def _confirm(contest: Contest, first: Side, side: Side, alone: Callable[[Side, C
     neither accuse nor take away more than half of the margin. Where others interrupt long samples, on a CPU, one pair in
     a few bears out whatever is claimed, and others take away what is true: there our clock's times of the short samples
     replace the side's own first, and nothing is taken away that the short ones show even with the pipe counted in.
-    Done even where a case by itself says nothing: the suite adds cases up.
+    Done even where a case by itself says nothing: the suite adds cases up. `look` at the side's long samples, too: who did
+    them quickly and wrong had whatever it claims borne out.
     """
+
+    def pair() -> float:
+        return alone(first, contest.long_sample) / alone(side, lambda side: contest.long_sample(side, look=look))
+
     claimed = median_interval(_ratios(first, side))
     ours: list[float] = []
     while len(ours) < 3 and (not ours or claimed.median > ours[0] * (1 + MARGIN[contest.device] / 2)):
-        ours.append(alone(first, contest.long_sample) / alone(side, contest.long_sample))
+        ours.append(pair())
     # The short samples by our clock. The pipe takes at least so much of each, for a side that hurries there nothing.
     pipe_s = min(first.lacking)
     shown = _paired(_outside(first, pipe_s), _outside(side, pipe_s))
     certain = statistics.median(_paired(_outside(first, pipe_s), _outside(side, 0.0)))
     # Nobody is accused by three pairs: on a busy machine all of them have come out short for an honest side.
     while (forged := claimed.low > FORGED * max(*ours, statistics.median(shown))) and len(ours) < ACCUSING_PAIRS:
-        ours.append(alone(first, contest.long_sample) / alone(side, contest.long_sample))
+        ours.append(pair())
     if forged:
         raise SideFailure(
             side.name,

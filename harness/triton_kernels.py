@@ -101,7 +101,7 @@ def gather(source: Path, target: Path) -> None:
     Raises WorkerFailure.
     """
     size = count = 0
-    if not source.is_dir() or source.is_symlink():
+    if not source.is_dir() or source.is_symlink() or source.parent.is_symlink():
         return
     for folder, _folders, names, at in os.fwalk(source, follow_symlinks=False):
         into = target / Path(folder).relative_to(source)

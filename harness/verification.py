@@ -18,6 +18,7 @@ from harness.pool import is_python_side
 from harness.problems import Problem
 from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
 from harness.rig import Rig
+from harness.sampling import clocked
 from kernels.spec import Frozen, Workload
 
 STRESSED = 2
@@ -48,6 +49,7 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
     try:
         if not build.ok:
             raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
+        rig.pool.only(build.candidate)
         triton_kernels.compile_ahead(rig, build, workloads)
         worker = rig.pool.get(build)
         _entries(rig, worker, workloads)
@@ -106,7 +108,6 @@ def _stress(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Che
                     reason = f"behind a producer that triggers before it stores, at {workload.label}: {fault.reason}"
                     raise WorkerFailure(Outcome.INCORRECT, reason) from None
             found.append(Check(workload=workload.label, name="early trigger", passed=True, error=side.error))
-            side.worker.proceed()
     return found
 
 
@@ -190,6 +191,8 @@ def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
     everything = sorted((*rig.suite(), *rig.suite(held_out=True)), key=rig.moved)
     small = [w for w in everything if rig.moved(w) <= DRAWN_BYTES[rig.device]] or everything[:1]
     bitwise, errors = 0, [0.0, 0.0]
+    rig.pool.pinned.add(baseline.candidate)
+    rig.pool.only(build.candidate)
     for number in range(count):
         workload = small[number % len(small)]
         values = random.choice(distributions(rig.spec, rig.extra_values))
@@ -216,7 +219,11 @@ def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
             found.append([raw.clone() for raw in outputs])
         bitwise += all(bool((own == other).all()) for own, other in zip(*found, strict=True))
     told = Draws(count=count, bitwise=bitwise, error=errors[0], baseline_error=errors[1])
-    return Drawn(draws=told, launch=_launch(rig, build, baseline, small[0]))
+    try:
+        return Drawn(draws=told, launch=_launch(rig, build, baseline, small[0]))
+    except WorkerFailure as fault:
+        rig.pool.drop(build.candidate)
+        return Drawn(failure=f"while its launches were timed: {fault.reason}")
 
 
 def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Launch | None:
@@ -229,7 +236,12 @@ def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Laun
         layout = mapped_bench(rig, worker, workload, 1).layout
         message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
         message["calls"] = [layout.arguments(rig.memory(layout.size), 0)]
-        seconds.append(float(worker.request(message)["seconds"]))
+        try:
+            seconds.append(clocked(worker.request(message)))
+        except WorkerFailure as fault:
+            if one is baseline:
+                raise RuntimeError(f"the baseline failed while its launches were timed: {fault.reason}") from None
+            raise
     return Launch(time_us=seconds[0] * 1e6, baseline_us=seconds[1] * 1e6)
 
 

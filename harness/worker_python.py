@@ -118,6 +118,9 @@ def switch_off() -> frozenset[str]:
         for key in ("CPU", "CUDA", *(key for key in LAYOUTS if has(name, key))):
             libraries[namespace].impl(rest, key, REFUSE, False)
         off.add(name.partition(".")[0])
+    # The static runtime has kernels of its own, past the dispatcher. Nothing else holds the function that makes one.
+    if hasattr(torch._C, "_jit_to_static_module"):
+        del torch._C._jit_to_static_module
     for library in libraries.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # for ever: without it the kernels would come back
     return frozenset(off)

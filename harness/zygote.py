@@ -92,6 +92,10 @@ class Zygote:
         except (OSError, ValueError) as error:
             ours.close()
             raise RuntimeError(f"the process that forks Python workers has ended: {self._said() or error}") from None
+        except BaseException:  # Ctrl-C: its answer would be taken for that to the next request
+            ours.close()
+            self.process.kill()
+            raise
         finally:
             theirs.close()
         return ForkedProcess(pid, ours)

@@ -19,6 +19,7 @@ from pathlib import Path
 from harness.backends import Compiled, is_python, run_boxed
 from harness.backends.torch_extension import environment, why_no_torch
 from harness.records import DeviceFacts
+from harness.store import remove_tree
 from harness.worker_triton import uses_triton
 from harness.zygote import FAR_SIDE, site_packages
 
@@ -27,6 +28,9 @@ DEVICE = "any"
 PYTHON_SIDE = True
 ARTEFACT = "candidate"
 """A folder: candidate.py, and extensions/<name>/<name>.so where it brings some."""
+BOX = "box"
+"""The only folder that the module may write to while it is imported. Nothing of ours is written there afterwards, or through
+a link that it has left it would write elsewhere with our rights; and what is taken from there is no link."""
 _CHECK = "import sys; path = sys.argv[1]; compile(open(path, encoding='utf-8').read(), 'candidate.py', 'exec')"
 
 
@@ -47,27 +51,30 @@ def identity(facts: DeviceFacts) -> str:
 
 
 def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str) -> Compiled:
+    text, box = source.read_text(), source.with_name(BOX)
     code, output = run_boxed([sys.executable, "-I", "-S", "-c", _CHECK, str(source)], source.parent, [], timeout_s)
     if code != 0:
         return Compiled(False, syntax_error(output))
-    if uses_triton(source.read_text()) and importlib.util.find_spec("triton") is None:
+    if uses_triton(text) and importlib.util.find_spec("triton") is None:
         return Compiled(False, "candidate.py: error: Triton is not installed (python -m pip install triton)")
-    extensions = source.parent / "extensions"
-    if re.search(r"\bcpp_extension\b", source.read_text()):  # decides on a slower build, not on a verdict
-        for name in extensions.glob("*/lock"):
-            name.unlink()  # a build that was killed leaves its lock, and the next would wait for it for ever
+    remove_tree(box)  # of a build that was killed
+    if re.search(r"\bcpp_extension\b", text):  # decides on a slower build, not on a verdict
+        box.mkdir()
         command = [*environment(facts), sys.executable, "-I", str(FAR_SIDE)]
-        command += ["build", str(source), str(extensions), site_packages()]
-        code, output = run_boxed(command, source.parent, [site_packages(), str(FAR_SIDE.parent)], timeout_s)
+        command += ["build", str(shutil.copyfile(source, box / source.name)), str(box / "extensions"), site_packages()]
+        code, output = run_boxed(command, box, [site_packages(), str(FAR_SIDE.parent)], timeout_s)
         if code != 0:
-            return Compiled(False, output.replace(f"{source.parent}/", ""))
-    shutil.rmtree(artefact, ignore_errors=True)
+            return Compiled(False, output.replace(f"{box}/", ""))
+    remove_tree(artefact)
     artefact.mkdir()
     shutil.copyfile(source, artefact / "candidate.py")
-    for built in extensions.glob("*/*.so"):
+    for built in sorted((box / "extensions").glob("*/*.so")):
+        if any(path.is_symlink() for path in (built, built.parent, built.parent.parent)) or not built.is_file():
+            continue
         folder = artefact / "extensions" / built.parent.name
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(built, folder / built.name)
+    remove_tree(box)
     return Compiled(True, "")
 
 

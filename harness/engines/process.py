@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -23,8 +24,9 @@ from harness import libraries, sandbox
 from harness.device import Arena, choose, cuda_library
 from harness.engines import Engine, EngineChoice, Say
 from harness.records import Outcome
+from harness.store import remove_tree
 from harness.watchdog import Watchdog
-from harness.worker import receive, send
+from harness.worker import send
 from kernels.spec import Device
 
 if TYPE_CHECKING:
@@ -95,7 +97,11 @@ class Forked(Protocol):
 
 
 class Worker:
-    """A process that has entered the sandbox and loaded one candidate. Close it; a failure closes it too."""
+    """A process that has entered the sandbox and loaded one candidate. Close it; a failure closes it too.
+
+    It runs while it is asked (`request`) and is stopped else: what a candidate does between two questions would be nobody's
+    time, on memory that it shares with whoever is judged next.
+    """
 
     def __init__(
         self,
@@ -115,7 +121,7 @@ class Worker:
         self.warnings: list[str] = []
         ours, theirs = socket.socketpair()
         self.channel = ours
-        self.log = (self.scratch / "output.txt").open("wb")
+        self.log = (self.scratch / "output.txt").open("w+b")
         self.watchdog: Watchdog | None = None
         try:
             self.process: subprocess.Popen | Forked = self._start(theirs)
@@ -144,7 +150,12 @@ class Worker:
             if company is not None:
                 load["company"] = str(shutil.copyfile(company, self.code / "company.so"))
             load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
-            self.found: dict[str, str] = self.request(load, timeout_s=START_S)["found"]
+            found = self.request(load, timeout_s=START_S).get("found")
+            if not isinstance(found, dict):
+                raise WorkerFailure(
+                    Outcome.CHEATED, "the worker answered outside the protocol: it says not what it found"
+                )
+            self.found: dict[str, str] = found
         except BaseException:
             self.close()
             raise
@@ -213,20 +224,27 @@ class Worker:
             self.mapped.discard(arena.id)
 
     def request(self, message: dict[str, Any], *, timeout_s: float | None = None, fds: list[int] | None = None) -> dict:
-        """Ask, and wait for the answer. Raises WorkerFailure where the worker died, hung, failed or talked nonsense."""
+        """Let it go on, ask, wait for the answer and stop it. Raises WorkerFailure where the worker died, hung, failed or
+        talked nonsense."""
         limit = timeout_s or REQUEST_S
+        late = time.monotonic() + limit
         self.channel.settimeout(limit)
+        self.proceed()
         try:
             if fds:
                 self._send_with(message, fds)
             else:
                 send(self.channel, message)
-            answer = self._answer()
+            answer = self._answer(late)
+            self.pause()
         except TimeoutError:
             self.close()
             raise WorkerFailure(Outcome.TIMEOUT, f"no answer within {limit:.0f} s") from None
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, RecursionError) as error:
             raise self._death(error) from None
+        except BaseException:  # Ctrl-C: its answer would be taken for that to the next question
+            self.close()
+            raise
         if "error" in answer:
             text = str(answer["error"])[:2000]
             self.close()
@@ -237,22 +255,33 @@ class Worker:
         return answer
 
     def _send_with(self, message: dict[str, Any], fds: list[int]) -> None:
-        import json
-
         data = json.dumps(message).encode()
         socket.send_fds(self.channel, [struct.pack("<I", len(data)) + data], fds)
 
-    def _answer(self) -> dict[str, Any]:
-        head = self.channel.recv(4, socket.MSG_PEEK)
-        if len(head) == 4 and struct.unpack("<I", head)[0] > ANSWER_BYTES:
+    def _answer(self, late: float) -> dict[str, Any]:
+        """Raises TimeoutError at that time, however little at once it sends; descriptors that come along are let go."""
+
+        def received(count: int) -> bytes:
+            data = bytearray()
+            while len(data) < count:
+                if (left := late - time.monotonic()) <= 0:
+                    raise TimeoutError
+                self.channel.settimeout(left)
+                part = self.channel.recv(count - len(data))
+                if not part:
+                    raise EOFError
+                data += part
+            return bytes(data)
+
+        (size,) = struct.unpack("<I", received(4))
+        if size > ANSWER_BYTES:
             raise ValueError("the answer is too long")
-        answer, extra = receive(self.channel)
-        for fd in extra:
-            os.close(fd)
-        if answer is None:
-            raise EOFError
+        data = received(size)
+        answer = json.loads(data)
         if not isinstance(answer, dict):
             raise ValueError("the answer is no object")
+        if b"\\ud" in data.lower():  # half of a surrogate pair can be neither kept nor printed
+            answer = json.loads(json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
         return answer
 
     def _death(self, error: Exception) -> WorkerFailure:
@@ -278,16 +307,16 @@ class Worker:
 
     def output(self) -> str:
         """The end of what the candidate wrote to its standard output and error."""
-        try:
-            with (self.scratch / "output.txt").open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-                return file.read().decode(errors="replace")
-        except OSError:
+        if self.log.closed:
             return ""
+        # By our own descriptor: under that name there may by now be a link to a file that only we may read.
+        size = os.fstat(self.log.fileno()).st_size
+        return os.pread(self.log.fileno(), 4096, max(0, size - 4096)).decode(errors="replace")
 
     def pause(self) -> None:
         """Stop all its threads, so that they cannot disturb what is timed next."""
-        signal_group(self.process.pid, signal.SIGSTOP)
+        if self.process.returncode is None:  # else its number may be another's by now
+            signal_group(self.process.pid, signal.SIGSTOP)
 
     def rest(self) -> None:
         """Wait until none of its threads runs any more: one that is stopped within a system call first ends that.
@@ -303,7 +332,8 @@ class Worker:
             time.sleep(1e-4)
 
     def proceed(self) -> None:
-        signal_group(self.process.pid, signal.SIGCONT)
+        if self.process.returncode is None:
+            signal_group(self.process.pid, signal.SIGCONT)
 
     def pin(self, apart: bool) -> None:
         """Its threads `apart`, one a core in turn, or free again. From here, because the sandbox refuses it to a candidate.
@@ -333,6 +363,7 @@ class Worker:
         self.kill()
         if self.watchdog is not None:
             self.watchdog.stop()
+        self.channel.close()  # a fork that had no group yet when that was killed ends by this
         self.process.wait()
         self._let_go()
 
@@ -340,11 +371,11 @@ class Worker:
         self.channel.close()
         self.log.close()
         for folder in (self.scratch, self.code):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
 
 def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:
-    """A request, and the seconds that it took by our own clock."""
+    """A request, and the seconds that it took by our own clock, from before its process runs until it is stopped."""
     start = time.perf_counter()
     answer = worker.request(message, timeout_s=timeout_s)
     return answer, time.perf_counter() - start

@@ -51,7 +51,12 @@ class FarSide:
         return self.library
 
     def request(self, message: dict[str, Any], **_how: Any) -> dict[str, Any]:
-        assert not self.stopped, "a stopped process answers nothing"
+        self.proceed()
+        answer = self.answer(message)
+        self.pause()
+        return answer
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["op"] == "plan":
             self.told.append((self.name, "plan"))
             return {"graph": True}

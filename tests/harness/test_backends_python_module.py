@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import backends
+from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.records import Outcome, Verdict
 from harness.store import Store
@@ -280,3 +281,38 @@ def test_a_module_may_bring_an_extension(evaluator: Evaluator) -> None:
     assert verdict.passed, verdict.reason
     broken = judge(evaluator, text.replace("std::exp(-g)", "std::exp(-missing)"))
     assert broken.outcome is Outcome.COMPILE_ERROR and "missing" in broken.reason
+
+
+LINKS = """
+import os
+# cpp_extension
+CPP_SOURCE = "int overwritten;"
+for folder in (".", ".."):
+    for name in ("native.cpp", "native.so", "candidate", "candidate.py", "triton_calls.json"):
+        try:
+            if os.path.lexists(f"{{folder}}/{{name}}"):
+                os.unlink(f"{{folder}}/{{name}}")
+            os.symlink({victim!r}, f"{{folder}}/{{name}}")
+        except OSError:
+            pass
+os.makedirs("extensions/x")
+os.symlink({victim!r}, "extensions/x/x.so")
+"""
+
+
+def test_links_that_a_module_leaves_while_it_is_imported_to_be_built_lead_nowhere(tmp_path: Path) -> None:
+    """The parent would write the candidate's text, or copy what it must not see, with its own rights."""
+    if reason := backends.get("model_new").why_unavailable():
+        pytest.skip(reason)
+    victim, folder = tmp_path / "victim", tmp_path / "build"
+    victim.write_text("the person's own")
+    folder.mkdir()
+    source, artefact = folder / "candidate.py", folder / "candidate"
+    for _ in range(2):  # a build that was killed may be made again in the same folder
+        source.write_text(LINKS.format(victim=str(victim)))
+        done = backends.get("model_new").compile(source, artefact, facts("cpu"), 300.0, "x")
+        assert done.ok, done.log
+        assert victim.read_text() == "the person's own"
+        files = [path for path in artefact.rglob("*") if path.is_file()]
+        assert {path.name for path in files} == {"candidate.py", "native.so"}
+        assert not any(path.is_symlink() or b"person" in path.read_bytes() for path in files)

@@ -191,7 +191,6 @@ def test_who_does_not_wait_for_what_it_reads_is_wrong(
     copying: Evaluator, wait: str, allowed: str, outcome: Any
 ) -> None:
     build = built(copying, code(wait, allowed))
-    copying.pool.get(build).proceed()  # a contest of an earlier test left it stopped
     verdict = copying.verify(build)
     assert verdict.outcome is outcome, verdict.reason
     if outcome is Outcome.INCORRECT:

@@ -53,7 +53,7 @@ class Paper:
         self.measured: dict[str, str] = {}
         self.light = 0.1
         self.pool = SimpleNamespace(
-            drop=self.dropped.append, settle=lambda: None, get=lambda one: SimpleNamespace(name=one.candidate),
+            drop=self.dropped.append, match=lambda *_: None, settle=lambda: None, get=lambda one: SimpleNamespace(name=one.candidate),
             guarding_memory=lambda candidate: nullcontext(),
         )  # fmt: skip
 

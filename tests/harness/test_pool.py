@@ -10,7 +10,7 @@ import pytest
 from harness import pool
 from harness.device import DeviceError
 from harness.engines.process import LIMITS, WorkerFailure
-from harness.pool import OURS, WARM_WORKERS, Pool
+from harness.pool import OURS, Pool
 from harness.problems import COMPILING
 from harness.records import Build, Outcome
 from harness.timing import SideFailure
@@ -24,9 +24,6 @@ class Process:
 
     def __init__(self, **started: Any) -> None:
         self.started, self.alive, self.said, self.closed = started, True, [], False
-
-    def proceed(self) -> None:
-        self.said.append("proceed")
 
     def unmap(self, arena: Any) -> None:
         self.said.append(("unmap", arena.id))
@@ -92,8 +89,7 @@ def test_processes_that_go_do_so_at_once_and_are_waited_for_before_anything_is_t
             self.name = name
 
         def kill(self) -> None:
-            order.append(("kill", self.name))
-            super().kill()
+            order.append(("kill", self.name))  # it takes a while
 
         def close(self) -> None:
             order.append(("close", self.name))
@@ -113,19 +109,27 @@ def test_processes_that_go_do_so_at_once_and_are_waited_for_before_anything_is_t
     assert len(order) == 6
 
 
-def test_the_oldest_process_that_nobody_pinned_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_ended_is_let_go_even_where_nothing_is_timed() -> None:
+    one = Paper()
+    ended = [one.get(build(str(n))) for n in range(5)]
+    for n in range(5):
+        one.drop(str(n))
+    assert [process.closed for process in ended] == [True] * 4 + [False]
+    one.settle()
+    assert all(process.closed for process in ended)
+
+
+def test_before_anything_is_judged_who_was_judged_before_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "Worker", Process)
     one = Paper()
-    one.pinned.add("baseline")
     ours = [one.ours(name, None, {}) for name in OURS]  # type: ignore[arg-type]
-    pinned = one.get(build("baseline"))
-    found = {str(n): one.get(build(str(n))) for n in range(WARM_WORKERS)}
-    assert all(process.alive for process in found.values())
-    one.get(build("0"))  # asked for last of all, so the next oldest goes
-    one.get(build("new"))
-    assert [name for name, process in found.items() if not process.alive] == ["1"]
-    assert pinned.alive and all(process.alive for process in ours)
-    assert one.get(build("0")) is found["0"] and one.begun.count("0") == 1
+    found = {name: one.get(build(name)) for name in ("baseline", "incumbent", "before", "now")}
+    one.match("now", ["baseline", "incumbent"])
+    assert [name for name, process in found.items() if not process.alive] == ["before"]
+    one.only("next")
+    assert [name for name, process in found.items() if not process.alive] == ["before", "now"]
+    one.match("", [])
+    assert not any(process.alive for process in found.values()) and all(process.alive for process in ours)
 
 
 def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +140,8 @@ def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.M
     assert one.ours("light", "light.so", {}) is first  # type: ignore[arg-type]
     died(first)
     assert one.ours("light", "light.so", {}) is not first  # type: ignore[arg-type]
+    one.settle()
+    assert first.closed
 
 
 class Fork(Process):
@@ -225,18 +231,35 @@ def test_a_candidate_of_a_problem_is_started_by_the_problem(monkeypatch: pytest.
 
 def test_a_larger_arena_takes_the_place_of_the_one_that_all_have_mapped() -> None:
     one = Paper(least=lambda: 70 << 20)
-    living, dead = one.get(build("a")), one.get(build("b"))
+    living, dead, rude = (one.get(build(name)) for name in "abc")
     died(dead)
+
+    def refuse(_arena: Any) -> None:
+        raise WorkerFailure(Outcome.TIMEOUT, "no answer")
+
+    rude.unmap = refuse  # nothing that whoever is judged now had done
     first = one.arena(8)
     assert first.size == 70 << 20 and one.arena(70 << 20) is first and living.said == []
     second = one.arena((70 << 20) + 1)
     assert second is not first and second.size == (70 << 20) + 1
-    assert living.said == ["proceed", ("unmap", first.id)] and dead.said == ["died"]
+    assert living.said == [("unmap", first.id)] and dead.said == ["died"]
     assert one.arena(8) is second
     one.close()
     small = Paper()
     assert small.arena(8).size == 64 << 20
     small.close()
+
+
+def test_a_process_that_nobody_keeps_here_lets_go_of_the_arena_and_is_ended_at_the_latest_with_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = real(monkeypatch)
+    worker = one.start(build("a"))
+    first = one.arena(8)
+    one.arena(first.size + 1)
+    assert worker.said == [("unmap", first.id)]
+    one.close()
+    assert worker.closed
 
 
 def test_closing_ends_everything_and_may_be_done_twice() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness import degenerate
+from harness.correctness import GIVEN
 from harness.evaluate import Evaluator
-from harness.problems import Problem, open_problem
+from harness.problems import Problem, open_problem, reopened
 from harness.records import Outcome, Verdict
 from harness.store import Store
-from kernels import suites
+from kernels import catalog, suites
 from kernels.catalog import KernelError
 
 STARTER = {path.stem.partition("_")[2]: path for path in suites.problems("starter")}
@@ -251,3 +253,19 @@ def test_torch_compile_is_a_baseline(opened, tmp_path: Path):
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(HONEST)))
         found = measure_against(evaluator, problem, verdict, "compile")
         assert "compile" in found.against, found.notes
+
+
+def test_a_problem_that_is_open_twice_still_draws_when_one_is_closed() -> None:
+    """Two samples of a campaign work on the same problem side by side."""
+    source, described = SimpleNamespace(module="open twice"), SimpleNamespace(inputs=[None, None])
+    before = set(GIVEN)
+    spec = catalog.load("silu_and_mul").spec
+    for first_closed in (0, 1):
+        both = [reopened(Path("twice.py"), source, described, spec, "cpu") for _ in range(2)]  # type: ignore[arg-type]
+        names = set(GIVEN) - before
+        assert len(names) == 2 and all(len(GIVEN[name]) == 2 for name in names)
+        both[first_closed].close()
+        assert all(GIVEN[name] for name in names)
+        both[1 - first_closed].close()
+        both[0].close()
+        assert set(GIVEN) == before

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import struct
 import tempfile
 import threading
 import time
@@ -18,7 +20,7 @@ from harness.engines.process import ADDR_NO_RANDOMIZE, Worker
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.rig import CALL_S
-from harness.store import Store
+from harness.store import Store, remove_tree
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -144,3 +146,138 @@ def test_threads_that_are_timed_have_a_core_each(evaluator: Evaluator, beside: i
         assert [os.sched_getaffinity(task) for task in tasks] == [cores] * len(tasks)
     finally:
         worker.close()
+
+
+def stopped(pid: int) -> bool:
+    """Whether all its threads are, once the last one has got so far."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        states = {path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
+        if states == {"T"}:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_process_runs_while_it_is_asked_and_is_stopped_else(evaluator: Evaluator) -> None:
+    spin = "__attribute__((constructor)) static void team() { std::thread([] { for (;;); }).detach(); }\n"
+    worker = evaluator.start(evaluator.build(evaluator.store.put(SOURCE.format(body="") + spin)))
+    try:
+        assert stopped(worker.process.pid)
+        assert worker.request({"op": "unmap", "id": 1}) == {}, "whoever is asked goes on"
+        assert stopped(worker.process.pid)
+    finally:
+        worker.close()
+
+
+def test_a_link_in_place_of_the_log_leads_nowhere(evaluator: Evaluator, tmp_path: Path) -> None:
+    """What a candidate wrote last is told to the model; what a file holds that only we may read is not."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the password is opensesame\n")
+    body = f'unlink("output.txt"); if (!symlink("{secret}", "output.txt")) kill(getpid(), SIGKILL);'
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(SOURCE.format(body=body))))
+    assert verdict.outcome is Outcome.RUNTIME_ERROR and "SIGKILL" in verdict.reason
+    assert "opensesame" not in verdict.reason
+
+
+@pytest.fixture
+def pipe():
+    """A worker that is nothing but our end of the channel, and the other end."""
+    worker = object.__new__(Worker)
+    worker.channel, far = socket.socketpair()
+    yield worker, far
+    worker.channel.close()
+    far.close()
+
+
+def answer(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text
+
+
+def test_an_answer_byte_by_byte_is_not_waited_for_any_longer_than_none(pipe: Any) -> None:
+    worker, far = pipe
+    far.sendall(struct.pack("<I", 1000))
+    gone = threading.Event()
+
+    def drip() -> None:
+        while not gone.wait(0.02):
+            far.sendall(b" ")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        with pytest.raises(TimeoutError):
+            worker._answer(time.monotonic() + 0.3)
+    finally:
+        gone.set()
+        dripping.join()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"[" * 100_000, RecursionError),
+        (b"[]", ValueError),
+        (b"{", ValueError),
+        (b"\xff\xfe", ValueError),
+        (b'{"seconds": ' + b"1" * 5000 + b"}", ValueError),
+    ],
+    ids=["nested", "a list", "half", "no text", "a long number"],
+)
+def test_nonsense_is_an_error_that_a_request_makes_a_verdict_of(pipe: Any, text: bytes, error: type[Exception]) -> None:
+    worker, far = pipe
+    far.sendall(answer(text))
+    with pytest.raises(error):
+        worker._answer(time.monotonic() + 60)
+
+
+def test_half_of_a_surrogate_pair_can_be_kept_as_something_else(pipe: Any) -> None:
+    worker, far = pipe
+    far.sendall(answer(b'{"error": "a\\ud800b", "more": ["\\uDC00", "\\ud83d\\ude00"]}'))
+    found = worker._answer(time.monotonic() + 60)
+    assert found == {"error": "a?b", "more": ["?", "\U0001f600"]}
+
+
+def test_descriptors_that_come_with_an_answer_are_let_go(pipe: Any) -> None:
+    worker, far = pipe
+    before = len(os.listdir("/proc/self/fd"))
+    socket.send_fds(far, [answer(b"{}")], [far.fileno()] * 8)
+    assert worker._answer(time.monotonic() + 60) == {}
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_who_was_asked_when_the_person_interrupted_is_no_more(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer would be taken for that to the next question."""
+    worker = evaluator.start(evaluator.build(evaluator.store.put(SOURCE.format(body=""))))
+
+    def interrupted(_late: float) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        worker.request({"op": "unmap", "id": 1})
+    assert not worker.alive
+
+
+def test_a_tree_that_is_too_deep_to_remove_one_folder_inside_the_other_is_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    at = os.open(top, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("a", dir_fd=at)
+        below = os.open("a", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("")
+    (top / "link").symlink_to(kept)
+    remove_tree(top)
+    assert not top.exists() and (kept / "file").exists()
+    remove_tree(top)
+    top.symlink_to(kept)
+    remove_tree(top)
+    assert not os.path.lexists(top) and (kept / "file").exists()

@@ -380,6 +380,19 @@ def test_no_children_but_threads(box: Box) -> None:
     assert {found["fork"], found["exec"], found["spawn"], found["unshare"]} <= {"EPERM", "EACCES"}
 
 
+def test_pages_that_others_have_mapped_too_cannot_be_given_back(box: Box) -> None:
+    """Whoever comes next would have to fault them in anew, while it is timed."""
+    found = box.run("""
+        import mmap
+        memory = mmap.mmap(-1, 1 << 16)
+        memory[:4] = b"kept"
+        answer({"active": active, "remove": refused(lambda: memory.madvise(9)), "usual": refused(lambda: memory.madvise(4)),
+                "fallocate": refused(lambda: os.posix_fallocate(1, 0, 1)), "kept": memory[:4].decode()})
+    """)
+    needs("seccomp", found["active"])
+    assert (found["remove"], found["usual"], found["fallocate"], found["kept"]) == ("EPERM", None, "EPERM", "kept")
+
+
 def test_limits_hold(box: Box) -> None:
     limits = sandbox.Limits(memory_bytes=512 << 20, file_bytes=1 << 20, open_files=32)
     found = box.run(

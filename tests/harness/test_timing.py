@@ -20,7 +20,7 @@ from harness import backends, sampling, timing
 from harness.device import Arena, facts
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import Check, Outcome
-from harness.sampling import PAIR, PROTOCOLS, Contest, Side, SideFailure, _blame, _seconds, chain_length
+from harness.sampling import PAIR, PROTOCOLS, Contest, Side, SideFailure, _blame, chain_length, clocked
 from harness.timing import ACCUSING_PAIRS, CHECKS, _confirm, _doubt, _narrow, _net, _ratios, _spread
 from kernels import catalog
 from kernels.spec import Workload
@@ -215,13 +215,13 @@ def test_a_request_is_written_for_then_started_then_stopped(stage: Any, monkeypa
     lone.calls, lone.rounds = 3, 1
     one.sample(lone)
     called = one.called
-    begun, run = [("side", "pause"), ("renew", None), ("produce", called)], [("side", "proceed"), ("side", called)]
+    begun, run = [("renew", None), ("produce", called)], [("side", "proceed"), ("side", called)]
     assert told == [*begun, *run, ("side", "pause")]
     one.cache = "cold"  # there what was written leaves the cache again
     told.clear()
     one.sample(lone)
     called = one.called
-    begun, run = [("side", "pause"), ("renew", None), ("produce", called)], [("side", "proceed"), ("side", called)]
+    begun, run = [("renew", None), ("produce", called)], [("side", "proceed"), ("side", called)]
     assert told == [*begun, ("forget", called), *run, ("side", "pause")]
 
 
@@ -245,7 +245,7 @@ def test_only_one_process_runs_while_one_is_timed(stage: Any) -> None:
     sides += [Side(name, FarSide(name, one, compute, told)) for name in ("first", "other", "third")]  # type: ignore[arg-type]
     timing.run(one, sides, check=("other",))
     assert {name for name, what in told if isinstance(what, list)} == {"first", "other", "third"}
-    assert not any(side.worker.stopped for side in sides), "left stopped, they could not even be ended in order"  # type: ignore[attr-defined]
+    assert all(side.worker.stopped for side in sides)  # type: ignore[attr-defined]
 
 
 def test_the_order_of_the_sides_is_drawn_anew_for_each_block(stage: Any) -> None:
@@ -321,7 +321,7 @@ def test_on_a_gpu_a_side_is_warmed_up_with_its_whole_chain(monkeypatch: pytest.M
     one.arena = SimpleNamespace(id=7)  # type: ignore[assignment]
     monkeypatch.setattr(one, "plan", lambda _side: None)
     monkeypatch.setattr(one, "sample", sample)
-    lone = Side("side", SimpleNamespace(proceed=lambda: None, mapped={7}))  # type: ignore[arg-type]
+    lone = Side("side", SimpleNamespace(mapped={7}))  # type: ignore[arg-type]
     one.prepare(lone)
     assert taken == [(one.layout.slots, 1, 1)] * 4 and one.layout.slots > 2
     assert lone.pace_s == 1e-6 and lone.seconds == lone.lacking == []
@@ -550,7 +550,6 @@ def test_a_failure_names_its_side(stage: Any) -> None:
     with pytest.raises(SideFailure, match="skipped work") as failure:
         timing.run(one, sides)
     assert failure.value.side == "lazy"
-    assert not any(side.worker.stopped for side in sides)  # type: ignore[attr-defined]
 
 
 def test_code_of_a_library_is_seen_after_any_request(stage: Any) -> None:
@@ -635,9 +634,9 @@ CALLS, PIPE_S = 4, 1e-4
 @pytest.mark.parametrize("said", [None, "1e-6", 1, True, -1e-9, math.nan, math.inf, 3600.0, [1e-6]])
 def test_a_clock_that_answers_nonsense_is_accused(said: Any) -> None:
     with pytest.raises(WorkerFailure, match="its clock answered") as failure:
-        _seconds({"seconds": said})
+        clocked({"seconds": said})
     assert failure.value.outcome is Outcome.CHEATED
-    assert _seconds({"seconds": 0.5}) == 0.5 and _seconds({"seconds": 0.0}) > 0
+    assert clocked({"seconds": 0.5}) == 0.5 and clocked({"seconds": 0.0}) > 0
 
 
 def test_a_clock_cannot_say_more_than_has_passed(stage: Any) -> None:
@@ -678,6 +677,38 @@ def test_a_long_sample_outlasts_what_the_pipe_costs(
         assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(sampling.LONG_S / pace_s)))
 
 
+@pytest.mark.parametrize("look", [False, True])
+def test_one_call_of_a_long_sample_may_be_looked_at(stage: Any, monkeypatch: pytest.MonkeyPatch, look: bool) -> None:
+    one = stage(negation("float32", 100))
+    lone = contestant(one)
+    lone.pace_s = sampling.LONG_S / 3 / one.layout.slots
+    looked: list[int] = []
+    monkeypatch.setattr(one, "look", lambda _side, slot: looked.append(slot))
+    one.long_sample(lone, look=look)
+    assert len(looked) == look and set(looked) <= set(range(one.layout.slots))
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_who_computes_only_in_short_samples_and_claims_that_they_are_quick_is_wrong(stage: Any, cache: str) -> None:
+    """A long sample shows by the number of its calls; there its clock is right, and its answers are not."""
+    one = stage(negation("float32", 100), cache)
+    claims_s = 0.6e-3
+
+    def compute(far: FarSide, tensors: dict[str, torch.Tensor]) -> None:
+        short = len(one.called) < 5
+        far.call_s, far.lacks_s = (claims_s, 1e-4 + len(one.called) * (1e-3 - claims_s)) if short else (0.1e-3, 1e-4)
+        if short:
+            negate(far, tensors)
+        else:
+            tensors["out"].zero_()
+
+    sides = [Side("first", FarSide("first", one, negate)), Side("other", FarSide("other", one, compute))]  # type: ignore[arg-type]
+    assert math.ceil(sampling.LONG_S / claims_s) >= 5 and one.layout.slots >= 5
+    with pytest.raises(SideFailure, match="wrong while it was timed") as failure:
+        timing.run(one, sides, check=("other",))
+    assert (failure.value.side, failure.value.outcome) == ("other", Outcome.CHEATED)
+
+
 def test_a_contest_ends_with_a_doubt_of_the_clock_that_lacks(stage: Any) -> None:
     one = stage(negation("float32", 100))
     sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
@@ -697,7 +728,7 @@ class Scripted:
         self.left = {name: list(values) for name, values in long_s.items()}
         self.more: list[float] = []
 
-    def long_sample(self, side: Side) -> float:
+    def long_sample(self, side: Side, *, look: bool = False) -> float:
         return self.left[side.name].pop(0)
 
     def sample(self, side: Side) -> None:
