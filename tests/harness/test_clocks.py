@@ -62,7 +62,8 @@ def test_an_exception_lets_go_of_them(log: Path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_process_that_is_killed_lets_go_of_them(log: Path, how: signal.Signals):
     program = (
-        "import sys, time\nfrom harness import clocks\nclocks._uuid = lambda: 'GPU-1'\n"
+        "import signal, sys, time\nfrom harness import clocks\nclocks._uuid = lambda: 'GPU-1'\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "with clocks.locked(0, 'cuda'):\n    print('here', flush=True)\n    time.sleep(600)\n"
     )
     environment = os.environ | {"PYTHONPATH": f"{log.parent}:{Path(__file__).parents[2]}"}
