@@ -28,7 +28,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.comparison import CLOCK_GHZ, FUNCTIONS, LOSE_TIME
-from harness import company, engines, light
+from harness import engines
 from harness.engines import Engine
 from harness.store import Store
 from kernels import catalog
@@ -79,11 +79,11 @@ class Overhead:
 
 def built_once(engine: Engine, kernels: list[Kernel], dtype: str, folder: Path) -> Store:
     """A store with the builds that a run makes once, whatever it judges."""
-    store, on = Store(folder), engine.device
+    store = Store(folder)
     for kernel in kernels:
         with engine.evaluator(kernel, store, dtypes=(dtype,)) as evaluator, ThreadPoolExecutor(4) as pool:
-            ours = [kernel.baseline(on)[1], light.source(on), *([company.SOURCE] if on == "cuda" else [])]
-            list(pool.map(evaluator.build, [store.put(path.read_text()) for path in ours]))
+            baseline = store.put(kernel.baseline(engine.device)[1].read_text())
+            list(pool.map(evaluator.build, [baseline, *evaluator.beside()]))
     return store
 
 

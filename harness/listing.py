@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from harness.probes.sass import ToolFailed, disassembled, libraries, run_tool
+from harness.probes.sass import ToolFailed, copied_libraries, disassembled, run_tool
 from harness.records import Build, DeviceFacts
 
 MOST_CHARS = 40_000_000
@@ -45,7 +45,5 @@ def _assembly(build: Build) -> str:
         raise ToolFailed("objdump was not found (it comes with binutils)")
     with tempfile.TemporaryDirectory() as folder:
         command = [tool, "--disassemble", "--demangle", "--no-show-raw-insn", "--section=.text"]
-        copies = [
-            shutil.copy(library, Path(folder) / f"{number}.so") for number, library in enumerate(libraries(build))
-        ]
+        copies = copied_libraries(build, Path(folder))
         return "".join(run_tool([*command, copy.name], Path(folder), ["/usr"]) for copy in copies)

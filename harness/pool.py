@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,7 +53,7 @@ class Pool:
         self.pinned: set[str] = set()
         """Candidates whose processes stay."""
         self._arena: Arena | None = None
-        self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self._workers: dict[str, Worker] = {}
         self._available: dict[str, int] = {}
         """Candidate -> what `_memory_available` said before its process started."""
         self._zygote: Zygote | None = None
@@ -67,7 +66,6 @@ class Pool:
         """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
         worker = self._workers.get(build.candidate)
         if worker is not None and worker.alive:
-            self._workers.move_to_end(build.candidate)
             return worker
         self.drop(build.candidate)
         if self._short_of_memory():

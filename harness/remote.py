@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from harness import company, jobs, light, roofs
+from harness import company, jobs, roofs
 from harness.contests import Elsewhere, Match
 from harness.evaluate import Evaluator, Readings, Sanitized
 from harness.jobs import ERRORS, Answer, Built, Job, Op
@@ -162,13 +162,6 @@ class Remote(Evaluator):
         contents |= its
         return one
 
-    def _beside(self) -> list[str]:
-        """Sources of ours that are built and loaded beside a timed candidate."""
-        ours = [light.source(self.device)]
-        if self.device == "cuda":
-            ours.append(company.SOURCE)
-        return [self.store.put(path.read_text()) for path in ours]
-
     def _seen(self) -> list[str]:
         """What a check needs besides the candidate."""
         beside = [self.store.put(company.SOURCE.read_text())] if self.device == "cuda" else []
@@ -214,7 +207,7 @@ class Remote(Evaluator):
 
     def _measured(self, verdict: Verdict, match: Match, *, held_out: bool, contests: int, again: bool) -> Verdict:
         rivals = match.rivals
-        builds = [verdict.candidate, *rivals.values(), *self._beside(), *self._seen()]
+        builds = [verdict.candidate, *rivals.values(), *self.beside(), *self._seen()]
         asked: dict[str, Any] = {"candidate": verdict.candidate, "verdict": verdict, "held_out": held_out}
         try:
             measured = self._ask(
@@ -229,7 +222,7 @@ class Remote(Evaluator):
 
     def _contended(self, match: Match, cases: tuple[Case, ...]) -> Quick:
         candidate, rivals = match.build.candidate, match.rivals
-        builds = [candidate, *rivals.values(), *self._beside()]
+        builds = [candidate, *rivals.values(), *self.beside()]
         try:
             return self._ask(
                 "contend", Quick, builds, candidate=candidate, baseline=rivals["baseline"],
@@ -239,7 +232,7 @@ class Remote(Evaluator):
             return Quick(outcome=Outcome.RUNTIME_ERROR, reason=str(fault))
 
     def _in_other_company(self, verdict: Verdict, baseline: str) -> Elsewhere:
-        builds = [verdict.candidate, baseline, *self._beside()]
+        builds = [verdict.candidate, baseline, *self.beside()]
         with _ours("times in other company"):
             return self._ask(
                 "company", Elsewhere, builds, candidate=verdict.candidate, verdict=verdict, baseline=baseline
@@ -248,7 +241,7 @@ class Remote(Evaluator):
     def _drawn(self, build: Build, baseline: str, count: int) -> Drawn:
         try:
             return self._ask(
-                "draws", Drawn, [build.candidate, baseline, *self._beside()], candidate=build.candidate,
+                "draws", Drawn, [build.candidate, baseline, *self.beside()], candidate=build.candidate,
                 baseline=baseline, count=count,
             )  # fmt: skip
         except TookDown as fault:
@@ -270,7 +263,7 @@ class Remote(Evaluator):
             return self._ask("sanitize", Sanitized, [build.candidate, *self._seen()], candidate=build.candidate)
 
     def _searched(self, candidate: str, seconds: float) -> Tuned:
-        builds = [candidate, *self._beside(), *self._seen()]
+        builds = [candidate, *self.beside(), *self._seen()]
         try:
             return self._ask("search", Tuned, builds, candidate=candidate, seconds=seconds)
         except TookDown as fault:

@@ -206,6 +206,11 @@ class Rig:
         text, folder = self.store.get(candidate), self.store.build_folder(key)
         return compiled(candidate, text, module, folder, self.facts, **self._entry(module))
 
+    def beside(self) -> list[str]:
+        """Hashes of the sources of ours that are built and loaded beside a timed candidate."""
+        ours = [light.source(self.device), *([company.SOURCE] if self.device == "cuda" else [])]
+        return [self.store.put(path.read_text()) for path in ours]
+
     # --- workers -------------------------------------------------------------------------------------------------
 
     def start(self, build: Build) -> Worker:

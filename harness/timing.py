@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from harness.comparison import CONFIDENCE, MARGIN, median_interval
 from harness.engines.process import WorkerFailure
@@ -97,39 +97,33 @@ def run(
     rng = random.Random(secrets.randbits(64))
     everyone = [*sides, *([pair] if pair else [])]
 
-    def alone(side: Side, action: Callable[[Side], Returned]) -> Returned:
-        try:
-            return action(side)
-        except WorkerFailure as failure:
-            raise SideFailure(side.name, failure.outcome, failure.reason) from None
-
     small = contest.kernel.spec.read_bytes(contest.workload) <= CHECKED_BYTES[contest.device]
     looks = {name: _spread(least, most) for name in check}
     for side in everyone:
-        alone(side, contest.prepare)
+        _blaming(side, contest.prepare)
     for side in sides:
-        alone(side, lambda side: contest.settle(side, sides[0]))
+        _blaming(side, lambda side: contest.settle(side, sides[0]))
     began = time.monotonic()
     for block in range(most):
         if block and block % protocol.replan == 0:
             for side in everyone:
-                alone(side, contest.plan_again)
+                _blaming(side, contest.plan_again)
         ahead = [side.name for side in sides[1:] if block and _seems_ahead(contest, sides[0], side, pair)]
         for side in rng.sample(everyone, len(everyone)):
             look = side.name in check and (small or block in looks[side.name] or side.name in ahead)
-            alone(side, lambda side, look=look: contest.sample(side, look=look))
+            _blaming(side, lambda side, look=look: contest.sample(side, look=look))
         late = time.monotonic() - began > protocol.patience_s
         if block + 1 >= least and (late or _narrow(sides, pair, protocol.width)):
             break
     for side in sides[1:]:
         if _seems_ahead(contest, sides[0], side, pair):
-            _confirm(contest, sides[0], side, alone, look=side.name in check)
+            _confirm(contest, sides[0], side, look=side.name in check)
     for side in sides[1:]:
-        _doubt(contest, sides[0], side, alone)
+        _doubt(contest, sides[0], side)
     for side in sides:
         if side.name in check:
-            alone(side, contest.look_at_new_constants)
-    checks = {side.name: [alone(side, contest.finish)] if side.name in check else [] for side in sides}
+            _blaming(side, contest.look_at_new_constants)
+    checks = {side.name: [_blaming(side, contest.finish)] if side.name in check else [] for side in sides}
     first = sides[0]
     return Result(
         {side.name: statistics.median(_net(side, pair)) * 1e6 for side in sides},
@@ -139,6 +133,14 @@ def run(
         {side.name: side.graph for side in sides},
         {side.name: list(side.seconds) for side in everyone},
     )
+
+
+def _blaming(side: Side, action: Callable[[Side], Returned]) -> Returned:
+    """What the action makes of the side. Raises SideFailure where its worker fails."""
+    try:
+        return action(side)
+    except WorkerFailure as failure:
+        raise SideFailure(side.name, failure.outcome, failure.reason) from None
 
 
 def _spread(least: int, most: int) -> set[int]:
@@ -174,14 +176,7 @@ def _narrow(sides: list[Side], pair: Side | None, width: float) -> bool:
     return all((interval.high - interval.low) / interval.median < width for interval in intervals)
 
 
-def _confirm(
-    contest: Contest,
-    first: Side,
-    side: Side,
-    alone: Callable[[Side, Callable[[Side], Any]], Any],
-    *,
-    look: bool = False,
-) -> None:
+def _confirm(contest: Contest, first: Side, side: Side, *, look: bool = False) -> None:
     """Believe our clock where the side's own claims more.
 
     Its times are scaled to the ratio of long samples: a clock that runs 10 % slow stays within what the pipe takes of a
@@ -194,7 +189,7 @@ def _confirm(
     """
 
     def pair() -> float:
-        return alone(first, contest.long_sample) / alone(side, lambda side: contest.long_sample(side, look=look))
+        return _blaming(first, contest.long_sample) / _blaming(side, lambda side: contest.long_sample(side, look=look))
 
     claimed = median_interval(_ratios(first, side))
     ours: list[float] = []
@@ -227,9 +222,7 @@ def _outside(side: Side, pipe_s: float) -> list[float]:
     ]
 
 
-def _is_borne_out_among_others(
-    contest: Contest, first: Side, side: Side, alone: Callable[[Side, Callable[[Side], Any]], Any]
-) -> bool:
+def _is_borne_out_among_others(contest: Contest, first: Side, side: Side) -> bool:
     """Whether somebody else is at work on the device, and long samples stretch the side's times no more than the first one's.
 
     A GPU gives processes slices of some milliseconds in turns. A sample that fits in one is as long as ever by the clock
@@ -238,13 +231,13 @@ def _is_borne_out_among_others(
     stretched: dict[str, list[float]] = {first.name: [], side.name: []}
     for _ in range(3):
         for one in (first, side):
-            stretched[one.name].append(alone(one, contest.long_sample) / statistics.median(one.seconds))
+            stretched[one.name].append(_blaming(one, contest.long_sample) / statistics.median(one.seconds))
     usual, own = (statistics.median(stretched[one.name]) for one in (first, side))
     allowed = 1 + contest.protocol.clock_share
     return usual > allowed and own <= usual * allowed
 
 
-def _doubt(contest: Contest, first: Side, side: Side, alone: Callable[[Side, Callable[[Side], Any]], Any]) -> None:
+def _doubt(contest: Contest, first: Side, side: Side) -> None:
     """A worker whose clock lacks more against ours than the baseline's does is not believed."""
     sample = statistics.median(side.seconds) * side.calls
     # The smallest of all samples: on a busy machine the wake-up of a worker costs milliseconds, but not every time.
@@ -252,10 +245,10 @@ def _doubt(contest: Contest, first: Side, side: Side, alone: Callable[[Side, Cal
     for _ in range(MORE_DOUBTS):
         if lacking - usual <= PIPE_S + contest.protocol.clock_share * sample:
             return
-        alone(side, contest.sample)
+        _blaming(side, contest.sample)
         lacking = min(lacking, side.lacking.pop())
         side.seconds.pop()
-    if _is_borne_out_among_others(contest, first, side, alone):
+    if _is_borne_out_among_others(contest, first, side):
         return
     raise SideFailure(
         side.name,

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from harness import company, light
 from harness import device as devices
 from harness.cluster.places import Place
 from harness.device import DeviceError
@@ -56,10 +55,8 @@ def against_itself(place: Place, folder: Path, say: Callable[[str], None]) -> Ve
         text = kernel.baseline(place.device)[1].read_text()
         with Evaluator(small, place.device, Store(folder / "contest"), dtypes=(smallest.dtype,), say=say) as evaluator:
             baseline, same = evaluator.store.put(text), evaluator.store.put(f"{text}\n// once more\n")
-            ours = [light.source(place.device), *([company.SOURCE] if place.device == "cuda" else [])]
-            needed = [baseline, same, *(evaluator.store.put(path.read_text()) for path in ours)]
             with ThreadPoolExecutor(len(place.cores)) as pool:  # nobody joins before this is over
-                list(pool.map(evaluator.build, needed))
+                list(pool.map(evaluator.build, [baseline, same, *evaluator.beside()]))
             verdict = evaluator.verify(evaluator.build(same))
             return evaluator.measure(verdict, baseline=baseline) if verdict.passed else verdict
     except (MissingTool, DeviceError, RuntimeError) as error:

@@ -44,8 +44,7 @@ def disassembled(build: Build, *, lines: bool = False) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         # The file is hostile input to these tools, so they run in the compilers' box. There `cuobjdump -sass` crashes: it
         # looks itself up under /proc by its process id, which is another one in the box's namespace.
-        for number, library in enumerate(libraries(build)):
-            copy = shutil.copy(library, Path(scratch) / f"{number}.so")  # what is found inside is named after it
+        for copy in copied_libraries(build, Path(scratch)):  # what is found inside is named after it
             run_tool([extract, "-xelf", "all", copy.name], Path(scratch), readable)
         cubins = sorted(Path(scratch).glob("*.cubin"))
         return "".join(
@@ -54,12 +53,13 @@ def disassembled(build: Build, *, lines: bool = False) -> str:
         )
 
 
-def libraries(build: Build) -> list[Path]:
-    """The build's compiled libraries: itself, or of a Python module's folder those in it, Triton's cubins left out."""
-    artefact = Path(build.artefact)
-    if not artefact.is_dir():
-        return [artefact]
-    return [*artefact.glob("native.so"), *sorted(artefact.glob("extensions/*/*.so"))]
+def copied_libraries(build: Build, folder: Path) -> list[Path]:
+    """Copies of the build's compiled libraries, each by a name of its own: itself, or of a Python module's folder those in it,
+    Triton's cubins left out."""
+    found = [artefact := Path(build.artefact)]
+    if artefact.is_dir():
+        found = [*artefact.glob("native.so"), *sorted(artefact.glob("extensions/*/*.so"))]
+    return [shutil.copy(library, folder / f"{number}.so") for number, library in enumerate(found)]
 
 
 class ToolFailed(Exception):

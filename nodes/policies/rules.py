@@ -92,9 +92,8 @@ class RulesPolicy:
         row = next((axis for axis in spec.axes if axis in last), spec.axes[-1])
         others = {axis: min(size, 3) for axis, size in smallest.axes.items() if axis != row}
         longest = max(w.axes[row] for w in suite)
-        odd = min(
-            1021, longest | 1
-        )  # of a problem, whose only axis is the leading one, 1021 would be hundreds of its sizes
+        # Of a problem, whose only axis is the leading one, 1021 would be hundreds of its sizes.
+        odd = min(1021, longest | 1)
         proposals = {
             f"{row} divides by nothing": {**others, row: odd},
             f"{row} divides by 2 alone": {**others, row: 2 * odd},

@@ -736,15 +736,11 @@ class Scripted:
         side.lacking.append(self.more.pop(0))
 
 
-def alone(side: Side, action: Any) -> Any:
-    return action(side)
-
-
 def claimed(device: str, true_s: float, claimed_s: float, long_s: list[float]) -> float:
     """What is believed of a side whose calls take `true_s`, beside one whose calls take 1 ms."""
     first = side("first", [1e-3] * 8, [PIPE_S] * 8, calls=CALLS)
     other = side("other", [claimed_s] * 8, [PIPE_S + CALLS * (true_s - claimed_s)] * 8, calls=CALLS)
-    _confirm(Scripted(device, first=[1e-3] * ACCUSING_PAIRS, other=long_s), first, other, alone)  # type: ignore[arg-type]
+    _confirm(Scripted(device, first=[1e-3] * ACCUSING_PAIRS, other=long_s), first, other)  # type: ignore[arg-type]
     return statistics.median(a / b for a, b in zip(first.seconds, other.seconds, strict=True))
 
 
@@ -780,7 +776,7 @@ def test_before_a_clock_is_accused_it_is_looked_at_again() -> None:
     late = side("late", [1e-3] * 3, [5e-3] * 3)
     scripted = Scripted("cpu")
     scripted.more = [4e-3, PIPE_S, 9.0]
-    _doubt(scripted, first, late, alone)  # type: ignore[arg-type]
+    _doubt(scripted, first, late)  # type: ignore[arg-type]
     assert scripted.more == [9.0] and len(late.seconds) == len(late.lacking) == 3
 
 
@@ -800,8 +796,8 @@ def test_a_clock_is_not_accused_of_what_another_process_takes(
     scripted = Scripted(device, first=firsts, late=lates)
     scripted.more = [4e-3] * 100
     if not accused:
-        return _doubt(scripted, first, late, alone)  # type: ignore[arg-type]
+        return _doubt(scripted, first, late)  # type: ignore[arg-type]
     with pytest.raises(SideFailure, match="its clock lacks 3.90 ms") as failure:
-        _doubt(scripted, first, late, alone)  # type: ignore[arg-type]
+        _doubt(scripted, first, late)  # type: ignore[arg-type]
     assert failure.value.outcome is Outcome.CHEATED
     return None
