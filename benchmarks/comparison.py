@@ -36,7 +36,7 @@ SMALL_US = 2.0
 LOSE_TIME = {
     "cuda": """
 __device__ __forceinline__ void lose_time() {{
-  if (threadIdx.x == 0) {{
+  if (threadIdx.x == 0 && blockIdx.x == gridDim.x - 1) {{
     const long long start = clock64();
     while (clock64() - start < {cycles}LL) {{
     }}

@@ -17,9 +17,9 @@ from kernels.spec import Frozen, Workload, expression
 
 ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
 """Companies beside the plain one, which decides."""
-SMALL_GAIN = {"hot": 0.05, "cold": 0.15}
-"""What is FASTER or SLOWER by less is timed once more in fresh processes, and both count: of 351 contests of a binary with
-itself on an H200 five were SLOWER as long as their two processes lived, by 3 to 11 %, all of them cold."""
+SMALL_GAIN = 0.15
+"""What is FASTER or SLOWER by less is timed once more in fresh processes, and both count alike: of 567 contests of a binary
+with itself on an H200 ten were SLOWER as long as their two processes lived, by 3 to 11 %, nine of them cold."""
 RIVAL_TRIES = 3
 """A busy machine has accused an incumbent, and with that ended a run; a baseline that fails thrice has a fault."""
 ALONE_TRIES = 3
@@ -166,12 +166,13 @@ def timed(rig: Rig, match: Match, case: Case, contests: int = 1) -> Timed:
     """One case by `contests` contests, and by one more where the first says FASTER or SLOWER by little. Raises SideFailure."""
     workload, cache, on = case
     result = contested(rig, match, case)
-    for _ in range(contests - 1):
-        result = result.joined(_contested_anew(rig, match, case))
     gain = result.speedup(match.mine)
-    clear = _said(rig, gain) in (Comparison.FASTER, Comparison.SLOWER)
-    if contests == 1 and clear and abs(gain.median - 1) < SMALL_GAIN[cache]:
-        result = result.joined(_contested_anew(rig, match, case))
+    if _said(rig, gain) in (Comparison.FASTER, Comparison.SLOWER) and abs(gain.median - 1) < SMALL_GAIN:
+        contests = max(contests, 2)
+    blocks = (result.samples, result.samples)  # of as many samples, or the longer of two that disagree would decide
+    for _ in range(contests - 1):
+        _anew(rig, match)
+        result = result.joined(contested(rig, match, case, blocks=blocks))
     raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
     samples.keep(
         rig.store, match.build.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
@@ -246,14 +247,8 @@ def contested(rig: Rig, match: Match, case: Case, **how: Any) -> Result:
     return rig.run(contest, sides, check=(match.mine,), **how)
 
 
-def _contested_anew(rig: Rig, match: Match, case: Case) -> Result:
-    """`contested` in fresh processes: what a pair of them has by chance, both keep as long as they live."""
-    _anew(rig, match)
-    return contested(rig, match, case)
-
-
 def _anew(rig: Rig, match: Match) -> None:
-    """Rivals of one age: an old process has large blocks at hand that a new one asks the kernel for at every call, so a numpy
+    """Fresh processes: what a pair of them has by chance, both keep as long as they live. And of one age: an old process has large blocks at hand that a new one asks the kernel for at every call, so a numpy
     function was 5 to 10 % slower than itself from an Evaluator's second verdict on."""
     for one in (*match.rivals.values(), match.build.candidate):
         rig.pool.drop(one)

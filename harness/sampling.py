@@ -53,8 +53,6 @@ NEW_CONSTANT_TRIES = 8
 """Samples until one has a call with a new constant: a sample of few calls may have none."""
 ALIKE = 1.5
 """Sides whose paces differ by less are of about one speed."""
-LONG_S = 0.015
-"""The samples by which our own clock confirms FASTER; the pipe's latency is some 1 % of this, and the same for both."""
 LEAST_SHARE = 0.02
 """A call that adds less than this to its neighbours' time is taken to add so much: subtraction cannot see less."""
 
@@ -383,18 +381,18 @@ class Contest:
             workload=self.workload.label, name=f"{side.looked} timed calls, {self.cache}", passed=True, error=side.error
         )
 
-    def long_sample(self, side: Side, *, look: bool = False) -> float:
-        """Seconds per call by our clock, of requests so long that the pipe's latency does not matter.
+    def long_sample(self, side: Side, seconds: float, *, look: bool = False) -> float:
+        """Seconds per call by our clock, of requests that take about so many and the pipe's latency does not matter.
 
         `look` at one of the calls: that they are many tells that this is no other sample.
         """
         if self.device == "cuda":
-            passes = max(1, math.ceil(LONG_S / (side.pace_s * side.calls)))
+            passes = max(1, math.ceil(seconds / (side.pace_s * side.calls)))
             _, outside = self._request(side, side.calls, passes)
             self._examine(side, look=look)
             return outside / passes / side.calls
-        calls = max(1, min(self.layout.slots, math.ceil(LONG_S / side.pace_s)))
-        rounds = max(1, math.ceil(LONG_S / (side.pace_s * calls)))
+        calls = max(1, min(self.layout.slots, math.ceil(seconds / side.pace_s)))
+        rounds = max(1, math.ceil(seconds / (side.pace_s * calls)))
         looked, total = random.randrange(rounds) if look else -1, 0.0
         for number in range(rounds):
             total += self._request(side, calls)[1]

@@ -30,6 +30,11 @@ ACCUSING_PAIRS = 9
 """Of long samples; what they show is taken off a side's times whether or not it is accused."""
 PIPE_S = 5e-4
 """Scheduling of two processes may cost this much of a sample before we doubt a worker's clock."""
+LONG_S = 0.015
+"""The samples by which our own clock confirms FASTER, where all of a call is the side's own; the pipe's latency is some 1 %
+of this, and the same for both."""
+LEAST_OWN = 0.1
+"""Of a call's time: no sample takes longer than this asks for."""
 MORE_DOUBTS = 24
 """Samples more before a clock is accused: few were taken for a search, and none may have been uninterrupted."""
 
@@ -117,7 +122,7 @@ def run(
             break
     for side in sides[1:]:
         if _seems_ahead(contest, sides[0], side, pair):
-            _confirm(contest, sides[0], side, look=side.name in check)
+            _confirm(contest, sides[0], side, pair, look=side.name in check)
     for side in sides[1:]:
         _doubt(contest, sides[0], side)
     for side in sides:
@@ -176,32 +181,38 @@ def _narrow(sides: list[Side], pair: Side | None, width: float) -> bool:
     return all((interval.high - interval.low) / interval.median < width for interval in intervals)
 
 
-def _confirm(contest: Contest, first: Side, side: Side, *, look: bool = False) -> None:
+def _confirm(contest: Contest, first: Side, side: Side, pair: Side | None, *, look: bool = False) -> None:
     """Believe our clock where the side's own claims more.
 
     Its times are scaled to the ratio of long samples: a clock that runs 10 % slow stays within what the pipe takes of a
     short one. One pair of them is enough where it bears the claim out, as it mostly does for an honest side: it can then
-    neither accuse nor take away more than half of the margin. Where others interrupt long samples, on a CPU, one pair in
+    neither accuse nor take away more than half of the margin of the side's own share: where neighbours take nine tenths of
+    a call, so long samples that a clock slowed by a thousandth shows. Where others interrupt long samples, on a CPU, one pair in
     a few bears out whatever is claimed, and others take away what is true: there our clock's times of the short samples
     replace the side's own first, and nothing is taken away that the short ones show even with the pipe counted in.
     Done even where a case by itself says nothing: the suite adds cases up. `look` at the side's long samples, too: who did
     them quickly and wrong had whatever it claims borne out.
     """
 
-    def pair() -> float:
-        return _blaming(first, contest.long_sample) / _blaming(side, lambda side: contest.long_sample(side, look=look))
+    share = max(statistics.median(_net(side, pair)) / statistics.median(side.seconds), LEAST_OWN)
+    tolerated = 1 + MARGIN[contest.device] / 2 * share
+    long_s = LONG_S / share
+
+    def long_pair() -> float:
+        shown = _blaming(first, lambda first: contest.long_sample(first, long_s))
+        return shown / _blaming(side, lambda side: contest.long_sample(side, long_s, look=look))
 
     claimed = median_interval(_ratios(first, side))
     ours: list[float] = []
-    while len(ours) < 3 and (not ours or claimed.median > ours[0] * (1 + MARGIN[contest.device] / 2)):
-        ours.append(pair())
+    while len(ours) < 3 and (not ours or claimed.median > ours[0] * tolerated):
+        ours.append(long_pair())
     # The short samples by our clock. The pipe takes at least so much of each, for a side that hurries there nothing.
     pipe_s = min(first.lacking)
     shown = _paired(_outside(first, pipe_s), _outside(side, pipe_s))
     certain = statistics.median(_paired(_outside(first, pipe_s), _outside(side, 0.0)))
     # Nobody is accused by three pairs: on a busy machine all of them have come out short for an honest side.
     while (forged := claimed.low > FORGED * max(*ours, statistics.median(shown))) and len(ours) < ACCUSING_PAIRS:
-        ours.append(pair())
+        ours.append(long_pair())
     if forged:
         raise SideFailure(
             side.name,
@@ -231,7 +242,8 @@ def _is_borne_out_among_others(contest: Contest, first: Side, side: Side) -> boo
     stretched: dict[str, list[float]] = {first.name: [], side.name: []}
     for _ in range(3):
         for one in (first, side):
-            stretched[one.name].append(_blaming(one, contest.long_sample) / statistics.median(one.seconds))
+            long = _blaming(one, lambda one: contest.long_sample(one, LONG_S))
+            stretched[one.name].append(long / statistics.median(one.seconds))
     usual, own = (statistics.median(stretched[one.name]) for one in (first, side))
     allowed = 1 + contest.protocol.clock_share
     return usual > allowed and own <= usual * allowed

@@ -413,6 +413,9 @@ class ModelForm:
             self.model = self.model.to(self.dtype)
         if problem["exact"]:
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        self.rounding: Any = contextlib.nullcontext()
+        if problem["role"] == "reference" and not problem["exact"] and device == "cuda":
+            self.rounding = convolutions_in_tf32()
         torch.set_default_dtype(self.dtype)
 
     def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
@@ -431,7 +434,8 @@ class ModelForm:
         arguments, outputs = prepared
         if self.problem["random"]:
             torch.manual_seed(self.problem["seed"])
-        returned = tensors_of(self.model(*arguments))
+        with self.rounding:
+            returned = tensors_of(self.model(*arguments))
         if self.problem["role"] == "reference":  # ours to judge by, so nothing is asked of how it keeps its results
             # What it makes of wide inputs may be of either width: it is compared in fp64 all the same.
             returned = [
@@ -444,6 +448,29 @@ class ModelForm:
             torch.cuda.empty_cache()  # candidates are asked how much of the memory they take
             return None
         return returned
+
+
+def convolutions_in_tf32() -> Any:
+    """A context in which fp32 convolutions take operands of TF32, as torch's defaults let them on a GPU.
+
+    cuDNN does so or not by size and memory format: a small one is fp32 in eager torch, and TF32 as torch.compile lays it out.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype != torch.float32:
+            return tensor
+        ten_bits = ((tensor.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+        return torch.where(tensor.isfinite(), ten_bits, tensor)
+
+    class Rounding(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if operator is torch.ops.aten.convolution.default:
+                args = (rounded(args[0]), rounded(args[1]), *args[2:])
+            return operator(*args, **kwargs or {})
+
+    return Rounding()
 
 
 class InputsForm:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from harness import degenerate
 from harness.correctness import GIVEN
@@ -14,6 +15,7 @@ from harness.evaluate import Evaluator
 from harness.problems import Problem, open_problem, reopened
 from harness.records import Outcome, Verdict
 from harness.store import Store
+from harness.worker_problem import convolutions_in_tf32
 from kernels import catalog, suites
 from kernels.catalog import KernelError
 
@@ -244,6 +246,18 @@ def test_a_degenerate_problem_is_found_by_measuring(opened, forward: str, passes
 
 
 @pytest.mark.slow
+def test_convolutions_take_operands_of_tf32_where_torch_lets_them_on_a_gpu():
+    """Of ten bits and rounded to the nearest; nothing else is."""
+    convolution = torch.nn.Conv1d(1, 1, 1, bias=False)
+    convolution.weight.data.fill_(1.0)
+    values = torch.tensor([1 + 2**-12, 1 + 3 * 2**-12, -3 - 2**-9, float("inf"), 1e-3])
+    with convolutions_in_tf32():
+        found, linear = convolution(values.view(1, 1, -1)).flatten(), torch.nn.functional.linear(values, torch.eye(5))
+    assert found[:4].tolist() == [1.0, 1 + 2**-10, -3 - 2**-9, float("inf")]
+    assert 0 < abs(found[4].item() - values[4].item()) < 1e-3 * 2**-11
+    assert linear[0].item() == values[0].item()
+
+
 def test_torch_compile_is_a_baseline(opened, tmp_path: Path):
     from harness.of_problems import measure_against
 

@@ -21,7 +21,7 @@ from harness.device import Arena, facts
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import Check, Outcome
 from harness.sampling import PAIR, PROTOCOLS, Contest, Side, SideFailure, _blame, chain_length, clocked
-from harness.timing import ACCUSING_PAIRS, CHECKS, _confirm, _doubt, _narrow, _net, _ratios, _spread
+from harness.timing import ACCUSING_PAIRS, CHECKS, LEAST_OWN, LONG_S, _confirm, _doubt, _narrow, _net, _ratios, _spread
 from kernels import catalog
 from kernels.spec import Workload
 from tests.harness.far_side import FarSide, Negation, guards, negate, negation, timed_request
@@ -667,24 +667,24 @@ def test_a_long_sample_outlasts_what_the_pipe_costs(
     monkeypatch.setattr(one, "_request", request)
     monkeypatch.setattr(one, "_examine", lambda side, *, look: examined.append((side, look)))
     lone = side("side", [], [], calls=4, pace_s=pace_s)
-    assert one.long_sample(lone) == pytest.approx(3 * pace_s), "by our clock, a call"
+    assert one.long_sample(lone, LONG_S) == pytest.approx(3 * pace_s), "by our clock, a call"
     made, (calls, passes) = sum(calls * passes for calls, passes in asked), asked[0]
-    assert made * pace_s >= sampling.LONG_S * (1 - 1e-9) and (made - calls) * pace_s < sampling.LONG_S
+    assert made * pace_s >= LONG_S * (1 - 1e-9) and (made - calls) * pace_s < LONG_S
     assert set(asked) == {(calls, passes)} and examined == [(lone, False)] * len(asked)
     if device == "cuda":
         assert len(asked) == 1 and calls == 4
     else:
-        assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(sampling.LONG_S / pace_s)))
+        assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(LONG_S / pace_s)))
 
 
 @pytest.mark.parametrize("look", [False, True])
 def test_one_call_of_a_long_sample_may_be_looked_at(stage: Any, monkeypatch: pytest.MonkeyPatch, look: bool) -> None:
     one = stage(negation("float32", 100))
     lone = contestant(one)
-    lone.pace_s = sampling.LONG_S / 3 / one.layout.slots
+    lone.pace_s = LONG_S / 3 / one.layout.slots
     looked: list[int] = []
     monkeypatch.setattr(one, "look", lambda _side, slot: looked.append(slot))
-    one.long_sample(lone, look=look)
+    one.long_sample(lone, LONG_S, look=look)
     assert len(looked) == look and set(looked) <= set(range(one.layout.slots))
 
 
@@ -703,7 +703,7 @@ def test_who_computes_only_in_short_samples_and_claims_that_they_are_quick_is_wr
             tensors["out"].zero_()
 
     sides = [Side("first", FarSide("first", one, negate)), Side("other", FarSide("other", one, compute))]  # type: ignore[arg-type]
-    assert math.ceil(sampling.LONG_S / claims_s) >= 5 and one.layout.slots >= 5
+    assert math.ceil(LONG_S / claims_s) >= 5 and one.layout.slots >= 5
     with pytest.raises(SideFailure, match="wrong while it was timed") as failure:
         timing.run(one, sides, check=("other",))
     assert (failure.value.side, failure.value.outcome) == ("other", Outcome.CHEATED)
@@ -727,8 +727,10 @@ class Scripted:
         self.device, self.cache, self.protocol = device, "cold", PROTOCOLS[device]
         self.left = {name: list(values) for name, values in long_s.items()}
         self.more: list[float] = []
+        self.asked_s = 0.0
 
-    def long_sample(self, side: Side, *, look: bool = False) -> float:
+    def long_sample(self, side: Side, seconds: float, *, look: bool = False) -> float:
+        self.asked_s = seconds
         return self.left[side.name].pop(0)
 
     def sample(self, side: Side) -> None:
@@ -740,7 +742,7 @@ def claimed(device: str, true_s: float, claimed_s: float, long_s: list[float]) -
     """What is believed of a side whose calls take `true_s`, beside one whose calls take 1 ms."""
     first = side("first", [1e-3] * 8, [PIPE_S] * 8, calls=CALLS)
     other = side("other", [claimed_s] * 8, [PIPE_S + CALLS * (true_s - claimed_s)] * 8, calls=CALLS)
-    _confirm(Scripted(device, first=[1e-3] * ACCUSING_PAIRS, other=long_s), first, other)  # type: ignore[arg-type]
+    _confirm(Scripted(device, first=[1e-3] * ACCUSING_PAIRS, other=long_s), first, other, None)  # type: ignore[arg-type]
     return statistics.median(a / b for a, b in zip(first.seconds, other.seconds, strict=True))
 
 
@@ -759,6 +761,20 @@ def test_who_is_faster_loses_little_to_long_samples_that_others_interrupt() -> N
 
 def test_one_long_pair_is_enough_where_it_bears_the_claim_out() -> None:
     assert claimed("cuda", 0.5e-3, 0.5e-3, [0.5e-3]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("neighbours_s", "asked_s"), [(0.9e-3, LONG_S / LEAST_OWN), (0.5e-3, LONG_S / 0.498)])
+def test_a_clock_that_is_a_little_slow_is_corrected_where_most_of_a_call_is_its_neighbours(
+    neighbours_s: float, asked_s: float
+) -> None:
+    """Four thousandths of a call are four hundredths of what the side adds to it, and long samples are longer for it."""
+    first = side("first", [1e-3] * 8, [PIPE_S] * 8, calls=CALLS)
+    other = side("other", [0.996e-3] * 8, [PIPE_S] * 8, calls=CALLS)
+    pair = side("pair", [neighbours_s] * 8, [PIPE_S] * 8, calls=CALLS)
+    contest = Scripted("cuda", first=[1e-3] * ACCUSING_PAIRS, other=[1e-3] * 3)
+    _confirm(contest, first, other, pair)  # type: ignore[arg-type]
+    assert _ratios(first, other, pair) == pytest.approx([1.0] * 8)
+    assert contest.asked_s == pytest.approx(asked_s, rel=0.01) and contest.left["other"] == []
 
 
 def test_a_clock_that_claims_far_too_much_is_accused() -> None:
