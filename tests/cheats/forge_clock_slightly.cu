@@ -1,4 +1,5 @@
-// Answers a tenth less than its own events say, by replacing the worker's handler in the interpreter.
+// Answers four thousandths less than its own events say, by replacing the worker's handler in the interpreter: where neighbours
+// take nine tenths of a call, that is four hundredths of its own.
 // Must end in: CHEATED, PASSED
 #include "honest.cuh"
 #include <dlfcn.h>
@@ -13,7 +14,7 @@ __attribute__((constructor)) static void patch() {
         "def wrap(real):\n"
         "    def forged(message, fds):\n"
         "        answer = real(message, fds)\n"
-        "        if 'seconds' in answer: answer['seconds'] *= 0.9\n"
+        "        if 'seconds' in answer: answer['seconds'] *= 0.996\n"
         "        return answer\n"
         "    return forged\n"
         "for table in gc.get_objects():\n"
