@@ -78,7 +78,7 @@ def main() -> None:
         number = 0
         while sum(map(len, itself.values())) < options.trials and time.monotonic() < late:
             number += 1
-            for kernel in kernels:
+            for kernel in (one for one in kernels if time.monotonic() < late):
                 itself[kernel.spec.name] += verdicts(kernel, on, dtype, store, f"\n// twin {number}\n")
         console.print(against_itself(itself, f"against itself, {device.facts(on).name}"))
         for kernel in kernels:

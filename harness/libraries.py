@@ -56,8 +56,8 @@ def mapped(pid: int, *, gpu: bool) -> frozenset[str]:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
         return frozenset()
-    fields = [(*line.split(maxsplit=5), "")[:6] for line in lines]
-    runs = [(f[5], f[0]) for f in fields if "x" in f[1]]
+    fields = [(*line.split(maxsplit=5), "") for line in lines if "x" in line[: line.index(" ") + 4]]
+    runs = [(f[5], f[0]) for f in fields]
     if gpu:  # where the driver has such memory
         driver = ("/dev/nvidia", "/memfd:", "/anon_hugepage")
         return frozenset(name for name, _ in runs if name.startswith("/") and not name.startswith(driver))

@@ -33,7 +33,7 @@ PIPE_S = 5e-4
 LONG_S = 0.015
 """The samples by which our own clock confirms FASTER, where all of a call is the side's own; the pipe's latency is some 1 %
 of this, and the same for both."""
-LEAST_OWN = 0.1
+LEAST_OWN = 0.2
 """Of a call's time: no sample takes longer than this asks for."""
 MORE_DOUBTS = 24
 """Samples more before a clock is accused: few were taken for a search, and none may have been uninterrupted."""
@@ -186,16 +186,15 @@ def _confirm(contest: Contest, first: Side, side: Side, pair: Side | None, *, lo
 
     Its times are scaled to the ratio of long samples: a clock that runs 10 % slow stays within what the pipe takes of a
     short one. One pair of them is enough where it bears the claim out, as it mostly does for an honest side: it can then
-    neither accuse nor take away more than half of the margin of the side's own share: where neighbours take nine tenths of
-    a call, so long samples that a clock slowed by a thousandth shows. Where others interrupt long samples, on a CPU, one pair in
-    a few bears out whatever is claimed, and others take away what is true: there our clock's times of the short samples
-    replace the side's own first, and nothing is taken away that the short ones show even with the pipe counted in.
+    neither accuse nor take away more than half of the margin. The less of a call is the side's own, the longer they are:
+    a clock slowed by four thousandths is four hundredths of what stands between neighbours that take nine tenths. Where
+    others interrupt long samples, on a CPU, one pair in a few bears out whatever is claimed, and others take away what
+    is true: there our clock's times of the short samples replace the side's own first, and nothing is taken away that
+    the short ones show even with the pipe counted in.
     Done even where a case by itself says nothing: the suite adds cases up. `look` at the side's long samples, too: who did
     them quickly and wrong had whatever it claims borne out.
     """
-
     share = max(statistics.median(_net(side, pair)) / statistics.median(side.seconds), LEAST_OWN)
-    tolerated = 1 + MARGIN[contest.device] / 2 * share
     long_s = LONG_S / share
 
     def long_pair() -> float:
@@ -204,7 +203,7 @@ def _confirm(contest: Contest, first: Side, side: Side, pair: Side | None, *, lo
 
     claimed = median_interval(_ratios(first, side))
     ours: list[float] = []
-    while len(ours) < 3 and (not ours or claimed.median > ours[0] * tolerated):
+    while len(ours) < 3 and (not ours or claimed.median > ours[0] * (1 + MARGIN[contest.device] / 2)):
         ours.append(long_pair())
     # The short samples by our clock. The pipe takes at least so much of each, for a side that hurries there nothing.
     pipe_s = min(first.lacking)

@@ -98,21 +98,24 @@ class Watchdog:
         self._seconds = seconds
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._began = _stat(pid)[19:20]
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._stop, self._awake = threading.Event(), threading.Event()
+        self._awake.set()
         self._polls = 0
         self._thread = threading.Thread(target=self._watch, name=f"watchdog-{pid}", daemon=True)
         self._thread.start()
 
-    def allow(self, seconds: float | None) -> None:
-        """A new deadline, from now: a worker gets one for each request. None: no deadline."""
-        with self._lock:
-            self._seconds = seconds
-            self._deadline = None if seconds is None else time.monotonic() + seconds
+    def sleeps(self) -> None:
+        """The leader was stopped: until it goes on it needs no look, and each takes some time of what others do meanwhile."""
+        if not self._tree:
+            self._awake.clear()
+
+    def goes_on(self) -> None:
+        self._awake.set()
 
     def stop(self) -> str:
         """End the watch (call before the process is reaped) and return the reason for a kill, or ''."""
         self._stop.set()
+        self._awake.set()
         self._thread.join()
         return self.reason
 
@@ -123,7 +126,7 @@ class Watchdog:
         self.stop()
 
     def _watch(self) -> None:
-        while not self._stop.wait(self._interval):
+        while self._awake.wait() and not self._stop.wait(self._interval):
             reason = self._fault()
             if reason:
                 self.reason = reason
@@ -131,9 +134,8 @@ class Watchdog:
                 return
 
     def _fault(self) -> str:
-        with self._lock:
-            if self._deadline is not None and time.monotonic() > self._deadline:
-                return f"took longer than {self._seconds:g} s"
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return f"took longer than {self._seconds:g} s"
         usages = [_usage(pid) for pid in (family(self._pid) if self._tree else [self._pid])]
         memory = sum(usage.memory_bytes for usage in usages if usage)
         threads = sum(usage.threads for usage in usages if usage)

@@ -317,6 +317,8 @@ class Worker:
         """Stop all its threads, so that they cannot disturb what is timed next."""
         if self.process.returncode is None:  # else its number may be another's by now
             signal_group(self.process.pid, signal.SIGSTOP)
+        if self.watchdog is not None:
+            self.watchdog.sleeps()
 
     def rest(self) -> None:
         """Wait until none of its threads runs any more: one that is stopped within a system call first ends that.
@@ -332,6 +334,8 @@ class Worker:
             time.sleep(1e-4)
 
     def proceed(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.goes_on()
         if self.process.returncode is None:
             signal_group(self.process.pid, signal.SIGCONT)
 

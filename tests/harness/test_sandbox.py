@@ -456,10 +456,30 @@ def test_the_watchdog_kills_and_says_why(box: Box, code: str, limits: dict, seco
 
 def test_the_watchdog_leaves_a_well_behaved_process_alone(box: Box) -> None:
     process = box.start("time.sleep(0.5); answer('done')")
-    watchdog = Watchdog(process.pid, sandbox.Limits(), seconds=0.1, scratch=str(box.scratch))
-    watchdog.allow(20)  # a new request, a new deadline
+    watchdog = Watchdog(process.pid, sandbox.Limits(), seconds=20, scratch=str(box.scratch))
     output, _ = process.communicate(timeout=20)
     assert watchdog.stop() == "" and json.loads(output) == "done"
+
+
+def test_the_watchdog_looks_at_nobody_who_is_stopped_and_again_once_it_goes_on(box: Box) -> None:
+    class Counting(Watchdog):
+        looks = 0
+
+        def _fault(self) -> str:
+            self.looks += 1
+            return super()._fault()
+
+    process = box.start(FILL_MEMORY, sandbox.Limits(memory_bytes=0, threads=0))
+    os.killpg(process.pid, signal.SIGSTOP)
+    watchdog = Counting(process.pid, sandbox.Limits(memory_bytes=300 << 20), interval_s=0.001)
+    watchdog.sleeps()
+    looks = watchdog.looks
+    time.sleep(0.1)
+    assert watchdog.looks <= looks + 1, "one may have begun"
+    watchdog.goes_on()
+    os.killpg(process.pid, signal.SIGCONT)
+    process.wait(timeout=30)
+    assert "memory" in watchdog.stop()
 
 
 def test_a_worker_dies_with_its_parent(box: Box) -> None:
