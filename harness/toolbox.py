@@ -30,14 +30,13 @@ import stat
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 if __package__:
-    from harness import sandbox
+    from harness import sandbox, scratch
     from harness.watchdog import Watchdog
 else:
     _spec = importlib.util.spec_from_file_location("astrolabe_sandbox", Path(__file__).with_name("sandbox.py"))
@@ -240,7 +239,7 @@ class Toolbox:
     """One scratch folder, and commands run in the box around it. Use as a context manager."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="astrolabe-tool-"))
+        self.folder = scratch.folder("tool")
         self.scratch = self.folder / "scratch"
         self.scratch.mkdir()
         (self.folder / "root").mkdir()

@@ -7,9 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
+from harness import scratch
 from harness.cluster import ROOT, ClusterError, places, security
 from harness.cluster.supervisor import environment
 
@@ -18,7 +17,7 @@ class Local:
     """Close it; a kill closes it too, since the children's standard input ends with this process."""
 
     def __init__(self, device: str, workers: int | None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="astrolabe-cluster-"))
+        self.folder = scratch.folder("cluster")
         self.address = ""
         self.scheduler: subprocess.Popen | None = None
         self.supervisor: subprocess.Popen | None = None

@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness import libraries, sandbox
+from harness import libraries, sandbox, scratch
 from harness.device import Arena, choose, cuda_library
 from harness.engines import Engine, EngineChoice, Say
 from harness.records import Outcome
@@ -114,8 +113,8 @@ class Worker:
     ) -> None:
         """`company`: on a GPU the library of the kernels around a timed call (harness/company.py)."""
         self.device, self.limits = device, limits
-        self.scratch = Path(tempfile.mkdtemp(prefix="astrolabe-worker-"))
-        self.code = Path(tempfile.mkdtemp(prefix="astrolabe-code-"))
+        self.scratch = scratch.folder("worker")
+        self.code = scratch.folder("code")
         """What it loads lies here, where it cannot write: a file by a name that is expected is the one that we put there."""
         self.mapped: set[int] = set()
         self.warnings: list[str] = []

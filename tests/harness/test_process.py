@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import backends
+from harness import backends, scratch
 from harness.engines.process import ADDR_NO_RANDOMIZE, Worker
 from harness.evaluate import Evaluator
 from harness.records import Outcome
@@ -69,7 +69,7 @@ def held(others: set[threading.Thread]) -> dict[str, Any]:
         "files": len(os.listdir("/proc/self/fd")),
         "children": children,
         "watchdogs": len(watching() - others),
-        "folders": len(list(Path(tempfile.gettempdir()).glob("astrolabe-worker-*"))),
+        "folders": len(list(Path(tempfile.gettempdir()).glob("astrolabe-*/worker-*"))),
     }
 
 
@@ -123,6 +123,7 @@ def test_nothing_is_left_of_a_worker_that_cannot_be_started(tmp_path: Path, monk
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Worker, "_start", refuse)
+    scratch.folder("first").rmdir()  # they all lie in one, which stays
     before = held(set())
     with pytest.raises(BlockingIOError):
         Worker(device="cpu", artefact=tmp_path / "none.so", symbols={})
