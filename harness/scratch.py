@@ -7,11 +7,11 @@ import atexit
 import fcntl
 import functools
 import os
+import shutil
+import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-
-from harness.store import remove_tree
 
 PREFIX, LOCK = "astrolabe-", "held"
 
@@ -44,3 +44,11 @@ def _remove_if_left(lock: Path) -> None:
             remove_tree(lock.parent)
     finally:
         os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder that hostile code may have filled, however deep; links are not followed. Nothing there is no error."""
+    with suppress(RecursionError):  # until Python 3.13 a thousand folders in one another are too many
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)

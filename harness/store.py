@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,14 +44,6 @@ def write_atomically(path: Path, data: str | bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder that hostile code may have filled, however deep; links are not followed. Nothing there is no error."""
-    with suppress(RecursionError):  # until Python 3.13 a thousand folders in one another are too many
-        shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):
-        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 class Store:

@@ -19,7 +19,7 @@ from pathlib import Path
 from harness.backends import Compiled, is_python, run_boxed
 from harness.backends.torch_extension import environment, why_no_torch
 from harness.records import DeviceFacts
-from harness.store import remove_tree
+from harness.scratch import remove_tree
 from harness.worker_triton import uses_triton
 from harness.zygote import FAR_SIDE, site_packages
 

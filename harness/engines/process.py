@@ -23,7 +23,7 @@ from harness import libraries, sandbox, scratch
 from harness.device import Arena, choose, cuda_library
 from harness.engines import Engine, EngineChoice, Say
 from harness.records import Outcome
-from harness.store import remove_tree
+from harness.scratch import remove_tree
 from harness.watchdog import Watchdog
 from harness.worker import send
 from kernels.spec import Device

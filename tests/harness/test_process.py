@@ -20,7 +20,8 @@ from harness.engines.process import ADDR_NO_RANDOMIZE, Worker
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.rig import CALL_S
-from harness.store import Store, remove_tree
+from harness.scratch import remove_tree
+from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload
 

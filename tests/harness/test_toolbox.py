@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import sandbox, toolbox, watchdog
+from harness import sandbox, scratch, toolbox, watchdog
 
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -131,7 +131,7 @@ def user(request: pytest.FixtureRequest) -> Iterator[User]:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "harness").mkdir(parents=True)
     (folder / "harness" / "__init__.py").touch()
-    for module in (sandbox, watchdog, toolbox):
+    for module in (sandbox, scratch, watchdog, toolbox):
         shutil.copy(str(module.__file__), folder / "harness")
     if request.param == "nobody":
         os.chown(folder, NOBODY, NOBODY)
