@@ -18,7 +18,7 @@ from kernels.spec import Frozen, Workload, expression
 ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
 """Companies beside the plain one, which decides."""
 SMALL_GAIN = 0.15
-"""What is FASTER or SLOWER by less is timed once more in fresh processes, and both count alike: of 567 contests of a binary
+"""What is FASTER or SLOWER by less is timed once more in fresh processes, the same for all cases, and both count alike: of 567 contests of a binary
 with itself on an H200 ten were SLOWER as long as their two processes lived, by 3 to 11 %, nine of them cold."""
 RIVAL_TRIES = 3
 """A busy machine has accused an incumbent, and with that ended a run; a baseline that fails thrice has a fault."""
@@ -75,7 +75,6 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
     Raises RuntimeError where a rival fails.
     """
     start, others = time.perf_counter(), load.Watch()
-    found: list[Timed] = []
     rig.pool.match(match.build.candidate, match.rivals.values())
     if rig.device == "cpu":
         _anew(rig, match)
@@ -83,11 +82,9 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
     workloads = [workload for workload in order if workload.timed]
     if any(roofs.weighs(rig.spec, workload) for workload in workloads):
         rig.measured_facts()  # before there is a candidate's process whose memory is watched
+    cases: list[Case] = [(one, cache, "plain") for one in workloads for cache in reversed(rig.caches(one))]
     try:
-        for workload in workloads:
-            for cache in reversed(rig.caches(workload)):
-                rig.say(f"timing {workload.label}, {cache}")
-                found.append(_time_fairly(rig, match, (workload, cache, "plain"), contests))
+        found = timed(rig, match, cases, contests)
         timings = [one.timing for one in found]
         suite = suite_of(rig, [one.speedups for one in found], timings)
         notes = [f"{t.workload.label}, {t.cache}: {t.note}" for t in timings if t.note]
@@ -118,11 +115,8 @@ def in_other_company(rig: Rig, match: Match) -> Elsewhere:
     suites: dict[Company, Suite] = {}
     rig.pool.match(match.build.candidate, match.rivals.values())
     for on in ELSEWHERE:
-        found = []
-        for workload in rig.suite():
-            if workload.timed and "hot" in rig.caches(workload):
-                rig.say(f"timing {workload.label}, hot, {on}")
-                found.append(_time_fairly(rig, match, (workload, "hot", on)))
+        cases: list[Case] = [(one, "hot", on) for one in rig.suite() if one.timed and "hot" in rig.caches(one)]
+        found = timed(rig, match, cases)
         timings += [one.timing for one in found]
         if found:
             interval = comparison.geometric_mean([one.speedups for one in found])
@@ -147,32 +141,48 @@ def _said(rig: Rig, interval: Interval) -> Comparison:
     return comparison.compare(interval, comparison.MARGIN[rig.device])
 
 
-def _time_fairly(rig: Rig, match: Match, case: Case, contests: int = 1) -> Timed:
-    """`timed`, and again where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
-    tries = 1
+def timed(rig: Rig, match: Match, cases: list[Case], contests: int = 1) -> list[Timed]:
+    """Each case by `contests` contests, and by one more where the first says FASTER or SLOWER by little. Raises SideFailure.
+
+    Of as many samples as the first, or the longer of two that disagree would decide.
+    """
+    results = [_fairly(rig, match, case) for case in cases]
+    once = [result.samples for result in results]
+    for turn in range(1, max(contests, 2)):
+        again = [at for at, result in enumerate(results) if turn < contests or _says_little(rig, match, result)]
+        if again:
+            _anew(rig, match)
+        for at in again:
+            blocks = (once[at], once[at])
+            results[at] = results[at].joined(_fairly(rig, match, cases[at], blocks=blocks))
+    return [_of_one_case(rig, match, case, result) for case, result in zip(cases, results, strict=True)]
+
+
+def _says_little(rig: Rig, match: Match, result: Result) -> bool:
+    gain = result.speedup(match.mine)
+    return _said(rig, gain) in (Comparison.FASTER, Comparison.SLOWER) and abs(gain.median - 1) < SMALL_GAIN
+
+
+def _fairly(rig: Rig, match: Match, case: Case, **how: Any) -> Result:
+    """`contested`, and again where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
+    workload, cache, on = case
+    name, tries = f"{workload.label}, {cache}{'' if on == 'plain' else f', {on}'}", 1
+    rig.say(f"timing {name}")
     while True:
         try:
             with rig.pool.guarding_memory(match.build.candidate):
-                return timed(rig, match, case, contests)
+                return contested(rig, match, case, **how)
         except SideFailure as fault:
             if fault.side not in match.rivals or tries == RIVAL_TRIES:
                 raise
             tries += 1
-            rig.say(f"timing {case[0].label}, {', '.join(case[1:])} again: {fault.side}: {fault.reason}")
+            rig.say(f"timing {name} again: {fault.side}: {fault.reason}")
             rig.pool.drop(match.rivals[fault.side])
 
 
-def timed(rig: Rig, match: Match, case: Case, contests: int = 1) -> Timed:
-    """One case by `contests` contests, and by one more where the first says FASTER or SLOWER by little. Raises SideFailure."""
+def _of_one_case(rig: Rig, match: Match, case: Case, result: Result) -> Timed:
+    """What all its contests say. Raises SideFailure where the candidate is far faster than light."""
     workload, cache, on = case
-    result = contested(rig, match, case)
-    gain = result.speedup(match.mine)
-    if _said(rig, gain) in (Comparison.FASTER, Comparison.SLOWER) and abs(gain.median - 1) < SMALL_GAIN:
-        contests = max(contests, 2)
-    blocks = (result.samples, result.samples)  # of as many samples, or the longer of two that disagree would decide
-    for _ in range(contests - 1):
-        _anew(rig, match)
-        result = result.joined(contested(rig, match, case, blocks=blocks))
     raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
     samples.keep(
         rig.store, match.build.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)

@@ -110,7 +110,7 @@ def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
     tmp_path: Any, mine: list[float], samples: int, median: float | None
 ) -> None:
     rig = Paper(Store(tmp_path), baseline=[10.0] * 2, candidate=mine)
-    found = contests.timed(rig, MATCH, CASE)  # type: ignore[arg-type]
+    (found,) = contests.timed(rig, MATCH, [CASE])  # type: ignore[arg-type]
     assert found.timing.samples == len(found.speedups) == samples
     assert rig.dropped == (["base", "mine"] if samples == 16 else [])
     assert rig.blocks == ((8, 8) if samples == 16 else None), "both count alike"
@@ -121,26 +121,37 @@ def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
 
 def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
     rig = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[9.8] * 3)
-    found = contests.timed(rig, MATCH, CASE, 3)  # type: ignore[arg-type]
+    (found,) = contests.timed(rig, MATCH, [CASE], 3)  # type: ignore[arg-type]
     assert found.timing.samples == 24 and rig.left == {"baseline": [], "candidate": []}
     assert rig.dropped == ["base", "mine"] * 2
+
+
+def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(tmp_path: Any) -> None:
+    """To end two processes and to begin two takes longer on a GPU than five contests."""
+    rig = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 5.0, 10.0, 10.6, 9.5, 10.0])
+    cases: list[contests.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
+    found = contests.timed(rig, MATCH, cases)  # type: ignore[arg-type]
+    assert rig.asked == [*cases, cases[0], cases[3]] and rig.dropped == ["base", "mine"]
+    assert [(one.timing.cache, one.timing.company, len(one.speedups)) for one in found] == [
+        ("cold", "plain", 16), ("cold", "pdl", 8), ("hot", "plain", 8), ("hot", "pdl", 16),
+    ]  # fmt: skip
 
 
 def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:
     fault, late = SideFailure("baseline", Outcome.TIMEOUT, "20 s"), SideFailure("candidate", Outcome.CHEATED, "early")
     rig = Paper(Store(tmp_path), baseline=[fault, fault, 10.0], candidate=[5.0])
-    assert contests._time_fairly(rig, MATCH, CASE).speedups == [2.0] * 8  # type: ignore[arg-type]
-    assert rig.dropped == ["base", "base"] and all("again: baseline: 20 s" in said for said in rig.said)
+    assert contests._fairly(rig, MATCH, CASE).ratios["candidate"] == [2.0] * 8  # type: ignore[arg-type]
+    assert rig.dropped == ["base", "base"] and all("again: baseline: 20 s" in said for said in rig.said[1:])
     for script in ({"baseline": [fault] * 3, "candidate": []}, {"baseline": [10.0], "candidate": [late]}):
         with pytest.raises(SideFailure) as met:
-            contests._time_fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
+            contests._fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
         assert met.value in (fault, late)
 
 
 def test_beside_an_incumbent_a_candidate_is_compared_with_both(tmp_path: Any) -> None:
     match = Match(build("mine"), {"baseline": "base", "incumbent": "best"})
     rig = Paper(Store(tmp_path), baseline=[12.0], incumbent=[6.0], candidate=[4.0])
-    found = contests.timed(rig, match, CASE)  # type: ignore[arg-type]
+    (found,) = contests.timed(rig, match, [CASE])  # type: ignore[arg-type]
     assert found.speedups == [3.0] * 8 and found.against == [1.5] * 8
     assert found.timing.against_incumbent.median == 1.5 and found.timing.incumbent_speedup.median == 2.0
     assert (found.timing.baseline_us, found.timing.incumbent_us, found.timing.time_us) == (12.0, 6.0, 4.0)

@@ -298,11 +298,11 @@ def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, sou
     match, case = contests.Match(verdict.build, {"baseline": baseline}), (evaluator.suite()[1], "hot", "plain")
     if accused:
         with pytest.raises(SideFailure, match=r"moving its bytes takes 8.00 us here") as failure:
-            contests.timed(evaluator, match, case)
+            contests.timed(evaluator, match, [case])
         assert failure.value.outcome is Outcome.CHEATED and failure.value.side == "candidate"
     else:
-        timed = contests.timed(evaluator, match, case).timing
-        assert timed.light_fraction == pytest.approx(1 / share)
+        (timed,) = contests.timed(evaluator, match, [case])
+        assert timed.timing.light_fraction == pytest.approx(1 / share)
     assert asked == [False, True] if accused else [False]
 
 
@@ -413,15 +413,15 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
     """It has passed before: a busy machine may have accused it, and a run must not end for that."""
     baseline = judged(evaluator, source)
     other = judged(evaluator, source + "\n// another\n")
-    timed, left = contests.timed, [failures]
+    contested, left = contests.contested, [failures]
 
-    def fails_first(*arguments):
+    def fails_first(*arguments, **how):
         if left[0]:
             left[0] -= 1
             raise SideFailure("baseline", Outcome.CHEATED, "its clock disagrees")
-        return timed(*arguments)
+        return contested(*arguments, **how)
 
-    monkeypatch.setattr(contests, "timed", fails_first)
+    monkeypatch.setattr(contests, "contested", fails_first)
     if ends:
         with pytest.raises(RuntimeError, match="the baseline failed while it was timed: its clock disagrees"):
             evaluator.measure(other, baseline=baseline.candidate)
