@@ -9,9 +9,12 @@ kernel's baseline. A GPU only: on a CPU no step is captured.
 from __future__ import annotations
 
 import argparse
+import statistics
+import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +34,25 @@ AXES = {
 }
 """Kernels that a decode step calls once for each token of the batch."""
 COMPANIES: tuple[Company, ...] = ("plain", "pdl")
+CLOCKS = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "--loop-ms=20"]
+
+
+class Clocks:
+    """Those of the first GPU while it is worked on: matrix products may take the power that a kernel's clock then lacks."""
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(CLOCKS, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        rows = [line.split(", ") for line in self.process.communicate()[0].splitlines()]
+        looks = [(float(row[1]), float(row[0])) for row in rows if len(row) == 2]
+        busy = sorted(looks)[len(looks) // 2 :]  # the half that drew more power: between samples a GPU idles
+        watts, megahertz = (
+            (f"{statistics.median(column):.0f}" for column in zip(*busy, strict=True)) if busy else ("?", "?")
+        )
+        self.says = f"{megahertz} MHz, {watts} W"
 
 
 def main() -> None:
@@ -42,7 +64,19 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=40)
     options = parser.parse_args()
     table = Table(title=f"microseconds that a call saves, {options.layers} layers, {options.dtype}")
-    for column in ("kernel", "batch", "company", "in company", "saved", "in the model, saved", "step", "step gains"):
+    columns = (
+        "kernel",
+        "batch",
+        "company",
+        "in company",
+        "saved",
+        "clock",
+        "in the model, saved",
+        "clock",
+        "step",
+        "step gains",
+    )
+    for column in columns:
         table.add_column(column, justify="right")
     console = Console(width=150)
     with tempfile.TemporaryDirectory() as folder:
@@ -70,9 +104,11 @@ def compare(kernel: Kernel, text: str, batch: int, options: argparse.Namespace, 
         for build in (baseline, best):
             if not build.ok:
                 raise SystemExit(f"it does not compile:\n{build.log}")
-        for on in COMPANIES:
-            times[on] = contest(evaluator, baseline, best, workload, on)
-    found = model.run({kernel.spec.name: (kernel.spec, baseline, best)}, shape, "cuda", dtype=options.dtype, samples=options.samples)  # fmt: skip
+        with Clocks() as beside:
+            for on in COMPANIES:
+                times[on] = contest(evaluator, baseline, best, workload, on)
+    with Clocks() as within:
+        found = model.run({kernel.spec.name: (kernel.spec, baseline, best)}, shape, "cuda", dtype=options.dtype, samples=options.samples)  # fmt: skip
     step = found.steps[0]
     rows = []
     for on, gain in (("plain", step.speedup), ("pdl", step.pdl)):
@@ -80,8 +116,8 @@ def compare(kernel: Kernel, text: str, batch: int, options: argparse.Namespace, 
             was, now = times[on]
             saved = (step.baseline_us - step.baseline_us / gain.median) / step.calls
             rows.append([
-                kernel.spec.name, str(batch), on, f"{was:.2f} -> {now:.2f}", f"{was - now:.2f}", f"{saved:.2f}",
-                f"{step.baseline_us:.0f} us", f"{gain.median:.4f} ({gain.low:.4f} to {gain.high:.4f})",
+                kernel.spec.name, str(batch), on, f"{was:.2f} -> {now:.2f}", f"{was - now:.2f}",
+                beside.says, f"{saved:.2f}", within.says, f"{step.baseline_us:.0f} us", f"{gain.median:.4f} ({gain.low:.4f} to {gain.high:.4f})",
             ])  # fmt: skip
     return rows
 
