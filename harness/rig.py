@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
 from pydantic import Field
 
-from harness import backends, company, device, light, roofs, sandbox, timing, triton_kernels
+from harness import backends, company, device, light, machine, roofs, sandbox, timing, triton_kernels
 from harness.correctness import TOLERANCE, Cases, Layout, distributions
 from harness.device import Arena
 from harness.engines.process import Worker, WorkerFailure
@@ -204,10 +205,19 @@ class Rig:
 
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
         text, folder = self.store.get(candidate), self.store.build_folder(key)
-        return compiled(candidate, text, module, folder, self.facts, **self._entry(module))
+
+        def make(into: Path) -> Build:
+            return compiled(candidate, text, module, into, self.facts, **self._entry(module))
+
+        return machine.built(key, folder, make) if candidate in self._ours else make(folder)
+
+    @cached_property
+    def _ours(self) -> list[str]:
+        """Hashes of the sources of ours that every run builds."""
+        return [*self.beside(), self.store.put(roofs.source(self.device).read_text())]
 
     def beside(self) -> list[str]:
-        """Hashes of the sources of ours that are built and loaded beside a timed candidate."""
+        """Of those that are loaded beside a timed candidate."""
         ours = [light.source(self.device), *([company.SOURCE] if self.device == "cuda" else [])]
         return [self.store.put(path.read_text()) for path in ours]
 

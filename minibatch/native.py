@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import tempfile
 from pathlib import Path
 
 from harness import backends
 from harness.device import facts
+from harness.machine import cache_folder
 from harness.store import digest
 
 COMPILE_S = 300.0
@@ -16,12 +16,6 @@ COMPILE_S = 300.0
 
 class NativeError(Exception):
     """A source cannot be built here; one sentence that says why."""
-
-
-def cache_folder() -> Path:
-    """Where what is made once is kept: ASTROLABE_CACHE, else astrolabe in the user's cache folder."""
-    named = os.environ.get("ASTROLABE_CACHE")
-    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "astrolabe"
 
 
 def library(source: str, device: str) -> ctypes.CDLL:

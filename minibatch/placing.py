@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from harness.machine import cache_folder
 from minibatch import benchmark_graphs, graphs, ranks, synthetic
 from minibatch.graphs import Graph, GraphError
-from minibatch.native import cache_folder
 
 SPARE = 0.85
 """Share of free memory that a graph may take; batches and weights need the rest."""

@@ -19,6 +19,14 @@ hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_
 hypothesis.settings.load_profile("no clock")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What is kept for every run of a machine is these tests' own, made once for all of their processes."""
+    if not hasattr(config, "workerinput"):
+        kept = tempfile.TemporaryDirectory(prefix="astrolabe-tests-")
+        os.environ["ASTROLABE_CACHE"] = kept.name
+        config.add_cleanup(kept.cleanup)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not any(item.get_closest_marker("gpu") for item in items):
         return

@@ -1,0 +1,47 @@
+"""What every run on this machine needs alike, and takes seconds to make: builds of our own sources, what the device reaches.
+
+Each is named by all that it depends on. Whoever deletes the folder loses time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.records import Build
+from harness.store import Store
+
+
+def cache_folder() -> Path:
+    """Where what is made once is kept: ASTROLABE_CACHE, else astrolabe in the user's cache folder."""
+    named = os.environ.get("ASTROLABE_CACHE")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "astrolabe"
+
+
+def store() -> Store | None:
+    """None where this user can keep nothing: then each run makes its own."""
+    folder = cache_folder().absolute() / "runs"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return Store(folder) if os.access(folder, os.W_OK) else None
+
+
+def built(key: str, into: Path, make: Callable[[Path], Build]) -> Build:
+    """The build of that key in the folder `into`; made where this machine has none yet, by one process at a time."""
+    if (everywhere := store()) is None:
+        return make(into)
+    folder = everywhere.build_folder(key)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build = everywhere.kept("build", key, Build)
+        if build is None or not Path(build.artefact).is_file():
+            build = make(folder)
+            if not build.ok:  # its log says why; the next run tries again
+                return build
+            everywhere.keep("build", key, build)
+    return build.model_copy(update={"artefact": shutil.copy2(build.artefact, into)})

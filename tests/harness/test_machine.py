@@ -1,0 +1,70 @@
+"""What every run needs alike is made once a machine, and by each run where nothing can be kept."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness import light, machine
+from harness.evaluate import Evaluator
+from harness.records import Build
+from harness.store import Store
+from kernels import catalog
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASTROLABE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def make(into: Path) -> Build:
+    with (into.parent / "made").open("a") as made:
+        made.write("once ")
+    (into / "candidate.so").write_text("bytes")
+    return Build(candidate="mine", backend="cpu", ok=True, artefact=str(into / "candidate.so"))
+
+
+def built(into: str) -> str:
+    folder = Path(into)
+    folder.mkdir()
+    return machine.built("key", folder, make).artefact
+
+
+def test_who_builds_side_by_side_builds_once_and_each_has_its_own_copy(cache: Path, tmp_path: Path) -> None:
+    folders = [str(tmp_path / str(number)) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:  # a lock of a file that each has opened by itself keeps threads apart as processes
+        artefacts = list(pool.map(built, folders))
+    assert artefacts == [f"{folder}/candidate.so" for folder in folders]
+    assert {Path(one).read_text() for one in artefacts} == {"bytes"}
+    assert (cache / "runs" / "builds" / "made").read_text() == "once "
+
+
+def test_what_is_gone_or_did_not_compile_is_made_again(cache: Path, tmp_path: Path) -> None:
+    built(str(tmp_path / "first"))
+    (cache / "runs" / "builds" / "key" / "candidate.so").unlink()
+    assert Path(built(str(tmp_path / "second"))).read_text() == "bytes"
+    broken = Build(candidate="mine", backend="cpu", ok=False, log="error: no space")
+    for _ in range(2):
+        assert machine.built("other", tmp_path, lambda _: broken) is broken
+
+
+def test_who_can_keep_nothing_makes_it_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ASTROLABE_CACHE", str(tmp_path / "file"))
+    assert machine.store() is None
+    assert built(str(tmp_path / "one")) == str(tmp_path / "one" / "candidate.so")
+
+
+def test_runs_share_the_builds_of_our_sources_and_of_no_candidate(cache: Path, tmp_path: Path) -> None:
+    kernel = catalog.load("silu_and_mul")
+    text = kernel.baseline("cpu")[1].read_text()
+    for folder in ("first", "second"):
+        with Evaluator(kernel, "cpu", Store(tmp_path / folder), dtypes=("float32",)) as evaluator:
+            ours, theirs = (evaluator.store.put(one) for one in (light.source("cpu").read_text(), text))
+            builds = [evaluator.build(one) for one in (ours, theirs)]
+            assert all(Path(build.artefact).is_relative_to(tmp_path / folder) for build in builds)
+    kept = [path.name for path in (cache / "runs" / "records" / "build").iterdir()]
+    assert kept == [f"{evaluator.build_key(ours, evaluator.backend(ours))}.json"]
