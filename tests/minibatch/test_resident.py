@@ -21,7 +21,7 @@ def graph() -> Graph:
 
 
 @pytest.fixture(scope="module")
-def kernels(cache) -> Kernels:
+def kernels() -> Kernels:
     return Kernels("cpu")
 
 
