@@ -8,8 +8,8 @@ sources in the order of their names: `1.split.cu` a whole file, `4.blocks.json` 
     {"text": "why", "edits": [{"search": "#define RING 3", "replacement": "#define RING 4"}]}
 
 The coder compiles each, checks and times what compiles, looks at the machine code of the first that is right (`listing.txt`: part of a
-function's name), profiles the fastest and submits it. What does not compile or is not right is printed in the tool's words, and it
-goes on with the next. An answer follows from its request alone, so a run that was killed and resumed is answered as if it had not
+function's name), profiles the fastest and submits it. What the tools say is printed; after a source that does not compile or is not
+right it goes on with the next. An answer follows from its request alone, so a run that was killed and resumed is answered as if it had not
 been.
 
 `--kill-in STEP` kills the run with SIGKILL while the tools of that answer are at work, and resumes it. At the end: what was reached,
@@ -37,6 +37,9 @@ SPEEDUP = re.compile(r"\| ([\d.]+) \[[\d.]+, [\d.]+\] \| ")
 """Of a timing's line: over the baseline, its interval behind it."""
 
 
+SHOWN_LINES = 70
+
+
 @dataclass(frozen=True)
 class Called:
     """A tool that was called, and what it said."""
@@ -57,6 +60,8 @@ class Through(Prepared):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.shown = 0
+        """Results of tools that were printed."""
         self.sources = sorted(path for path in folder.glob("[0-9]*") if path.suffix in {".cu", ".cpp", ".json"})
         if not self.sources:
             raise Misfit(f"there is no source 1.*.cu, 1.*.cpp in {folder}")
@@ -70,13 +75,10 @@ class Through(Prepared):
         if not step.startswith("coder"):
             return super().said(step, messages)
         done = called(messages)
-        for one in done[-2:]:
-            if not any(sign.match(one.result) for sign in (BUILT, RIGHT, TIMED)) and one.name in {
-                "compile",
-                "check",
-                "time",
-            }:
-                print(f"hand_tools: {one.name} before {step} said:\n{one.result}", flush=True)
+        for one in done[self.shown :]:
+            said = "\n".join(one.result.splitlines()[:SHOWN_LINES])
+            print(f"hand_tools: {one.name} before {step} said:\n{said}", flush=True)
+        self.shown = len(done)
         return self.next(done)
 
     def next(self, done: list[Called]) -> Said:

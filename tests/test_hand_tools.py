@@ -1,0 +1,169 @@
+"""benchmarks/hand_tools.py: what a coder that works from prepared sources does next, and a kill while its tools are at work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.hand_answered import ROOT, Misfit, Player, Said, play
+from benchmarks.hand_tools import Called, Through
+from kernels import catalog
+from nodes.policies import answers
+from nodes.workbench.arguments import TOOLS, CompileArguments
+from tests.nodes.policies.examples import for_planner, for_profiler, for_tester
+from tests.test_hand_answered import messages
+
+FOLDERS = sorted((ROOT / "benchmarks" / "hand_answered").glob("*/tools"))
+KERNELS = [ROOT / "tests" / "inputs" / "tools", ROOT / "tests" / "inputs"]
+SAYS = {
+    "compile": "[{name}] compiles (1.0 s).",
+    "check": "[{name}] PASSED: 12 checks; the largest error is 0.1 of the tolerance (float32 n=1).",
+    "time": "[{name}] a short contest, unofficial: 7 samples a side.\nfloat32 n=1 | cold | 1.00 | 3.00 | {speedup} [2.9, 3.1] | - | -",
+    "profile": "[{name}] profile",
+    "submit": "[{name}] goes to the gates",
+}
+
+
+def prepared(tmp_path: Path, *sources: str) -> Through:
+    for number, text in enumerate(sources, 1):
+        (tmp_path / f"{number}.source.{'json' if text.startswith('{') else 'cpp'}").write_text(text)
+    (tmp_path / "listing.txt").write_text("kernel\n")
+    return Through(tmp_path)
+
+
+def worked(coder: Through, gains: list[str], **wrong: str) -> list[tuple[str, dict[str, Any]]]:
+    """All calls until the first submission. The source compiled n-th is named by n; `gains` over the baseline, by source."""
+    done: list[Called] = []
+    while not any(one.name == "submit" for one in done):
+        said = coder.next(done)
+        for name, arguments in said.calls:
+            TOOLS[name].model_validate(arguments)
+            number = sum(one.name == "compile" for one in done) + (name == "compile")
+            of = arguments.get("candidate") or f"{number:012x}"
+            says = wrong.get(f"{name}{number}", SAYS[name])
+            done.append(Called(name, arguments, says.format(name=of, speedup=gains[number - 1])))
+    return [(one.name, one.arguments) for one in done]
+
+
+def test_each_source_is_tried_and_the_fastest_is_profiled_and_submitted(tmp_path: Path) -> None:
+    edits = [{"search": "2", "replacement": "3"}]
+    coder = prepared(tmp_path, "// first\nint x = 1;\n", "int x = 2;\n", json.dumps({"text": "third", "edits": edits}))
+    one, two, three = (f"{number:012x}" for number in (1, 2, 3))
+    assert worked(coder, ["3.000", "9.000", "4.000"]) == [
+        ("compile", {"source": "// first\nint x = 1;\n"}),
+        *[("check", {"candidate": one}), ("time", {"candidate": one})],
+        ("profile", {"candidate": one, "function": "kernel"}),
+        ("compile", {"source": "int x = 2;\n"}),
+        *[("check", {"candidate": two}), ("time", {"candidate": two})],
+        ("compile", {"edits": edits}),
+        *[("check", {"candidate": three}), ("time", {"candidate": three})],
+        ("profile", {"candidate": two}),
+        ("submit", {"candidate": two, "notes": "9.00x in the short contests"}),
+    ]
+    assert coder.next([]).text == "first"
+
+
+def test_what_does_not_compile_or_is_wrong_is_passed_over(tmp_path: Path) -> None:
+    coder = prepared(tmp_path, "a", "b", "c")
+    wrong = "[{name}] INCORRECT (3 checks before it passed)\nout[0] is 1, should be 2"
+    broken = {
+        "compile1": "[{name}] COMPILE_ERROR\nexpected ;",
+        "check2": wrong,
+        "time2": f"{wrong}\nOnly what is right is timed.",
+    }
+    calls = worked(coder, ["1.000", "5.000", "2.000"], **broken)
+    assert [name for name, _ in calls] == [
+        "compile", "compile", "check", "time", "compile", "check", "time", "profile", "profile", "submit",
+    ]  # fmt: skip
+    assert calls[-1][1]["candidate"] == f"{3:012x}"
+    calls = worked(
+        coder, ["1.000"] * 3, **dict.fromkeys(("compile1", "compile2", "compile3"), "[{name}] COMPILE_ERROR")
+    )
+    assert calls[-1] == ("submit", {"none": "none of the prepared sources is right and was not refused"})
+
+
+def test_a_folder_without_sources_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misfit, match=r"there is no source 1\.\*\.cu"):
+        Through(tmp_path)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_prepared_answers_have_the_form_that_their_role_wants(folder: Path) -> None:
+    through, where = Through(folder), next(path for path in KERNELS if (path / folder.parent.name).is_dir())
+    kernel = catalog.load(str(where / folder.parent.name))
+    found = through.said("profiler.1", messages("profiler", for_profiler())).text
+    assert answers.finding(found, for_profiler()).summary and "{{" not in found
+    planning = for_planner(round=1, attempts=())
+    assert len(answers.plans(through.said("planner.1", messages("planner", planning)).text, planning)) == 1
+    asked = for_tester(spec=kernel.spec)
+    assert answers.tests(through.said("tester", messages("tester", asked)).text, asked).workloads
+    assert (folder / "listing.txt").read_text().strip()
+    source = ""
+    for path in through.sources:
+        (call,) = through._compile(path).calls
+        compiled = CompileArguments.model_validate(call[1])
+        for edit in compiled.edits:
+            assert source.count(edit.search) == 1
+            source = source.replace(edit.search, edit.replacement)
+        source = compiled.source or source
+        assert any(name in source for name in kernel.spec.entry_names(kernel.spec.dtypes[0]))
+
+
+# What stands in for run.py: asks as a coder, keeps the answer as the transcript does and "works" until it is killed; then ends.
+WORKS = """\
+import json, os, pathlib, sys, time, urllib.request
+transcript = pathlib.Path(sys.argv[2])
+if transcript.exists():
+    sys.exit(0)
+body = json.dumps({"messages": json.loads(sys.argv[1])}).encode()
+with urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)) as reply:
+    transcript.write_bytes(reply.read())
+time.sleep(600)
+"""
+
+
+class Fixed(Through):
+    def said(self, step: str, messages: list[dict[str, Any]]) -> Said:
+        return Said("worked on", (("check", {}),))
+
+
+def test_kills_the_run_while_its_tools_are_at_work_and_resumes_it(tmp_path: Path) -> None:
+    coder = Fixed(prepared(tmp_path, "a").folder)
+    request = [{"role": "system", "content": ""}, {"role": "user", "content": "You are the coder. "}]
+    transcript = tmp_path / "transcript.jsonl"
+    command = [sys.executable, "-S", "-c", WORKS, json.dumps(request), str(transcript)]
+    player = Player(coder, kill_in="coder.0.turn1", transcript=transcript)
+    assert play(player, command, command) == 0
+    assert (player.kill_in, player.misfit) == ("", "")
+    assert [step for step, *_ in player.answered] == ["coder.0.turn1"]
+    (call,) = json.loads(transcript.read_text())["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "check", "arguments": "{}"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_a_whole_run_is_killed_in_a_tool_turn_and_asks_nothing_twice(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.hand_tools",
+        "--kernel",
+        "tests/inputs/cpu_matrix_product",
+        "--device",
+        "cpu",
+    ]
+    command += ["--rounds", "1", "--run-id", "one", "--runs-dir", str(tmp_path), "--kill-in", "coder.1.turn2", "--"]
+    done = subprocess.run(
+        [*command, "--memory", "off", "--tune-seconds", "0"], cwd=ROOT, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "kill -9 while the tools of coder.1.turn2 are at work" in done.stdout
+    assert "asked twice: nothing" in done.stdout and "% of the roofline" in done.stdout
+    (attempt,) = json.loads((tmp_path / "one" / "result.json").read_text())["attempts"]
+    assert attempt["accepted"] and attempt["tools"]["compile"] == 2 and attempt["tools"]["submit"] == 1
