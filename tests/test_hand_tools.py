@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 
 from benchmarks.hand_answered import ROOT, Misfit, Player, Said, play
 from benchmarks.hand_tools import Called, Through
+from harness import device
+from harness.backends import cuda
+from harness.records import DeviceFacts
 from kernels import catalog
 from nodes.policies import answers
 from nodes.workbench.arguments import TOOLS, CompileArguments
@@ -104,15 +108,34 @@ def test_prepared_answers_have_the_form_that_their_role_wants(folder: Path) -> N
     asked = for_tester(spec=kernel.spec)
     assert answers.tests(through.said("tester", messages("tester", asked)).text, asked).workloads
     assert (folder / "listing.txt").read_text().strip()
+    names = kernel.spec.entry_names(kernel.spec.dtypes[0])
+    assert all(any(name in text for name in names) for _, text in sources_of(through))
+
+
+def sources_of(through: Through) -> Iterator[tuple[str, str]]:
+    """Of each prepared source its file's name and its text, edits carried out."""
     source = ""
     for path in through.sources:
-        (call,) = through._compile(path).calls
-        compiled = CompileArguments.model_validate(call[1])
+        ((_, arguments),) = through._compile(path).calls
+        compiled = CompileArguments.model_validate(arguments)
         for edit in compiled.edits:
             assert source.count(edit.search) == 1
             source = source.replace(edit.search, edit.replacement)
         source = compiled.source or source
-        assert any(name in source for name in kernel.spec.entry_names(kernel.spec.dtypes[0]))
+        yield path.name, source
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(device.cuda_home() is None, reason="no nvcc")
+@pytest.mark.parametrize("folder", [f for f in FOLDERS if list(f.glob("*.cu"))], ids=lambda folder: folder.parent.name)
+def test_prepared_sources_compile_without_spills_and_without_advice(folder: Path, tmp_path: Path) -> None:
+    gpu = DeviceFacts(device="cuda", name="a GPU", architecture="sm_90", units=132, last_level_cache_bytes=1 << 26)
+    for number, (call, text) in enumerate(sources_of(Through(folder))):
+        (scratch := tmp_path / str(number)).mkdir()
+        (scratch / "candidate.cu").write_text(text)
+        built = cuda.compile(scratch / "candidate.cu", scratch / "candidate.so", gpu, 120.0)
+        assert built.ok and not built.log, f"{call}: {built.log}"
+        assert all("spills=0 " in said for said in built.resources.values()), built.resources
 
 
 # What stands in for run.py: asks as a coder, keeps the answer as the transcript does and "works" until it is killed; then ends.
