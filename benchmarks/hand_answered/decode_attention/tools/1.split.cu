@@ -110,7 +110,8 @@ attend(const __half* __restrict__ query, const __half* __restrict__ keys, const 
     const __half* const key = keys + pair * n.length * kHead + lane * 8;
     const __half* const value = values + pair * n.length * kHead + lane * 8;
     const int begin = split * n.keys_a_split, end = min(n.length, begin + n.keys_a_split);
-    for (int at = begin + half_warp * AT_A_TIME; at < end; at += kThreads / 16 * AT_A_TIME) {
+    for (int base = begin; base < end; base += kThreads / 16 * AT_A_TIME) {
+        const int at = base + half_warp * AT_A_TIME;  // behind the end a half warp weighs nothing
         uint4 k[AT_A_TIME], v[AT_A_TIME];
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; ++i) {
@@ -131,14 +132,13 @@ attend(const __half* __restrict__ query, const __half* __restrict__ keys, const 
                 score[h][i] = dot;
             }
         }
-        const unsigned ours = 0xffffu << (threadIdx.x & 16);  // the other half may have no key left
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
             float larger = maximum[h];
 #pragma unroll
             for (int i = 0; i < AT_A_TIME; ++i) {
 #pragma unroll
-                for (int step = 8; step; step >>= 1) score[h][i] += __shfl_xor_sync(ours, score[h][i], step);
+                for (int step = 8; step; step >>= 1) score[h][i] += __shfl_xor_sync(0xffffffffu, score[h][i], step);
                 score[h][i] = at + i < end ? score[h][i] * n.scale_log2 : -INFINITY;
                 larger = fmaxf(larger, score[h][i]);
             }
