@@ -18,9 +18,11 @@ from harness import device
 from harness.backends import cuda
 from harness.records import DeviceFacts
 from kernels import catalog
+from kernels.spec import Workload
 from nodes.policies import answers
 from nodes.workbench.arguments import TOOLS, CompileArguments
 from tests.nodes.policies.examples import for_planner, for_profiler, for_tester
+from tests.nodes.rewrites.emulate import emulation
 from tests.test_hand_answered import messages
 
 FOLDERS = sorted((ROOT / "benchmarks" / "hand_answered").glob("*/tools"))
@@ -136,6 +138,16 @@ def test_prepared_sources_compile_without_spills_and_without_advice(folder: Path
         built = cuda.compile(scratch / "candidate.cu", scratch / "candidate.so", gpu, 120.0)
         assert built.ok and not built.log, f"{call}: {built.log}"
         assert all("spills=0 " in said for said in built.resources.values()), built.resources
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", ["2 1 5 200", "1 2 9 77", "2 1 1 193"])
+def test_the_first_attention_computes_what_it_should(sizes: str) -> None:
+    """Emulated; the others hold instructions that the emulation does not know."""
+    kernel = KERNELS[0] / "decode_attention"
+    (source,) = (ROOT / "benchmarks" / "hand_answered" / "decode_attention" / "tools").glob("1.*.cu")
+    axes = dict(zip(("batch", "heads_kv", "group", "length"), map(int, sizes.split()), strict=True))
+    assert emulation.check(kernel, source.read_text(), [0], [Workload(axes=axes, dtype="float16")]) == []
 
 
 # What stands in for run.py: asks as a coder, keeps the answer as the transcript does and "works" until it is killed; then ends.
