@@ -1,5 +1,4 @@
-// FlashDecoding on tensor cores, keys and values by TMA: one thread fills the ring and the warps that multiply have no barrier in common;
-// the merging kernel is in place before the first has ended.
+// FlashDecoding on tensor cores, keys and values by TMA: one thread fills the ring and the warps that multiply have no barrier in common.
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_fp16.h>
@@ -8,6 +7,7 @@
 #define WARPS 4  // that multiply; a tile has 16 keys for each
 #define RING 3
 #define BLOCKS 2  // at a time on a multiprocessor
+#define EARLY 0  // whether the merging kernel is put in place before the first has ended
 
 constexpr int kHead = 128;
 constexpr int kMostRows = 1 << 15;  // partial results: 16 MiB
@@ -226,7 +226,7 @@ attend(const __half* __restrict__ query, const __grid_constant__ CUtensorMap map
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    cudaTriggerProgrammaticLaunchCompletion();  // the merging kernel may be put in place; it waits for the end of this one
+    cudaTriggerProgrammaticLaunchCompletion();  // whoever is put in place from now on waits for the end of this one
     if (warp == kWarps) {
         if (lane == 0)
             for (int tile = 0; tile < tiles; ++tile) {
@@ -316,7 +316,7 @@ extern "C" void decode_attention_float16(
     if (n.splits == 1) return;
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;  // behind our own kernel only
+    early.val.programmaticStreamSerializationAllowed = EARLY;  // behind our own kernel only
     cudaLaunchConfig_t how{};
     how.gridDim = dim3(pairs * group), how.blockDim = dim3(kHead), how.stream = stream, how.attrs = &early, how.numAttrs = 1;
     cudaLaunchKernelEx(&how, merge_all, out, n.splits);
