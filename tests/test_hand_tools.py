@@ -18,11 +18,11 @@ from harness import device
 from harness.backends import cuda
 from harness.records import DeviceFacts
 from kernels import catalog
-from kernels.spec import Workload
 from nodes.policies import answers
 from nodes.workbench.arguments import TOOLS, CompileArguments
 from tests.nodes.policies.examples import for_planner, for_profiler, for_tester
 from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.emulate.tensor_cores import translated
 from tests.test_hand_answered import messages
 
 FOLDERS = sorted((ROOT / "benchmarks" / "hand_answered").glob("*/tools"))
@@ -34,6 +34,19 @@ SAYS = {
     "profile": "[{name}] profile",
     "submit": "[{name}] goes to the gates",
 }
+
+
+def sources_of(through: Through) -> Iterator[tuple[str, str]]:
+    """Of each prepared source its file's name and its text, edits carried out."""
+    source = ""
+    for path in through.sources:
+        ((_, arguments),) = through._compile(path).calls
+        compiled = CompileArguments.model_validate(arguments)
+        for edit in compiled.edits:
+            assert source.count(edit.search) == 1
+            source = source.replace(edit.search, edit.replacement)
+        source = compiled.source or source
+        yield path.name, source
 
 
 def prepared(tmp_path: Path, *sources: str) -> Through:
@@ -114,19 +127,6 @@ def test_prepared_answers_have_the_form_that_their_role_wants(folder: Path) -> N
     assert all(any(name in text for name in names) for _, text in sources_of(through))
 
 
-def sources_of(through: Through) -> Iterator[tuple[str, str]]:
-    """Of each prepared source its file's name and its text, edits carried out."""
-    source = ""
-    for path in through.sources:
-        ((_, arguments),) = through._compile(path).calls
-        compiled = CompileArguments.model_validate(arguments)
-        for edit in compiled.edits:
-            assert source.count(edit.search) == 1
-            source = source.replace(edit.search, edit.replacement)
-        source = compiled.source or source
-        yield path.name, source
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(device.cuda_home() is None, reason="no nvcc")
 @pytest.mark.parametrize("folder", [f for f in FOLDERS if list(f.glob("*.cu"))], ids=lambda folder: folder.parent.name)
@@ -140,14 +140,59 @@ def test_prepared_sources_compile_without_spills_and_without_advice(folder: Path
         assert all("spills=0 " in said for said in built.resources.values()), built.resources
 
 
+SIZES = {
+    "half_product": [(77, 131, 45), (140, 264, 328), (300, 520, 72)],
+    "decode_attention": [(1, 2, 17, 201), (2, 1, 3, 250), (1, 1, 8, 500)],
+}
+PREPARED = [
+    (folder.parent.name, name)
+    for folder in FOLDERS
+    if folder.parent.name in SIZES
+    for name, _ in sources_of(Through(folder))
+]
+
+
+def emulated(folder: Path, kernel: str, file: str, sizes: tuple[int, ...], *change: str) -> str:
+    """What the emulation says of a prepared source, changed, on a device of two multiprocessors: each has several tiles then."""
+    text = dict(sources_of(Through(ROOT / "benchmarks" / "hand_answered" / kernel / "tools")))[file]
+    if change:
+        assert change[0] in text
+        text = text.replace(*change)
+    (candidate := folder / "candidate.cu").write_text(translated(text))
+    axes = zip(catalog.load(str(KERNELS[0] / kernel)).spec.axes, sizes, strict=True)
+    where = "float16:" + ",".join(f"{axis}={size}" for axis, size in axes)
+    ended = emulation.emulated(KERNELS[0] / kernel, candidate, "0", where, EMULATE_MULTIPROCESSORS="2")
+    assert ended.returncode in (0, 1, 9), ended.stderr
+    return f"{ended.stdout}{ended.stderr}".strip()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", ["2 1 5 200", "1 2 9 77", "2 1 1 193"])
-def test_the_first_attention_computes_what_it_should(sizes: str) -> None:
-    """Emulated; the others hold instructions that the emulation does not know."""
-    kernel = KERNELS[0] / "decode_attention"
-    (source,) = (ROOT / "benchmarks" / "hand_answered" / "decode_attention" / "tools").glob("1.*.cu")
-    axes = dict(zip(("batch", "heads_kv", "group", "length"), map(int, sizes.split()), strict=True))
-    assert emulation.check(kernel, source.read_text(), [0], [Workload(axes=axes, dtype="float16")]) == []
+@pytest.mark.parametrize(("kernel", "file"), PREPARED)
+def test_prepared_sources_compute_what_they_should(kernel: str, file: str, tmp_path: Path) -> None:
+    assert [emulated(tmp_path, kernel, file, sizes) for sizes in SIZES[kernel]] == ["right"] * len(SIZES[kernel])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "file", "before", "after", "says"),
+    [
+        ("half_product", "2.wgmma.cu", "kInner * 128), step", "kInner * 64), step", "wrong"),  # columns of another box
+        ("half_product", "4.wgmma_persistent.cu", "[%0], 8;", "[%0], 9;", "waited for for ever"),
+        (
+            "half_product",
+            "5.wgmma_multicast.cu",
+            "(COLUMNS / 128); ++n",
+            "(COLUMNS / 128) - 1; ++n",
+            "waited for for ever",
+        ),
+        ("decode_attention", "2.tensor.cu", "lane / 8 % 2));", "lane / 16));", "wrong"),
+        ("decode_attention", "3.tma.cu", "half * 64, begin", "64, begin", "wrong"),  # the second half of each row twice
+    ],
+)
+def test_the_emulation_finds_out_what_is_wrong(
+    kernel: str, file: str, before: str, after: str, says: str, tmp_path: Path
+) -> None:
+    assert says in emulated(tmp_path, kernel, file, SIZES[kernel][1], before, after)
 
 
 # What stands in for run.py: asks as a coder, keeps the answer as the transcript does and "works" until it is killed; then ends.
