@@ -30,6 +30,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,8 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = ("tester", "profiler", "planner", "coder")
 PAUSED = 75
+MIDWAY_S, MIDWAY_WAIT_S = 0.5, 60.0
+"""From an answer on the disk to the kill, in which its tools begin; and how long it may take to get there."""
 MOST_STARTS = 6
 """Of run.py for one run: the first, one after each fault, and a few for rate limits and the like."""
 
@@ -93,6 +97,14 @@ def _mean(figures: list[float]) -> float | None:
     return round(product, 3)
 
 
+@dataclass(frozen=True)
+class Said:
+    """One answer. `calls`: the tools that it calls, each by its name and arguments."""
+
+    text: str
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+
 class Prepared:
     """The folder's answers, and which round the run is in: what the planner was last asked for."""
 
@@ -122,6 +134,9 @@ class Prepared:
             raise Misfit(f"the answer for {step} was refused: {last[:300]}")
         return step
 
+    def said(self, step: str, messages: list[dict[str, Any]]) -> Said:
+        return Said(self.answer(step, messages))
+
     def answer(self, step: str, messages: list[dict[str, str]]) -> str:
         asked = hashlib.sha256(json.dumps(messages).encode()).hexdigest()
         if asked not in self._given:
@@ -149,9 +164,19 @@ class Prepared:
 class Player:
     """The server. `process` is the run that it answers; `misfit` says why it gave up, "" while it has not."""
 
-    def __init__(self, prepared: Prepared, kill_at: str = "", down_at: str = "") -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        kill_at: str = "",
+        down_at: str = "",
+        kill_in: str = "",
+        transcript: Path | None = None,
+    ) -> None:
         self.prepared, self.kill_at, self.down_at = prepared, kill_at, down_at
+        self.kill_in, self.transcript = kill_in, transcript
         self.misfit = ""
+        self.answered: list[tuple[str, int, int]] = []
+        """Of each answer its step, the bytes of its request and its own."""
         self.process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._http: ThreadingHTTPServer | None = None
@@ -188,7 +213,8 @@ class Player:
         return going is not None
 
     def serve(self, door: BaseHTTPRequestHandler) -> None:
-        body = json.loads(door.rfile.read(int(door.headers["content-length"])))
+        raw = door.rfile.read(int(door.headers["content-length"]))
+        body = json.loads(raw)
         messages = body.get("messages") or []
         with self._lock:
             try:
@@ -196,18 +222,41 @@ class Player:
                 if self._fault(step):
                     door.close_connection = True
                     return
-                text = self.prepared.answer(step, messages)
+                said = self.prepared.said(step, messages)
             except Misfit as misfit:
                 self.misfit = str(misfit)
                 print(f"hand_answered: {self.misfit}", flush=True)
                 _send(door, 400, json.dumps({"error": {"message": self.misfit, "type": "invalid_request_error"}}))
                 return
-        print(f"hand_answered: {step} answered", flush=True)
-        made = _completion(body, text)
+            made = _completion(body, said)
+            self.answered.append((step, len(raw), len(json.dumps(made))))
+            if step == self.kill_in:
+                self.kill_in = ""
+                threading.Thread(target=self._kill_midway, args=(step, self._written()), daemon=True).start()
+        called = ", ".join(name for name, _ in said.calls)
+        print(f"hand_answered: {step} answered{f': {called}' if called else ''} ({len(raw):,} bytes asked)", flush=True)
         if body.get("stream"):
             _send(door, 200, _streamed(made), "text/event-stream")
         else:
             _send(door, 200, json.dumps(made))
+
+    def _written(self) -> int:
+        return self.transcript.stat().st_size if self.transcript is not None and self.transcript.exists() else 0
+
+    def _kill_midway(self, step: str, written: int) -> None:
+        """Kills the run while the tools of that answer are at work: the answer is on its disk, the next not asked for."""
+        process, answered = self.process, len(self.answered)
+        until = time.monotonic() + MIDWAY_WAIT_S
+        while self._written() == written and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(MIDWAY_S)
+        with self._lock:
+            if self._written() == written or len(self.answered) != answered or process is None:
+                self.misfit = f"the run could not be killed in the tools of {step}: they had ended, or never began"
+                print(f"hand_answered: {self.misfit}", flush=True)
+                return
+            print(f"hand_answered: kill -9 while the tools of {step} are at work", flush=True)
+            process.kill()
 
     def _fault(self, step: str) -> bool:
         """Whether this request gets no answer. A fault happens once."""
@@ -225,23 +274,34 @@ class Player:
         return False
 
 
-def _completion(body: dict[str, Any], text: str) -> dict[str, Any]:
-    tokens_in, tokens_out = sum(len(m["content"]) for m in body["messages"]) // 4, max(1, len(text) // 4)
+def _completion(body: dict[str, Any], said: Said) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": said.text}
+    if said.calls:
+        message["tool_calls"] = [
+            {"id": f"call_{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+            for at, (name, arguments) in enumerate(said.calls)
+        ]
+    asked = {key: body[key] for key in ("messages", "tools") if key in body}
+    tokens_in, tokens_out = len(json.dumps(asked)) // 4, max(1, len(json.dumps(message)) // 4)
     return {
         "id": "chatcmpl-hand",
         "object": "chat.completion",
         "created": 0,
         "model": body.get("model", "hand"),
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if said.calls else "stop"}],
         "usage": {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out},
     }
 
 
 def _streamed(made: dict[str, Any]) -> str:
-    """The same as the events of a stream: the text, its end with the usage."""
+    """The same as the events of a stream: what is said, its end with the usage."""
     common = {key: made[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    said = {"index": 0, "delta": made["choices"][0]["message"], "finish_reason": None}
-    ended = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    (whole,) = made["choices"]
+    delta = dict(whole["message"])
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
+    said = {"index": 0, "delta": delta, "finish_reason": None}
+    ended = {"index": 0, "delta": {}, "finish_reason": whole["finish_reason"]}
     listed = [
         {**common, "choices": [said]},
         {**common, "choices": [ended]},
@@ -286,9 +346,23 @@ def play(player: Player, first: list[str], resume: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = common_options(parser)
+    try:
+        player = Player(
+            Prepared(options.answers or folder_of(options, options.device)), options.kill_at, options.down_at
+        )
+    except Misfit as misfit:
+        print(f"hand_answered: {misfit}", file=sys.stderr)
+        return 2
+    return play(player, *commands(options, "oneshot"))
+
+
+def common_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     parser.add_argument("--kernel", required=True)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--answers", type=Path, help="folder (benchmarks/hand_answered/KERNEL/DEVICE)")
+    parser.add_argument(
+        "--answers", type=Path, help="folder, another than the one below benchmarks/hand_answered/KERNEL"
+    )
     parser.add_argument("--run-id", default="")
     parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs")
     parser.add_argument("--rounds", type=int, default=5)
@@ -296,21 +370,23 @@ def main() -> int:
     parser.add_argument("--down-at", default="", metavar="STEP")
     parser.add_argument("rest", nargs="*", help="options of run.py, after --")
     options = parser.parse_args()
-    folder = options.answers or ROOT / "benchmarks" / "hand_answered" / Path(options.kernel).name / options.device
-    name = options.run_id or f"hand-{Path(options.kernel).name}-{options.device}"
+    options.run_id = options.run_id or f"hand-{Path(options.kernel).name}-{options.device}"
+    return options
+
+
+def folder_of(options: argparse.Namespace, name: str) -> Path:
+    return ROOT / "benchmarks" / "hand_answered" / Path(options.kernel).name / name
+
+
+def commands(options: argparse.Namespace, coder: str) -> tuple[list[str], list[str]]:
+    """What begins the run, and what resumes it."""
     runs = ["--runs-dir", str(options.runs_dir)]
     program = [sys.executable, str(ROOT / "run.py")]
     first = [
-        *program, "--kernel", options.kernel, "--device", options.device, "--policy", "chat", "--model", "hand",
-        "--coder", "oneshot",
-        "--rounds", str(options.rounds), "--run-id", name, *runs, *options.rest,
+        *program, "--kernel", options.kernel, "--device", options.device, "--policy", "chat", "--model", "hand", "--coder", coder,
+        "--rounds", str(options.rounds), "--run-id", options.run_id, *runs, *options.rest,
     ]  # fmt: skip
-    try:
-        player = Player(Prepared(folder), options.kill_at, options.down_at)
-    except Misfit as misfit:
-        print(f"hand_answered: {misfit}", file=sys.stderr)
-        return 2
-    return play(player, first, [*program, "resume", name, *runs])
+    return first, [*program, "resume", options.run_id, *runs]
 
 
 if __name__ == "__main__":

@@ -49,8 +49,19 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) 
     command = [_nvcc(), *flags, "-o", str(artefact), str(source)]
     code, output = run_boxed(command, source.parent, [str(cuda_home())], timeout_s)
     log = output.replace(f"{source.parent}/", "")
-    kept = "\n".join(line for line in log.splitlines() if not line.startswith(("ptxas info", "    ")) or code)
-    return Compiled(code == 0 and artefact.exists(), kept, resources(log) if code == 0 else {})
+    return Compiled(
+        code == 0 and artefact.exists(), log if code else warnings(log), resources(log) if code == 0 else {}
+    )
+
+
+ADVICE = "Potential Performance Loss"
+"""Of ptxas, such as that wgmma is serialized or setmaxnreg ignored: it comes as an info, in time it is what matters most."""
+
+
+def warnings(log: str) -> str:
+    """What nvcc said beside the resources of each kernel."""
+    rows = log.splitlines()
+    return "\n".join(row for row in rows if ADVICE in row or not row.startswith(("ptxas info", "    ")))
 
 
 _KERNEL = re.compile(r"Compiling entry function '(?P<name>[^']+)'")

@@ -17,6 +17,17 @@ from harness.device import cuda_home
 from harness.records import Build, DeviceFacts
 
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]+)")
+_UNITS = {
+    **dict.fromkeys(("HMMA", "IMMA", "DMMA", "QMMA"), "tensor core products of a warp"),
+    **dict.fromkeys(("HGMMA", "IGMMA", "QGMMA", "BGMMA"), "tensor core products of a warp group"),
+    **dict.fromkeys(("FFMA", "FFMA2", "HFMA2", "DFMA"), "multiply-adds of vector units"),
+    **dict.fromkeys(("UTMALDG", "UTMASTG", "UBLKCP"), "TMA copies"),
+    "LDGSTS": "asynchronous copies to shared memory",
+    "LDSM": "matrix loads from shared memory",
+    "BAR": "barriers",
+    "SHFL": "shuffles",
+}
+"""An opcode -> what it is counted as. What the tensor cores do decides a product, and is in none of the other counts."""
 _WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
@@ -97,7 +108,7 @@ def mix(sass: str) -> dict[str, str]:
             found[f"special function {'.'.join(modifiers[:1])}"] += count
         elif name in ("F2F", "F2FP", "I2F", "F2I", "HADD2") and (name != "HADD2" or "F32" in modifiers):
             found["conversions"] += count
-        elif name in ("BAR", "SHFL"):
-            found[{"BAR": "barriers", "SHFL": "shuffles"}[name]] += count
+        elif name in _UNITS:
+            found[_UNITS[name]] += count
     found["instructions"] = sum(opcodes.values())
     return {name: str(count) for name, count in sorted(found.items())}

@@ -22,6 +22,7 @@ LISTING_LINES = 160
 LINE_CHARS = 300
 REGISTERS_A_MULTIPROCESSOR = 65_536
 THREADS_A_MULTIPROCESSOR = 2048
+_WARNING = re.compile(r"warning|performance loss", re.IGNORECASE)
 
 
 def built(build: Build, facts: DeviceFacts) -> str:
@@ -29,7 +30,7 @@ def built(build: Build, facts: DeviceFacts) -> str:
     if not build.ok:
         return f"[{name}] COMPILE_ERROR\n{data(trimmed(build.log, LOG_CHARS), 'compiler')}"
     rows = [f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items()]
-    warnings = [line for line in printable(build.log).splitlines() if "warning" in line.lower()]
+    warnings = [line for line in printable(build.log).splitlines() if _WARNING.search(line)]
     said = [f"[{name}] compiles ({build.seconds:.1f} s)."]
     if rows:
         said.append(data(_rows(rows), "what the compiler says of each kernel"))

@@ -25,11 +25,18 @@ LISTING = """\
         /*0110*/                   STL [R1], R6 ;
         /*0120*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
         /*0130*/                   SHFL.BFLY PT, R7, R6, 0x10, 0x1f ;
+        /*0140*/                   FFMA R7, R6, R5, R7 ;
+        /*0150*/                   LDGSTS.E.BYPASS.128.ZFILL [R3], desc[UR4][R8.64], P2 ;
+        /*0160*/                   LDSM.16.MT88.4 R8, [R3] ;
+        /*0170*/                   HMMA.16816.F32 R8, R12, R4, R8 ;
+        /*0180*/              @UP0 UTMALDG.2D [UR8], [UR4] ;
+        /*0190*/                   HGMMA.64x256x16.F32 R24, gdesc[UR4].tnspB, R24, UP1, gsb0 ;
 """
 COUNTS = {
-    "barriers": "1", "conversions": "1", "global loads of 16 bytes": "1", "global loads of 2 bytes": "1",
-    "global stores of 8 bytes": "1", "instructions": "11", "local memory accesses": "1", "shared loads of 4 bytes": "1",
-    "shuffles": "1", "special function EX2": "1",
+    "asynchronous copies to shared memory": "1", "barriers": "1", "conversions": "1", "global loads of 16 bytes": "1", "global loads of 2 bytes": "1",
+    "global stores of 8 bytes": "1", "instructions": "17", "local memory accesses": "1", "matrix loads from shared memory": "1",
+    "multiply-adds of vector units": "1", "shared loads of 4 bytes": "1", "shuffles": "1", "special function EX2": "1",
+    "TMA copies": "1", "tensor core products of a warp": "1", "tensor core products of a warp group": "1",
 }  # fmt: skip
 
 

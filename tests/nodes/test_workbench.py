@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import roofs
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
@@ -37,6 +38,16 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     with Evaluator(kernel, "cpu", store) as evaluator:
         visible = kernel.spec.model_copy(update={"workloads": evaluator.suite()})
         yield Workbench(evaluator, store, visible, baseline=source, incumbent=source)
+
+
+def test_a_short_contest_knows_what_the_operations_need(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes alone said "12 % of light" of a product that was at four fifths of the tensor cores' rate."""
+    monkeypatch.setattr(roofs, "compute_us", lambda _rig, _workload, fastest_us: 10 * fastest_us)
+    mine = bench.do(CompileArguments(source=bench.store.get(bench.baseline) + "\n// a product\n"), "").candidate
+    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved)
+    rivals = {"baseline": bench.baseline}
+    (timing,) = bench.evaluator.contend(bench.evaluator.build(mine), rivals, [(small, "hot")]).timings
+    assert timing.compute_us == timing.bound_us == 10 * min(timing.time_us, timing.baseline_us)
 
 
 def test_a_source_from_its_first_words_to_submission(bench: Workbench) -> None:

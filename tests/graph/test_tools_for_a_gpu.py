@@ -1,0 +1,165 @@
+"""A coder with tools on a GPU's kernels, without a GPU: prompts, tools, turns and recordings are real, builds and times are of paper.
+
+The prepared answers of benchmarks/hand_answered/*/tools are played through the real client and recorded, and the recording is played
+back; so are recordings that were made on a GPU, where there are some (`recorded/*.tools.cuda.jsonl`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hand_answered import ROOT, Player
+from benchmarks.hand_tools import Through
+from graph.opening import answering
+from graph.runs import RunRecord, now
+from graph.session import Door, Ending, kernel_digest
+from graph.workflow import signature
+from harness.evaluate import Evaluator
+from harness.quick import Case, Quick
+from harness.records import Build, Check, DeviceFacts, Outcome, Suite, Timing, Verdict
+from harness.search import Tuned
+from harness.store import digest
+from kernels import catalog
+from nodes.context import Context
+from nodes.policies.transcript import Transcript
+from nodes.roles import ROLES
+from nodes.state import Settings
+from tests.graph.doubles import Silent, comparison, interval, nobody
+from tests.nodes.policies.examples import GPU
+
+INPUTS = ROOT / "tests" / "inputs" / "tools"
+RECORDED = Path(__file__).parent / "recorded"
+KERNELS = sorted(path.name for path in INPUTS.iterdir())
+
+
+class PaperGpu(Evaluator):
+    """Every source compiles and is right, and each is twice as fast as the one that was built before it."""
+
+    def __init__(self, *given: object, **more: object) -> None:
+        super().__init__(*given, facts=GPU, memory_bytes=1 << 37, **more)  # type: ignore[arg-type]
+        self.built: list[str] = []
+
+    def measured_facts(self) -> DeviceFacts:
+        return GPU
+
+    def _admit(self, *_: object) -> None:
+        """Nothing can be drawn on that device."""
+
+    def build(self, candidate: str) -> Build:
+        if candidate not in self.built:
+            self.built.append(candidate)
+        kernels = {"product": "registers=168 spills=0 shared=0"}
+        return Build(candidate=candidate, backend="cuda", ok=True, artefact="none.so", resources=kernels)
+
+    def verify(self, build: Build, **_: object) -> Verdict:
+        check = Check(workload=self.suite()[0].label, name="ordinary", passed=True, error=0.1)
+        return Verdict(
+            candidate=build.candidate,
+            kernel=self.spec.name,
+            device="cuda",
+            build=build,
+            outcome=Outcome.PASSED,
+            checks=(check,),
+        )
+
+    def timings(self, candidate: str, baseline: str, cases: Sequence[Case]) -> tuple[Timing, ...]:
+        factor = 2.0 ** (self.built.index(candidate) - self.built.index(baseline))
+        return tuple(
+            Timing(
+                workload=workload, cache=cache, baseline_us=100.0, time_us=100.0 / factor, speedup=interval(factor), samples=9,
+                comparison=comparison(factor), light_us=1.0, compute_us=2.0,
+            )
+            for workload, cache in cases
+        )  # fmt: skip
+
+    def measure(self, verdict: Verdict, *, baseline: str, held_out: bool = False, **_: object) -> Verdict:
+        cases: list[Case] = [(workload, "cold") for workload in self.suite(held_out=held_out) if workload.timed]
+        timings = self.timings(verdict.candidate, baseline, cases)
+        suite = Suite(speedup=timings[0].speedup, comparison=timings[0].comparison)
+        return verdict.model_copy(update={"timings": timings, "suite": suite, "suite_incumbent": suite})
+
+    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[Case] = ()) -> Quick:
+        timed = [workload for workload in self.suite() if workload.timed]
+        return Quick(
+            timings=self.timings(
+                build.candidate, rivals["baseline"], cases or [(timed[0], "cold"), (timed[-1], "cold")]
+            )
+        )
+
+    def tune(self, candidate: str, *, seconds: float) -> Tuned:
+        return Tuned(candidate=candidate)
+
+    def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
+        return {"ncu": {"large: issue slots busy %": "12"}}
+
+    def sanitize(self, verdict: Verdict) -> Verdict:
+        return verdict
+
+    def draw_again(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        return verdict
+
+    def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        return verdict
+
+
+def ran(folder: Path, name: str, policy: str, transcript: str = "") -> Ending:
+    kernel = catalog.load(str(INPUTS / name))
+    source = kernel.baseline("cuda")[1].read_text()
+    settings = Settings(
+        run_id=policy, kernel=str(INPUTS / name), device="cuda", policy=dict.fromkeys(ROLES, policy),
+        models=dict.fromkeys(ROLES, "hand"), baseline="baseline", source=digest(source), rounds=1, light_fraction=1.5,
+        tune_seconds=0, coder="tools", transcript=transcript,
+    )  # fmt: skip
+    record = RunRecord(
+        run_id=policy, created=now(), settings=settings, kernel=name, kernel_digest=kernel_digest(kernel.folder),
+        signature=signature(),
+    )  # fmt: skip
+
+    @contextmanager
+    def open_context(run, record, state, say) -> Iterator[Context]:
+        policies, before = answering(record.settings, run.folder / "transcript.jsonl", state, say)
+        with PaperGpu(kernel, "cuda", run.store) as evaluator:
+            yield Context(
+                kernel=kernel, evaluator=evaluator, store=run.store, policies=policies, say=say, usage_before=before
+            )
+
+    return Door(folder, open_context).start(record, source, Silent(), nobody)
+
+
+def recorded_now(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The transcript of a run that the prepared answers gave through the real client; every source was tried."""
+    coder = Through(ROOT / "benchmarks" / "hand_answered" / name / "tools")
+    player = Player(coder)
+    player.up()
+    try:
+        monkeypatch.setenv("OPENAI_API_KEY", "written-by-hand")
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{player.port}/v1")
+        ending = ran(folder, name, "chat")
+    finally:
+        player.down()
+    assert (ending.state, player.misfit) == ("finished", ""), ending.message
+    (attempt,), sources = ending.result.attempts, len(coder.sources)
+    assert (attempt.outcome, attempt.accepted, attempt.turns) == ("PASSED", True, 2 * sources + 3)
+    assert attempt.tools == {"compile": sources, "check": sources, "time": sources, "profile": 2, "submit": 1}
+    assert attempt.speedup is not None and attempt.speedup.median == 2.0**sources and ending.result.spent.tokens_in > 0
+    return folder / "chat" / "transcript.jsonl"
+
+
+@pytest.mark.parametrize("name", [*KERNELS, *sorted(path.name for path in RECORDED.glob("*.tools.cuda.jsonl"))])
+def test_a_recording_is_played_back(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel's name it is made first."""
+    recording = RECORDED / name if name.endswith(".jsonl") else recorded_now(tmp_path / "now", name, monkeypatch)
+    ending = ran(tmp_path / "again", name.partition(".")[0], "replay", str(recording))
+    assert ending.state == "finished", ending.message
+    turns = [e for e in Transcript(recording).exchanges() if "turn" in e.question.facts]
+    named = ["", *(e.question.key("") for e in turns)]
+    assert [e.question.after for e in turns] == named[:-1]  # each was asked for once, though the run was killed
+    asked = Counter(call.name for e in turns for call in e.reply.calls)
+    (attempt,) = ending.result.attempts
+    assert attempt.turns == len(turns) >= 4 and attempt.tools == asked and asked["submit"] == 1
+    assert attempt.accepted and ending.result.spent.tokens_in == 0

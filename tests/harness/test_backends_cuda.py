@@ -1,0 +1,31 @@
+"""What is kept of nvcc's words."""
+
+from __future__ import annotations
+
+from harness.backends import cuda
+from harness.records import Build, DeviceFacts
+from nodes.workbench import shown
+
+GPU = DeviceFacts(device="cuda", name="a GPU", architecture="sm_90", units=132, last_level_cache_bytes=1 << 26)
+SERIALIZED = (
+    "ptxas info    : (C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized due to non wgmma "
+    "instructions defining accumulator registers of a wgmma between start and end of the pipeline stage in the function 'f'"
+)
+LOG = f"""\
+candidate.cu(3): warning #177-D: variable "x" was declared but never referenced
+ptxas info    : 0 bytes gmem
+{SERIALIZED}
+ptxas info    : Compiling entry function 'f' for 'sm_90a'
+ptxas info    : Function properties for f
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 33280 bytes smem
+"""
+
+
+def test_what_ptxas_advises_reaches_the_model_and_its_bookkeeping_does_not() -> None:
+    kept = cuda.warnings(LOG)
+    assert kept.splitlines() == [LOG.splitlines()[0], SERIALIZED]
+    assert cuda.resources(LOG) == {"f": "registers=168 spills=16 shared=33280"}
+    build = Build(candidate="0" * 64, backend="cuda", ok=True, artefact="f.so", log=kept, resources=cuda.resources(LOG))
+    text = shown.built(build, GPU)
+    assert "are serialized" in text and "never referenced" in text and "gmem" not in text

@@ -1,0 +1,174 @@
+// What tensor_cores.py makes calls of. An address in shared memory is its distance from where a block's dynamic part begins.
+#pragma once
+#include <cstring>
+#include <map>
+
+#define __grid_constant__
+
+namespace tensor {
+[[noreturn]] inline void fail(const char* what) {  // from a fiber, whose stack is too small for what exit() calls
+  std::fprintf(stderr, "emulation: %s (block %u %u %u)\n", what, blockIdx.x, blockIdx.y, blockIdx.z);
+  std::_Exit(9);
+}
+}  // namespace tensor
+
+struct int2 { int x, y; };
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline __half __low2half(__half2 v) { return v.x; }
+inline __half __high2half(__half2 v) { return v.y; }
+
+// --- the driver's encoder: a map is what it was made from -------------------------------------------------------------------
+struct CUtensorMap { const void* base; uint64_t sizes[3]; uint32_t box[3]; };
+enum CUresult { CUDA_SUCCESS };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 };
+enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
+enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B };
+enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B };
+enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
+enum { cudaEnableDefault };
+using cuuint32_t = uint32_t;
+using cuuint64_t = uint64_t;
+using cudaError_t = int;
+
+inline CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* base, const cuuint64_t* sizes, const cuuint64_t* strides,
+                             const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                             CUtensorMapFloatOOBfill) {
+  uint64_t bytes = 2;
+  *map = CUtensorMap{base, {1, 1, 1}, {1, 1, 1}};
+  for (cuuint32_t n = 0; n < rank; ++n) {
+    map->sizes[n] = sizes[n], map->box[n] = box[n];
+    if (n > 0 && (strides[n - 1] != bytes || bytes % 16)) tensor::fail("a map whose rows are apart, or no multiples of 16 bytes");
+    bytes *= sizes[n];
+  }
+  if (box[0] != 64 || uint64_t(base) % 16) tensor::fail("a map of boxes that are not 128 bytes wide, or of a tensor at an odd address");
+  return CUDA_SUCCESS;
+}
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** entry, unsigned, int, cudaDriverEntryPointQueryResult* result) {
+  *entry = reinterpret_cast<void*>(encode_tiled), *result = cudaDriverEntryPointSuccess;
+  return 0;
+}
+
+inline uint64_t __cvta_generic_to_shared(const void* at) {
+  return static_cast<const unsigned char*>(at) - emulate::dynamic_shared[emulate::rank];
+}
+
+namespace tensor {
+
+inline unsigned char* place(uint64_t address, unsigned rank = emulate::rank) {
+  if (address >= emulate::kShared) tensor::fail("an address that is not in shared memory");
+  return emulate::dynamic_shared[rank] + address;
+}
+inline uint64_t swizzled(uint64_t address) { return address ^ (address >> 7 & 7) << 4; }
+inline float half_at(const void* at) {
+  __half value;
+  std::memcpy(&value, at, 2);
+  return __half2float(value);
+}
+inline float half_of(uint32_t pair, int which) { return half_at(reinterpret_cast<const char*>(&pair) + 2 * which); }
+
+inline void copy(uint64_t to, const void* from, int bytes) {
+  std::memset(place(to), 0, 16);
+  std::memcpy(place(to), from, bytes);
+}
+
+struct Warp { uint64_t at[32]; uint32_t a[32][4], b[32][2]; };
+inline Warp warps[emulate::kCluster][32];
+inline Warp& mine() { return warps[emulate::rank][emulate::self->linear / 32]; }
+
+inline void ldmatrix(bool transposed, uint32_t& r0, uint32_t& r1, uint32_t& r2, uint32_t& r3, uint64_t from) {
+  const unsigned lane = emulate::self->linear % 32;
+  uint32_t* const to[] = {&r0, &r1, &r2, &r3};
+  mine().at[lane] = from;
+  __syncwarp();
+  for (unsigned m = 0; m < 4; ++m)
+    for (unsigned i = 0; i < 2; ++i) {
+      const unsigned row = transposed ? lane % 4 * 2 + i : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + i;
+      std::memcpy(reinterpret_cast<char*>(to[m]) + 2 * i, place(mine().at[m * 8 + row]) + 2 * column, 2);
+    }
+  __syncwarp();
+}
+
+inline void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  const unsigned lane = emulate::self->linear % 32;
+  float* const d[] = {&d0, &d1, &d2, &d3};
+  const uint32_t a[] = {a0, a1, a2, a3};
+  std::memcpy(mine().a[lane], a, sizeof a);
+  mine().b[lane][0] = b0, mine().b[lane][1] = b1;
+  __syncwarp();
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    double sum = *d[i];
+    for (unsigned k = 0; k < 16; ++k)
+      sum += double(half_of(mine().a[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8], k % 2)) * half_of(mine().b[column * 4 + k % 8 / 2][k / 8], k % 2);
+    *d[i] = float(sum);
+  }
+  __syncwarp();
+}
+
+// Rows of a along K, rows of b along N, both of 128 bytes, swizzled; thread t of 128 holds rows t/32*16 + t%32/4 (+8), columns t%4*2 (+1).
+inline void wgmma(float* const* d, int count, uint64_t a, uint64_t b, int adds) {
+  const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
+  if (a >> 62 != 1 || b >> 62 != 1) tensor::fail("a descriptor of another swizzle");
+  const unsigned t = emulate::self->linear % 128;
+  for (int i = 0; i < count; ++i) {
+    const unsigned row = t / 32 * 16 + t % 32 / 4 + i % 4 / 2 * 8, n = i / 4 * 8 + t % 4 * 2 + i % 2;
+    double sum = adds ? *d[i] : 0.0;
+    for (unsigned k = 0; k < 16; ++k) {
+      const uint64_t left = field(a, 0) + row / 8 * field(a, 32) + row % 8 * 128 + k * 2;
+      const uint64_t right = field(b, 0) + n / 64 * field(b, 16) + k / 8 * field(b, 32) + k % 8 * 128 + n % 64 * 2;
+      sum += double(half_at(place(swizzled(left)))) * half_at(place(swizzled(right)));
+    }
+    *d[i] = float(sum);
+  }
+}
+
+// --- barriers that count arrivals and bytes ----------------------------------------------------------------------------------
+struct Barrier { int count = 0, pending = 0; int64_t bytes = 0; unsigned phase = 0; };
+inline std::map<uint64_t, Barrier> barriers[emulate::kCluster];
+inline void turn(Barrier& barrier) {
+  if (barrier.pending || barrier.bytes) return;
+  barrier.pending = barrier.count, barrier.phase ^= 1;
+}
+inline void init(uint64_t at, int count) { barriers[emulate::rank][at] = Barrier{count, count, 0, 0}; }
+inline void arrive(uint64_t at, unsigned rank) {
+  Barrier& barrier = barriers[rank].at(at);
+  if (--barrier.pending < 0) tensor::fail("more arrivals at a barrier than it counts");
+  turn(barrier);
+}
+inline void expect(uint64_t at, int64_t bytes) {
+  barriers[emulate::rank].at(at).bytes += bytes;
+  arrive(at, emulate::rank);
+}
+inline void wait(uint64_t at, unsigned parity) {
+  for (int tries = 0; barriers[emulate::rank].at(at).phase == (parity & 1); ++tries) {
+    if (tries == 1 << 12) tensor::fail("a barrier is waited for for ever");
+    emulate::emulate_switch(&emulate::self->context, &emulate::scheduler);
+  }
+}
+inline emulate::Meeting named[emulate::kCluster];
+inline void named_barrier(unsigned threads) {
+  named[emulate::rank].members = threads;
+  emulate::meet(named[emulate::rank]);
+}
+
+// A box of a map into each block of the mask, zeros beyond the tensor's edges.
+inline void box_for(unsigned blocks, uint64_t to, const CUtensorMap* map, uint64_t barrier, int x, int y, int z = 0) {
+  if (to % 1024) tensor::fail("a box that is not aligned as its swizzle wants it");
+  for (unsigned rank = 0; rank < emulate::cluster_blocks; ++rank) {
+    if (!(blocks >> rank & 1)) continue;
+    for (uint64_t row = 0; row < map->box[1]; ++row)
+      for (uint64_t column = 0; column < map->box[0]; ++column) {
+        uint16_t value = 0;
+        const bool inside = x + column < map->sizes[0] && y + row < map->sizes[1] && uint64_t(z) < map->sizes[2];
+        if (inside) value = static_cast<const uint16_t*>(map->base)[(z * map->sizes[1] + y + row) * map->sizes[0] + x + column];
+        std::memcpy(place(swizzled(to + row * 128 + column * 2), rank), &value, 2);
+      }
+    Barrier& there = barriers[rank].at(barrier);
+    there.bytes -= int64_t(map->box[0]) * map->box[1] * 2;
+    turn(there);
+  }
+}
+
+}  // namespace tensor
