@@ -44,9 +44,11 @@ TESTS = {
     "harness/company.py": ("harness/test_company.py", "harness/test_timing.py"),
     "harness/search.py": ("harness/test_bands.py", "harness/test_evaluate.py"),
     "harness/contests.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
-    "harness/verification.py": ("harness/test_evaluate.py", "harness/test_properties.py"),
-    "harness/rig.py": ("harness/test_evaluate.py", "harness/test_fitting.py"),
-    "harness/evaluate.py": ("harness/test_contests.py", "harness/test_evaluate.py", "harness/test_engines.py"),
+    "harness/verification.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_properties.py"),
+    "harness/rig.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_fitting.py"),
+    "harness/evaluate.py": (
+        "harness/test_kept_answers.py", "harness/test_contests.py", "harness/test_evaluate.py", "harness/test_engines.py",
+    ),
     "harness/pool.py": ("harness/test_pool.py",),
     "harness/sandbox.py": ("harness/test_sandbox.py",),
     "graph/session.py": (

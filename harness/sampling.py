@@ -279,7 +279,8 @@ class Contest:
         """
         long_idle = self.idle[: max(calls, (len(self.idle) + 1) // 2)]
         self.called = random.sample(long_idle, calls)
-        self.idle = [slot for slot in self.idle if slot not in set(self.called)] + self.called
+        called = set(self.called)
+        self.idle = [slot for slot in self.idle if slot not in called] + self.called
 
     def sample(self, side: Side, *, look: bool = False) -> None:
         """One sample of one side, the caller has stopped the others; `look` at one of its calls, drawn at random."""

@@ -7,6 +7,7 @@ A kernel is a folder with a `spec.py` that binds `SPEC = Spec(...)` and a `refer
 from __future__ import annotations
 
 import ast
+import functools
 import keyword
 import math
 import operator
@@ -103,6 +104,12 @@ class Frozen(BaseModel):
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
+@functools.lru_cache(maxsize=1024)
+def _tree(text: str) -> ast.expr:
+    """Raises SyntaxError."""
+    return ast.parse(text, mode="eval").body
+
+
 def expression(text: str, axes: dict[str, int]) -> int:
     """The value of an integer expression over axis names, such as `2*hidden`.
 
@@ -121,7 +128,7 @@ def expression(text: str, axes: dict[str, int]) -> int:
         raise ValueError(f"{text!r} is not an integer expression of axes, + - * // and parentheses")
 
     try:
-        return value(ast.parse(text, mode="eval").body)
+        return value(_tree(text))
     except SyntaxError as error:
         raise ValueError(f"{text!r} is not an integer expression") from error
 

@@ -10,16 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_run import BASELINE, FASTER, REFERENCE, SPEC
+
 REPOSITORY = Path(__file__).resolve().parents[1]
-KERNEL = REPOSITORY / "tests" / "inputs" / "cpu_quantise"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 def test_the_library_example_runs(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
-    small = code.replace('"silu_and_mul"', repr(str(KERNEL)))
+    (tmp_path / "twice").mkdir()
+    for name, text in (("spec.py", SPEC), ("reference.py", REFERENCE), ("baseline.cpp", BASELINE)):
+        (tmp_path / "twice" / name).write_text(text)
+    small = code.replace('"silu_and_mul"', repr(str(tmp_path / "twice")))
     assert small != code
-    (tmp_path / "my.cpp").write_text((KERNEL / "baseline.cpp").read_text() + "\n// mine\n")
+    (tmp_path / "my.cpp").write_text(FASTER)
     (tmp_path / "example.py").write_text(f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n{small}")
     done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,35 @@ def kernel(tmp_path: Path) -> Path:
     return folder
 
 
-def call(*words: object, **more) -> subprocess.CompletedProcess[str]:
+def started(*words: object, **more) -> subprocess.CompletedProcess[str]:
+    """`python run.py` with these words, in a process of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI", "ASTROLABE"))} | more.pop(
         "env", {}
     )
     command = [sys.executable, str(REPOSITORY / "run.py"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=environment, **more)
+
+
+Call = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The same in this process, in the test's folder: most of what a short command takes is `import torch`."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("OPENAI", "ASTROLABE"))]:
+        monkeypatch.delenv(name)
+
+    def go(*words: object) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        try:
+            code = door.main([str(word) for word in words])
+        except SystemExit as left:
+            code = left.code
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, said.out, said.err)
+
+    return go
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -169,7 +193,7 @@ def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_missing_compiler(kernel: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    done = call("--kernel", kernel, "--device", "cpu", cwd=tmp_path, env={"PATH": str(tmp_path / "bin"), "CXX": ""})
+    done = started("--kernel", kernel, "--device", "cpu", cwd=tmp_path, env={"PATH": str(tmp_path / "bin"), "CXX": ""})
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "cannot be compiled" in done.stderr and "g++" in done.stderr
     assert not (tmp_path / "runs").exists()
@@ -184,11 +208,11 @@ def test_a_source_that_is_no_text(
     assert "mine.cpp is" in refused(capsys, "--kernel", kernel, "--device", "cpu", "--source", path)
 
 
-def test_a_broken_source_file_is_said_with_the_compilers_first_complaint(kernel: Path, tmp_path: Path) -> None:
+def test_a_broken_source_file_is_said_with_the_compilers_first_complaint(
+    call: Call, kernel: Path, tmp_path: Path
+) -> None:
     (tmp_path / "mine.cpp").write_text(BASELINE.replace("volatile", "volatil"))
-    done = call(
-        "--kernel", kernel, "--device", "cpu", "--source", "mine.cpp", "--run-id", "a", "--no-live", cwd=tmp_path
-    )
+    done = call("--kernel", kernel, "--device", "cpu", "--source", "mine.cpp", "--run-id", "a", "--no-live")
     assert done.returncode == 2
     assert "the baseline (mine.cpp) does not pass: COMPILE_ERROR" in done.stderr and "volatil" in done.stderr
     assert "Traceback" not in done.stderr
@@ -201,14 +225,14 @@ def test_an_incomplete_spec_names_the_field(kernel: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("leaves", ["sys.exit(0)", "{}['nothing']", "raise GeneratorExit"])
 def test_a_reference_that_leaves_is_one_sentence(
-    leaves: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    leaves: str, call: Call, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (kernel / "reference.py").write_text(f"import sys\ndef reference(input):\n    {leaves}\n")
     (tmp_path / "mine.cpp").write_text(FASTER)
     words = ("--kernel", kernel, "--device", "cpu")
     said = refused(capsys, "evaluate", *words, "--json", tmp_path / "mine.cpp")
     assert "twice: reference.py fails at float32 n=" in said
-    done = call(*words, *QUICK, "--run-id", "a", cwd=tmp_path)
+    done = call(*words, *QUICK, "--run-id", "a")
     assert done.returncode == 2 and "reference.py fails at float32 n=" in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -236,7 +260,7 @@ def test_one_damaged_record_does_not_hide_the_other_runs(tmp_path: Path, capsys:
 
 
 def test_help_says_the_exit_codes() -> None:
-    done = call("--help")
+    done = started("--help")
     assert done.returncode == 0
     for code in ("75", "130", "3 ", "2 ", "1 "):
         assert code in done.stdout.split("exit codes:")[1]
@@ -347,7 +371,7 @@ QUICK = ("--device", "cpu", "--rounds", "1", "--tune-seconds", "0", "--no-live")
 
 
 @needs_compiler
-def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: Path) -> None:
+def test_a_run_is_killed_resumed_shown_forked_and_drawn(call: Call, kernel: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "run.py"), "--kernel", str(kernel), *QUICK, "--run-id", "a", "--json"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
@@ -355,9 +379,9 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
             process.send_signal(signal.SIGKILL)
             break
     process.communicate()
-    assert "interrupted" in call("runs", cwd=tmp_path).stdout
+    assert "interrupted" in call("runs").stdout
 
-    done = call("resume", "a", "--json", "--no-live", cwd=tmp_path)
+    done = started("resume", "a", "--json", "--no-live", cwd=tmp_path)
     assert done.returncode in (0, 3), done.stderr
     record = json.loads(done.stdout)
     required = {"run_id", "kernel", "device", "policy", "baseline", "status", "stop_reason", "speedup", "attempts"}
@@ -376,35 +400,24 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
     )
     assert all(row["moved_bytes"] == 8 * row["axes"]["n"] == 8 * row["flops"] for row in record["workloads"])
 
-    again = call("resume", "a", "--json", cwd=tmp_path)
+    again = call("resume", "a", "--json")
     assert json.loads(again.stdout) == record and again.returncode == done.returncode
-    listed = json.loads(call("runs", "--json", cwd=tmp_path).stdout)
+    listed = json.loads(call("runs", "--json").stdout)
     assert [(line["run_id"], line["status"]) for line in listed] == [("a", "finished")]
-    shown = call("show", "a", cwd=tmp_path)
+    shown = call("show", "a")
     assert shown.returncode == 0 and record["attempts"][0]["plan"]["title"][:20] in shown.stdout
 
-    points = json.loads(call("history", "a", "--json", cwd=tmp_path).stdout)
+    points = json.loads(call("history", "a", "--json").stdout)
     assert points[0]["next"] == ["__start__"] and points[-1]["next"] == []
     point = next(p for p in points if p["next"] == ["profiler"])
-    forked = call(
-        "fork",
-        "a",
-        "--checkpoint",
-        point["checkpoint"],
-        "--run-id",
-        "b",
-        "--rounds",
-        "1",
-        "--no-live",
-        "--json",
-        cwd=tmp_path,
-    )
+    at = ("--checkpoint", point["checkpoint"])
+    forked = call("fork", "a", *at, "--run-id", "b", "--rounds", "1", "--no-live", "--json")
     assert forked.returncode in (0, 3), forked.stderr
     record = json.loads(forked.stdout)
     assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
     assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
 
-    written = call("export", "a", "--samples", "a.csv", cwd=tmp_path)
+    written = call("export", "a", "--samples", "a.csv")
     assert written.returncode == 0 and written.stdout == "a.csv\n", written.stderr
     lines = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     baseline = [float(line["us"]) for line in lines if line["side"] == "baseline"]
@@ -412,33 +425,33 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(kernel: Path, tmp_path: 
     assert len(baseline) >= 5 and all(us > 0 for us in baseline)
     assert not (folder / "export").exists()
 
-    again = call("evaluate", "--run", "a", "--json", cwd=tmp_path)
+    again = call("evaluate", "--run", "a", "--json")
     assert json.loads(again.stdout)["outcome"] == "PASSED" and json.loads(again.stdout)["file"] == "best of a"
 
-    drawn = call("graph", "a", "--output", "a.svg", cwd=tmp_path)
+    drawn = call("graph", "a", "--output", "a.svg")
     assert drawn.returncode == 0 and "<svg" in (tmp_path / "a.svg").read_text()
 
 
 @needs_compiler
-def test_evaluate_gives_the_verdict_on_one_file(kernel: Path, tmp_path: Path) -> None:
+def test_evaluate_gives_the_verdict_on_one_file(call: Call, kernel: Path, tmp_path: Path) -> None:
     (tmp_path / "faster.cpp").write_text(FASTER)
     (tmp_path / "wrong.cpp").write_text(FASTER.replace("2.0f", "3.0f"))
-    good = call("evaluate", "--kernel", kernel, "--device", "cpu", "faster.cpp", "--json", cwd=tmp_path)
+    good = call("evaluate", "--kernel", kernel, "--device", "cpu", "faster.cpp", "--json")
     verdict = json.loads(good.stdout)
     assert (good.returncode, verdict["outcome"]) == (0, "PASSED"), verdict["reason"]
     assert verdict["comparison"] in ("FASTER", "UNCLEAR", "SAME") and verdict["timings"]
-    bad = call("evaluate", "--kernel", kernel, "--device", "cpu", "wrong.cpp", "--json", cwd=tmp_path)
+    bad = call("evaluate", "--kernel", kernel, "--device", "cpu", "wrong.cpp", "--json")
     verdict = json.loads(bad.stdout)
     assert (bad.returncode, verdict["outcome"], verdict["comparison"]) == (3, "INCORRECT", None)
-    against_itself = call(
-        "evaluate", "--kernel", kernel, "--device", "cpu", "--baseline", "faster.cpp", "faster.cpp", cwd=tmp_path
-    )
+    against_itself = call("evaluate", "--kernel", kernel, "--device", "cpu", "--baseline", "faster.cpp", "faster.cpp")
     assert against_itself.returncode == 0 and "PASSED" in against_itself.stdout
     assert not (tmp_path / "runs").exists()
 
 
 @needs_compiler
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(kernel: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(
+    call: Call, kernel: Path, tmp_path: Path
+) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
     mounted = subprocess.run(
@@ -447,11 +460,11 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(kern
     if mounted.returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        done = call("--kernel", kernel, *QUICK, "--run-id", "a", cwd=tmp_path)
+        done = call("--kernel", kernel, *QUICK, "--run-id", "a")
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
         assert "full" in done.stderr.splitlines()[-1] and "free some space" in done.stderr.splitlines()[-1]
         subprocess.run(["mount", "-o", "remount,size=200m", str(runs)], check=True)
-        again = call("resume", "a", "--no-live", cwd=tmp_path)
+        again = call("resume", "a", "--no-live")
         assert again.returncode in (0, 3), again.stderr
     finally:
         subprocess.run(["umount", "-l", str(runs)], check=False)
@@ -461,17 +474,19 @@ HUGE = 'Workload(axes={"n": 10**15}, dtype="float32"),'
 
 
 @needs_compiler
-def test_a_workload_that_the_machine_cannot_hold_is_named_wherever_a_person_looks(kernel: Path, tmp_path: Path) -> None:
+def test_a_workload_that_the_machine_cannot_hold_is_named_wherever_a_person_looks(
+    call: Call, kernel: Path, tmp_path: Path
+) -> None:
     (kernel / "spec.py").write_text(SPEC.replace("workloads=(", f"workloads=({HUGE}"))
     words = ("--kernel", kernel, "--device", "cpu")
-    done = call(*words, *QUICK[2:], "--rounds", "0", "--run-id", "a", cwd=tmp_path)
+    done = call(*words, *QUICK[2:], "--rounds", "0", "--run-id", "a")
     assert done.returncode == 3, done.stderr
     assert "left out, too large: float32 n=1000000000000000" in done.stdout
     folder = tmp_path / "runs" / "a"
     assert "n=1000000000000000 needs" in "".join(json.loads((folder / "result.json").read_text())["notices"])
     assert "n=1000000000000000 needs" in (folder / "report.html").read_text()
     (tmp_path / "mine.cpp").write_text(FASTER)
-    judged = call("evaluate", *words, "mine.cpp", cwd=tmp_path)
+    judged = call("evaluate", *words, "mine.cpp")
     assert judged.returncode == 0 and "left out, too large: float32 n=1000000000000000" in judged.stdout
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import pty
-import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ import pytest
 from graph import asking
 from graph.runs import RunError
 from harness.store import Store
+from tests import forked
 
 PLAN = {
     "kind": "plan", "round": 1, "plan": "p", "text": "title\nstep", "why": "it waits\x1b[2J", "expected_speedup": 1.4,
@@ -117,11 +115,7 @@ os._exit(0)
 def test_at_a_real_terminal(keys: bytes, left: bytes, tmp_path: Path) -> None:
     """The live display makes room for the question, and Ctrl-C there does not wait for an answer."""
     mine, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SESSION, str(tmp_path)], cwd=Path(__file__).resolve().parents[2],
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
-    )  # fmt: skip
+    process = forked.Program(SESSION, tmp_path, terminal=theirs)
     os.close(theirs)
     seen, asked = b"", False
     while True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from graph import campaign as campaigns
 from graph.campaign import Campaign, asked_for, entry_id
 from graph.runs import RunError
+from tests import forked
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PROBLEMS = ("1_Fast.py", "2_Unfit.py", "3_Slow.py", "4_Wrong.py")
 WORK = """
 import os, signal, sys, threading
@@ -108,8 +107,7 @@ def work(
     (folder / "level1").mkdir(parents=True, exist_ok=True)
     for name in PROBLEMS:
         (folder / "level1" / name).write_text(f"# {name}\nclass Model: ...\ndef get_inputs(): ...\n")
-    command = [sys.executable, "-c", WORK, str(folder), death, str(at_once), kinds, str(samples)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    return forked.run(WORK, folder, death, at_once, kinds, samples)
 
 
 def said(folder: Path) -> dict:
@@ -190,9 +188,7 @@ def test_two_processes_do_not_share_a_campaign(tmp_path: Path):
     found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "1_A.py"]))
     code = "import sys; from pathlib import Path; from graph.campaign import Campaign\nwith Campaign(Path(sys.argv[1]), 'c').lock(): pass"
     with found.lock():
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True
-        )
+        done = forked.run(code, tmp_path)
     assert done.returncode == 1 and "being worked on by another process" in done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ from typing import Any
 import pytest
 
 from graph.workflow import NODES
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests import forked
 
 VISITED = {node.__name__ for node in NODES} - {"drafter"}
 """By a run about a kernel: only a problem is drafted."""
@@ -40,8 +37,8 @@ def make() -> dict[str, Any]:
     # In memory where there is such a place: SIGKILL does not care, and three thousand fsyncs do.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        command = [sys.executable, "-m", "tests.graph.kills", folder]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+        code = "import sys; from pathlib import Path; from tests.graph import kills; kills.main(Path(sys.argv[1]))"
+        done = forked.run(code, folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,9 @@ from graph.session import Door, Ending
 from harness.store import digest
 from nodes.lesson import Lesson
 from nodes.memory import namespace
+from tests import forked
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 from tests.graph.test_session import Down
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(folder: Path, script: Script, run_id: str = "run", front: Silent | None = None, **changes) -> Ending:
@@ -124,20 +121,13 @@ with memory.opened(Path(sys.argv[1])) as store:
 
 def test_runs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     """Each makes the tables if it is the first."""
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(who), str(EACH)], cwd=ROOT, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for who in range(WRITERS)
-    ]  # fmt: skip
-    assert [writer.stdout.readline() for writer in writers if writer.stdout] == ["ready\n"] * WRITERS
+    writers = [forked.Program(WRITER, tmp_path, who, EACH) for who in range(WRITERS)]
+    assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * WRITERS
     for writer in writers:
-        assert writer.stdin is not None
         writer.stdin.write("go\n")
         writer.stdin.flush()
-    said = [writer.communicate(timeout=120) for writer in writers]
-    assert [writer.returncode for writer in writers] == [0] * WRITERS, said
+    left = [writer.wait(120) for writer in writers]
+    assert left == [0] * WRITERS, [writer.stderr.read() for writer in writers]
     with memory.store(tmp_path) as store:
         assert len(memory.entries(store)) == WRITERS * EACH
 

@@ -21,6 +21,7 @@ from harness.records import Comparison, EpochGain, Interval
 from harness.store import Store
 from nodes.roles import Chat, Limits, PolicyPaused
 from nodes.state import StopRule
+from tests import forked
 from tests.graph.doubles import BASELINE, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -416,14 +417,9 @@ os._exit(130 if ending.state == "interrupted" else 0)
 """
 
 
-def spawn(code: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     paused = start(tmp_path, Down(ROUNDS, 2))
-    other = spawn(HOLD, tmp_path)
+    other = forked.Program(HOLD, tmp_path)
     try:
         assert other.stdout.readline() == "held\n"
         assert paused.run.holder() == other.pid
@@ -444,7 +440,7 @@ def test_the_lock_is_not_inherited_by_a_forked_worker(tmp_path: Path) -> None:
     code = HOLD.replace(
         "    print(", "    import os\n    child = os.fork()\n    if not child: time.sleep(60)\n    print(child, "
     )
-    other = spawn(code, tmp_path)
+    other = forked.Program(code, tmp_path)
     child = int(other.stdout.readline().split()[0])
     other.kill()
     other.wait()
@@ -457,7 +453,7 @@ def test_the_lock_is_not_inherited_by_a_forked_worker(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_long_node_soon_and_the_run_goes_on(tmp_path: Path) -> None:
-    process = spawn(SLOW, tmp_path, 3600)  # nobody waits for its end
+    process = forked.Program(SLOW, tmp_path, 3600, 0.1)  # nobody waits for its end
     assert process.stdout.readline() == "coding\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(200) == 130, process.stderr.read()
@@ -468,7 +464,7 @@ def test_ctrl_c_ends_a_long_node_soon_and_the_run_goes_on(tmp_path: Path) -> Non
 
 
 def test_ctrl_c_lets_a_short_node_finish(tmp_path: Path) -> None:
-    process = spawn(SLOW, tmp_path, 1)
+    process = forked.Program(SLOW, tmp_path, 0.3, 60)
     assert process.stdout.readline() == "coding\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130, process.stderr.read()
@@ -477,7 +473,7 @@ def test_ctrl_c_lets_a_short_node_finish(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    process = spawn(SLOW, tmp_path, 3600, 3600)  # the first one would be waited for as long
+    process = forked.Program(SLOW, tmp_path, 3600, 3600)  # the first one would be waited for as long
     assert process.stdout.readline() == "coding\n"
     sent = 0
     while process.poll() is None and sent < 400:  # two that come at once are one

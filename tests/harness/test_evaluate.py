@@ -15,7 +15,7 @@ from harness import backends, contests, sandbox, timing
 from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing
-from harness.rig import MissingTool
+from harness.rig import CACHES, MissingTool
 from harness.sampling import PROTOCOLS, SideFailure
 from harness.search import measured_ratios
 from harness.store import Store, digest
@@ -37,15 +37,33 @@ def small():
     return replace(kernel, spec=kernel.spec.model_copy(update={"workloads": workloads, "dtypes": ("float32",)}))
 
 
-@pytest.fixture
-def evaluator(small, tmp_path):
-    with Evaluator(small, "cpu", Store(tmp_path)) as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def source(small):
     return small.baseline("cpu")[1].read_text()
+
+
+@pytest.fixture(scope="module")
+def built(small, source, tmp_path_factory):
+    """What nearly every test would begin with, and none is about: the builds of these sources, and the bound of light."""
+    with Evaluator(small, "cpu", Store(tmp_path_factory.mktemp("built"))) as one:
+        for text in (source, source + "\n// another\n", source + "\n// incumbent\n"):
+            assert one.build(one.store.put(text)).ok
+        for cache in CACHES:
+            one.light_us(small.spec.workloads[1], cache)
+    return one.store
+
+
+@pytest.fixture
+def store(built, tmp_path):
+    """A store of the test's own that has them, as a fork has its origin's."""
+    built.link_to(tmp_path / "store")
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def evaluator(small, store):
+    with Evaluator(small, "cpu", store) as made:
+        yield made
 
 
 def judged(evaluator: Evaluator, text: str):
@@ -108,8 +126,8 @@ def test_held_out_workloads_are_apart(evaluator, source):
     assert held_out and not seen & held_out
 
 
-def test_a_closed_evaluator_holds_no_inputs(small, source, tmp_path):
-    with Evaluator(small, "cpu", Store(tmp_path)) as one:
+def test_a_closed_evaluator_holds_no_inputs(small, source, store):
+    with Evaluator(small, "cpu", store) as one:
         judged(one, source)
         cases = [weakref.ref(case) for case in one.cases.kept.values()]
         assert cases and all(case() for case in cases)
@@ -130,22 +148,21 @@ def test_a_closed_evaluator_gives_a_gpus_memory_back_to_other_processes(tmp_path
         assert given == [0] * held, "once they are let go of; one that judges elsewhere leaves this machine's GPU alone"
 
 
-def test_rivals_are_of_one_age_at_every_verdict(small, source, tmp_path, monkeypatch):
-    with Evaluator(small, "cpu", Store(tmp_path)) as one:
+def test_rivals_are_of_one_age_at_every_verdict(small, source, store, monkeypatch):
+    with Evaluator(small, "cpu", store) as one:
         started, start = [], one.pool.start
         monkeypatch.setattr(
             one.pool, "start", lambda build, **how: (started.append(build.candidate), start(build, **how))[1]
         )
         baseline = one.store.put(source)
-        for number in range(2):
-            verdict = judged(one, f"{source}\n// {number}\n")
+        for name in ("another", "incumbent"):
+            verdict = judged(one, f"{source}\n// {name}\n")
             started.clear()
             assert one.measure(verdict, baseline=baseline).timings
             assert {baseline, verdict.candidate} <= set(started), "an older process has memory at hand"
 
 
-def test_answers_are_kept(small, source, tmp_path, monkeypatch):
-    store = Store(tmp_path)
+def test_answers_are_kept(small, source, store, monkeypatch):
     with Evaluator(small, "cpu", store) as first:
         verdict = judged(first, source)
         measured = first.measure(verdict, baseline=verdict.candidate)
@@ -386,9 +403,9 @@ def test_numbers_left_open_are_searched(evaluator, source):
     assert "#define WAIT 0" in evaluator.store.get(tuned.candidate)
 
 
-def test_what_is_said_of_the_box_is_what_it_is(small, source, tmp_path, monkeypatch):
+def test_what_is_said_of_the_box_is_what_it_is(small, source, store, monkeypatch):
     """By the kernel of this machine's own account of a worker's process; what is missing is said, or ends the run."""
-    with Evaluator(small, "cpu", Store(tmp_path)) as one:
+    with Evaluator(small, "cpu", store) as one:
         judged(one, source)
         worker = one.start(one.build(one.store.put(source)))
         status = Path(f"/proc/{worker.process.pid}/status").read_text()
@@ -397,7 +414,7 @@ def test_what_is_said_of_the_box_is_what_it_is(small, source, tmp_path, monkeypa
         assert "limits" in one.layers and set(one.notices) == set(sandbox.missing(list(one.layers)))
     monkeypatch.setattr(sandbox, "missing", lambda active: ["no lid on the box"])
     before = watched()
-    with Evaluator(small, "cpu", Store(tmp_path), sandbox_mode="require") as strict:
+    with Evaluator(small, "cpu", store, sandbox_mode="require") as strict:
         with pytest.raises(MissingTool, match="--sandbox require: no lid on the box"):
             strict.start(strict.build(strict.store.put(source)))
         assert watched() <= before, "the worker that was refused is still there"

@@ -54,6 +54,8 @@ class Code(Indices):
         """Byte offsets of definitions that polynomials do not see through."""
         self.integers = integers
         """Types, such as template parameters, that are known to be integers: polynomials see through their variables."""
+        self._definitions: dict[int, Definition | None] = {}
+        """By the id of an identifier: they are asked for some hundred times for each one."""
         if source.root.has_error and any(n.type == "ERROR" for n in source.root.children):
             raise Unsupported("the parser does not understand the file's outer structure")
 
@@ -371,6 +373,13 @@ class Code(Indices):
 
     def definition(self, identifier: Node) -> Definition | None:
         """The innermost definition that is in sight of the identifier."""
+        if not self.source.owns(identifier):  # of a text beside it, whose nodes' ids others have once it is gone
+            return self._definition(identifier)
+        if identifier.id not in self._definitions:
+            self._definitions[identifier.id] = self._definition(identifier)
+        return self._definitions[identifier.id]
+
+    def _definition(self, identifier: Node) -> Definition | None:
         name, here = self.source.of(identifier), identifier
         while here.parent is not None:
             parent = here.parent

@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import tree_sitter_cuda
-from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
+from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from nodes.rewrites.syntax.tree import field_of
 
@@ -26,9 +26,35 @@ class Unsupported(Exception):
     """The source has a form that a rewrite does not understand; the rewrite does not apply."""
 
 
+class _Parsed:
+    """A text's tree, every node of it in source order, and where in that order a node (by its id) and each type stand.
+
+    Rewrites walk a tree some twenty times; through the bindings each walk costs as much as the parse.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.tree = Parser(_LANGUAGE).parse(data)
+        self.nodes: list[Node] = []
+        self.order: dict[int, int] = {}
+        self.places: dict[str, list[int]] = {}
+        stack = [self.tree.root_node]
+        while stack:  # no recursion: how deep a source nests is the candidate's choice
+            here = stack.pop()
+            at = len(self.nodes)
+            self.nodes.append(here)
+            self.order[here.id] = at
+            self.places.setdefault(here.type, []).append(at)
+            if here.child_count:
+                stack.extend(here.children[::-1])
+
+
+_parsed = lru_cache(maxsize=4)(_Parsed)
+"""Of the last few texts: a rewrite that does not apply leaves its text to the next one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
-    """`text` parsed once. All positions are byte offsets into `data`. Two of one text are two: their nodes do not mix."""
+    """`text` parsed once. All positions are byte offsets into `data`. Two of one text are two, whatever each keeps of it."""
 
     text: str
     language: str
@@ -39,12 +65,12 @@ class Source:
         return self.text.encode()
 
     @cached_property
-    def tree(self) -> Tree:
-        return Parser(_LANGUAGE).parse(self.data)
+    def _parsed(self) -> _Parsed:
+        return _parsed(self.data)
 
     @property
     def root(self) -> Node:
-        return self.tree.root_node
+        return self._parsed.tree.root_node
 
     def of(self, node: Node | None, *path: str) -> str:
         """The text of a node, or of what the grammar calls so below it; "" where there is none."""
@@ -55,34 +81,20 @@ class Source:
         """The plain name of the function that a call names, without namespaces and template arguments."""
         return self.of(call, "function").split("<")[0].split("::")[-1]
 
-    @cached_property
-    def _preorder(self) -> tuple[list[Node], dict[int, tuple[int, int]], dict[str, list[int]]]:
-        """Every node in source order, by a node's id the range of the node and all below it, and the places by type.
-
-        Rewrites walk a tree some twenty times; through the bindings each walk costs as much as the parse.
-        """
-        nodes: list[Node] = []
-        stack = [self.root]
-        while stack:  # no recursion: how deep a source nests is the candidate's choice
-            here = stack.pop()
-            nodes.append(here)
-            if here.child_count:
-                stack.extend(here.children[::-1])
-        ranges = {node.id: (at, at + node.descendant_count) for at, node in enumerate(nodes)}
-        places: dict[str, list[int]] = {}
-        for at, node in enumerate(nodes):
-            places.setdefault(node.type, []).append(at)
-        return nodes, ranges, places
-
     def walk(self, node: Node | None = None, *types: str) -> Iterator[Node]:
         """The node and all below it, depth first, in source order; only `types` where given."""
-        nodes, ranges, places = self._preorder
-        first, last = ranges[node.id] if node is not None else (0, len(nodes))
+        nodes, places = self._parsed.nodes, self._parsed.places
+        first = self._parsed.order[node.id] if node is not None else 0
+        last = first + node.descendant_count if node is not None else len(nodes)
         if not types:
             return iter(nodes[first:last])
         found = [places.get(kind, []) for kind in types]
         inside = [at for here in found for at in here[bisect_left(here, first) : bisect_left(here, last)]]
         return (nodes[at] for at in (sorted(inside) if len(types) > 1 else inside))
+
+    def owns(self, node: Node) -> bool:
+        """Whether the node is one of this tree."""
+        return node.id in self._parsed.order
 
     def has(self, node: Node | None, *types: str) -> bool:
         """Whether there is any of these types among the node and all below it."""

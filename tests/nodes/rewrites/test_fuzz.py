@@ -68,7 +68,7 @@ def test_a_wrong_rewrite_is_noticed_and_made_small(bench: Bench, monkeypatch: py
         assert {failure.verdict.kind for failure in found} == {"wrong"}
         fewer = with_fewer_steps(bench, found[0])
         assert fewer.case.steps == ("restrict_pointers",)
-        small = shrunk(bench, fewer, seconds=10)
+        small = shrunk(bench, fewer, seconds=2)
         assert small.verdict.kind == "wrong" and len(small.case.program.text) <= len(found[0].case.program.text)
     finally:
         _rewritten.cache_clear()

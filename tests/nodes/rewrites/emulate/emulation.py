@@ -8,8 +8,11 @@ with status 1 where a value is wrong, 9 where the emulation itself refuses (a ba
 from __future__ import annotations
 
 import ctypes
+import functools
+import hashlib
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -83,11 +86,34 @@ def _shared(source: Source, node: Node) -> str:
     )
 
 
+FLAGS = (
+    "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-fsanitize=alignment",
+    "-fsanitize-undefined-trap-on-error",
+)  # fmt: skip
+
+
+@functools.cache
+def compiled_header() -> Path:
+    """The folder of the emulation's header as g++ has read it before, which takes more than half of a small kernel's build.
+
+    It is kept like Python's own bytecode, by what it was made of; where it does not fit, g++ reads the header itself.
+    """
+    header, compiler = HERE / "cuda_emulation.h", Path(shutil.which("g++") or "/usr/bin/g++").stat()
+    made_of = f"{FLAGS} {compiler.st_size} {compiler.st_mtime_ns}\n{header.read_text()}"
+    folder = HERE / "__pycache__" / f"header-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
+    kept = folder / f"{header.name}.gch"
+    if not kept.exists() and os.access(HERE, os.W_OK):
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f"{os.getpid()}"
+        subprocess.run(["g++", *FLAGS, "-x", "c++-header", str(header), "-o", str(unfinished)], check=True)
+        unfinished.rename(kept)
+    return folder
+
+
 def library(text: str, folder: Path) -> ctypes.CDLL:
     path = folder / "candidate.cpp"
     path.write_text(host_source(text))
-    command = ["g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-fsanitize=alignment",
-               "-fsanitize-undefined-trap-on-error", f"-I{HERE}", str(path), "-o", str(folder / "candidate.so")]  # fmt: skip
+    command = ["g++", *FLAGS, f"-I{compiled_header()}", f"-I{HERE}", str(path), "-o", str(folder / "candidate.so")]
     built = subprocess.run(command, capture_output=True, text=True)
     if built.returncode:
         raise RuntimeError(built.stderr[:4000])
@@ -192,7 +218,7 @@ def emulated(folder: Path, candidate: Path, *arguments: str, **environment: str)
     Forked from one that has imported torch, which takes three times as long as a run does.
     """
     apart = multiprocessing.get_context("forkserver")
-    apart.set_forkserver_preload([__name__])
+    apart.set_forkserver_preload(["tests.preloaded"])
     with tempfile.TemporaryDirectory() as scratch:
         said = [Path(scratch) / name for name in ("stdout", "stderr")]
         command = [str(folder), str(candidate), *map(str, arguments)]

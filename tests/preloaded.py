@@ -1,0 +1,5 @@
+"""What tests/forked.py and the emulation of CUDA fork from has imported this."""
+
+import nodes  # noqa: F401  first: sets LANGGRAPH_STRICT_MSGPACK
+import tests.graph.doubles
+import tests.nodes.rewrites.emulate.emulation  # noqa: F401
