@@ -35,7 +35,9 @@ def built(into: str) -> str:
 
 def test_who_builds_side_by_side_builds_once_and_each_has_its_own_copy(cache: Path, tmp_path: Path) -> None:
     folders = [str(tmp_path / str(number)) for number in range(4)]
-    with ThreadPoolExecutor(4) as pool:  # a lock of a file that each has opened by itself keeps threads apart as processes
+    with ThreadPoolExecutor(
+        4
+    ) as pool:  # a lock of a file that each has opened by itself keeps threads apart as processes
         artefacts = list(pool.map(built, folders))
     assert artefacts == [f"{folder}/candidate.so" for folder in folders]
     assert {Path(one).read_text() for one in artefacts} == {"bytes"}
