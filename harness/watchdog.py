@@ -127,8 +127,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while self._awake.wait() and not self._stop.wait(self._interval):
-            reason = self._fault()
-            if reason:
+            if self._awake.is_set() and (reason := self._fault()):
                 self.reason = reason
                 self._kill()
                 return
