@@ -35,7 +35,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
     vector_of,
 )
-from nodes.rewrites.cpu import lanes_text as prelude
+from nodes.rewrites.cpu import lanes_text
 from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import rule
@@ -61,7 +61,7 @@ def rewrite(source: Source, facts) -> str | None:
     if facts is not None and not facts.device.architecture.startswith("avx512"):
         return None
     taken = {source.of(node) for node in source.walk(None, "identifier", "type_identifier")}
-    if prelude.NAMES & taken and "typedef float lanes" not in source.text:
+    if lanes_text.NAMES & taken and "typedef float lanes" not in source.text:
         return None
     conversions = Conversions(source)
     edits = Edits(source)
@@ -82,7 +82,7 @@ def rewrite(source: Source, facts) -> str | None:
         return None
     for end, overload in overloads.items():
         edits.insert(end, f"\n\n{overload}")
-    definitions = prelude.text(edits.apply(), conversions.bfloat16)
+    definitions = lanes_text.text(edits.apply(), conversions.bfloat16)
     for header in ("algorithm", "cmath", "cstdint", "immintrin.h"):
         include(source, edits, header)
     edits.insert(after_definitions(source, conversions.bfloat16), definitions)
@@ -383,7 +383,7 @@ class _Translation(_Expressions):
 
     def vector(self, name: str) -> str:
         """What a carried variable's lanes are called: not `max_lanes` for a `max`, which is a function here."""
-        taken = identifiers(self.source, enclosing_function(self.loop.node)) | prelude.NAMES
+        taken = identifiers(self.source, enclosing_function(self.loop.node)) | lanes_text.NAMES
         free = (f"{name}_lanes", f"{name}_vector", *(f"{name}_vector_{n}" for n in range(2, 99)))
         return next(each for each in free if each not in taken)
 

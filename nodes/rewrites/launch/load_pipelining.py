@@ -19,7 +19,6 @@ from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.regions import Stride, thread_loops
 from nodes.rewrites.launch.drop_grid_stride_loop import ONLY_STEP
 from nodes.rewrites.launch.grid_stride import row_shape_of
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import declared_name, enclosing, field_of, statements
@@ -71,7 +70,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         _require_full_grids(code, changed)
     edits.insert(insertion_point(source), "\n" + text)
     if "ceil_div(" in "".join(change[2] for change in edits.changes):
-        require(edits, code, CEIL_DIV, "ceil_div")
+        require(edits, code, "ceil_div")
     return edits.apply()
 
 

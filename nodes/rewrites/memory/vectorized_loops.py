@@ -14,7 +14,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
+from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported

@@ -29,21 +29,8 @@ from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, sam
 
 WARP = 32
 MASK = "0xffffffffu"
-WARP_REDUCTION = """\
-// {said} over the warp, for each of its lanes.
-template <typename V>
-__device__ __forceinline__ V warp_{kind}(V value) {{
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {step};
-  return value;
-}}
-"""
-REDUCTIONS = {
-    "plus": ("sum", "The sum", f"value += __shfl_xor_sync({MASK}, value, offset)"),
-    "greater": ("max", "The largest value", f"value = max(value, __shfl_xor_sync({MASK}, value, offset))"),
-    "less": ("min", "The smallest value", f"value = min(value, __shfl_xor_sync({MASK}, value, offset))"),
-}
-"""What cooperative groups' functors are: name, what it says of itself, one step."""
+REDUCTIONS = {"plus": "sum", "greater": "max", "less": "min"}
+"""What cooperative groups' functors are."""
 REDUCED = frozenset({"float", "double", "int", "int32_t", "unsigned", "unsigned int", "uint32_t"})
 OF_BLOCK = {"thread_rank": "threadIdx.x", "size": "blockDim.x", "num_threads": "blockDim.x", "sync": "__syncthreads()"}
 OF_WARP = {
@@ -75,8 +62,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not edits.changes:
         return None
     for name in sorted(kinds):
-        kind, said, step = REDUCTIONS[name]
-        require(edits, code, WARP_REDUCTION.format(kind=kind, said=said, step=step), f"warp_{kind}")
+        require(edits, code, f"warp_{REDUCTIONS[name]}")
     return _without_headers(source.reparsed(edits.apply()))
 
 

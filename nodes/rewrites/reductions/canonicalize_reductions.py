@@ -24,6 +24,7 @@ from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Part
 from nodes.rewrites.analysis.block_shape import is_barrier
 from nodes.rewrites.analysis.block_values import WARP, Block, Memory
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
@@ -56,7 +57,7 @@ from nodes.rewrites.reductions.uses import (
     start_of,
 )
 from nodes.rewrites.reductions.warp_reductions import called
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
+from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -101,7 +102,7 @@ def _named(source: Source, text: str, kinds: set[str]) -> str:
         for name in here.walk(None, "identifier"):
             if here.of(name) == placeholder(kind):
                 edits.replace(name, f"block_{kind}")
-        require_reduction(edits, code_of(here), kind)
+        require(edits, code_of(here), f"block_{kind}")
         text = edits.apply()
     return text
 

@@ -22,11 +22,12 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.folds import Passes, below_maximum, mentions, reduction_of, two_passes
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
+from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
 from nodes.rewrites.syntax.tree import enclosing, field_of, same
@@ -141,7 +142,7 @@ class _Exchange:
                 edits.replace(node, text if _stands_alone(node) else f"({text})")
         edits.insert(second.end_byte, "".join(f"\n{indent}{line}" for line in lines))
         edits.replace(self.total, f"{of_block}.sum")
-        require_reduction(edits, code, "shifted_sum")
+        require(edits, code, "block_shifted_sum")
         return edits.apply()
 
     def _starts_finite(self) -> bool:

@@ -25,7 +25,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
-from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
@@ -36,7 +36,7 @@ from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
 from nodes.rewrites.reductions.online_runs import Ends, Held, Run, Threads
 from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, start_of
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
+from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -337,7 +337,7 @@ class _Joined:
         for statement in inner[:left]:
             edits.remove(statement, comment=True)
         for kind in ("shifted_sum",) if together else ("max", "sum"):
-            require_reduction(edits, code, kind)
+            require(edits, code, f"block_{kind}")
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
         return drop_unused(source, edits.apply(), names)
 

@@ -26,12 +26,6 @@ from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same, statements
 
 
-def require_reduction(edits: Edits, code: Code, kind: str) -> None:
-    """Put `block_{kind}` behind the includes unless it is there. Raises Unsupported where its names mean something else."""
-    beside = ("ShiftedSum", "warp_shifted_sum") if kind == "shifted_sum" else ()
-    require(edits, code, HELPERS[kind], f"block_{kind}", *beside)
-
-
 @dataclass
 class Tree:
     """One reduction: the statements it consists of, and the arrays it reduces."""
@@ -66,7 +60,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not edits.changes:
         return None
     for kind in sorted(needed):
-        require_reduction(edits, code, kind)
+        require(edits, code, f"block_{kind}")
     return edits.apply()
 
 

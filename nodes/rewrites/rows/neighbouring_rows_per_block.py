@@ -27,22 +27,6 @@ from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, same, statements
 
-SHAPE = """\
-#define NEIGHBOUR_ROWS 16  // tune: 4 8 16
-
-// How many blocks take `count` neighbouring rows, NEIGHBOUR_ROWS each.
-inline unsigned neighbour_groups(int64_t count) {
-  return static_cast<unsigned>((count + NEIGHBOUR_ROWS - 1) / NEIGHBOUR_ROWS);
-}
-
-// Whether there are neighbours enough, and blocks with a thread for each of the `steps` of their rows are neither too
-// small nor too large, nor too many. `apart`: the elements from one row to its neighbour, where 32 bits count them.
-inline bool neighbours_fit(int64_t steps, int64_t count, int64_t apart = 0) {
-  const int64_t threads = NEIGHBOUR_ROWS * steps;
-  return threads >= 32 && threads <= 1024 && count >= NEIGHBOUR_ROWS && count <= NEIGHBOUR_ROWS * int64_t{65535} &&
-         (count + NEIGHBOUR_ROWS) * apart <= INT32_MAX;
-}
-"""
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows ({outer}) of one {inner} a block, a thread a step: what is read by row lies
 // side by side, and no index is divided.
@@ -73,7 +57,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 found.write_launch(edits, launch, name)
     if not edits.changes:
         return None
-    require(edits, code, SHAPE, "neighbour_groups", "neighbours_fit", includes=("cstdint",))
+    require(edits, code, "neighbours", includes=("cstdint",))
     return edits.apply()
 
 

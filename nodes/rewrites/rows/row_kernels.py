@@ -16,6 +16,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
@@ -301,9 +302,9 @@ def with_second_form(
     return edits, kinds
 
 
-def behind(source: Source, function: str, text: str) -> str:
-    """The source with a function that builds on another right behind it."""
-    code = code_of(source)
+def behind(source: Source, function: str, file: str) -> str:
+    """The source with what a file of prelude/ builds on a function right behind that."""
+    code, text = code_of(source), text_of(file)
     node = code.functions[function]
     if text.split("(")[0].split()[-1] in code.functions:
         raise Unsupported("a function of that name that is somebody else's")

@@ -49,7 +49,7 @@ class RowReader:
                 taken.add(name)
                 self.names[value.address] = name
         self.holds = False
-        """Whether packs are held in whole registers, see HOLD."""
+        """Whether packs are held in whole registers, see hold_packed.cuh."""
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")
 

@@ -20,17 +20,15 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
-from nodes.rewrites.memory.vectorize_short_loops import own_vector
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.cache_row_in_registers import HOLD, RowKeeper
+from nodes.rewrites.rows.cache_row_in_registers import RowKeeper
 from nodes.rewrites.rows.row_kernels import unless_single
 from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
@@ -44,25 +42,6 @@ LONG_BYTES = 32 * 16 * 4
 """A row is long of which a warp cannot hold all with four loads of 16 bytes a lane."""
 THREADS = """\
 #define TEAM_THREADS 256  // tune: 128 256 512
-"""
-WITH_TEAM = """\
-// Calls `run` with the fewest lanes that a row of `steps` fits into, TEAM_ITEMS steps of `BYTES` each or, of a whole warp, up
-// to four times as many; says whether there were any.
-template <int BYTES, typename Run>
-bool with_team(int64_t steps, Run run) {
-  const auto fits = [&](auto team, auto items) {
-    constexpr int kept = decltype(items)::value;
-    if constexpr (kept * BYTES <= 256 || kept == 1) {
-      if (steps <= decltype(team)::value * kept) return run(team, items), true;
-    }
-    return false;
-  };
-  constexpr std::integral_constant<int, TEAM_ITEMS> few;
-  return fits(std::integral_constant<int, 4>{}, few) || fits(std::integral_constant<int, 8>{}, few) ||
-         fits(std::integral_constant<int, 16>{}, few) || fits(std::integral_constant<int, 32>{}, few) ||
-         fits(std::integral_constant<int, 32>{}, std::integral_constant<int, 2 * TEAM_ITEMS>{}) ||
-         fits(std::integral_constant<int, 32>{}, std::integral_constant<int, 4 * TEAM_ITEMS>{});
-}
 """
 
 
@@ -87,19 +66,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             flat, holds, planar = flat or keeper.flat, holds or keeper.holds, planar or keeper.planar
     if not edits.changes:
         return None
-    require(
-        edits,
-        code,
-        TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""),
-        "TEAM_ITEMS",
-        "TEAM_THREADS",
-    )
+    bring(edits, code, TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""))
     if flat:
-        require(edits, code, CEIL_DIV, "ceil_div")
-    require(edits, code, WITH_TEAM, "with_team", includes=("cstdint", "type_traits"))
+        require(edits, code, "ceil_div")
+    require(edits, code, "with_team", includes=("cstdint", "type_traits"))
     require_team(edits, code, kinds, planar=planar)
     if holds:
-        require(edits, code, HOLD, "hold_packed")
+        require(edits, code, "hold_packed")
     return without_unused(code, edits.apply())
 
 
@@ -378,7 +351,7 @@ class TeamKeeper(RowKeeper):
             places = {(*self._canonical(access, loop), access.element) for access, loop in found}
             if len(places) != 1 or any(not any(a is m for m, _ in found) for a in everywhere):
                 raise Unsupported("elements that are written and read at several places")
-        if any(a.root == "?" and not own_vector(self.code, a) for a in kernel.accesses) or kernel.escapes:
+        if any(a.root == "?" and not _is_own_vector(self.code, a) for a in kernel.accesses) or kernel.escapes:
             raise Unsupported("a pointer of unknown origin")
 
     def _check_share(self, target: Node, loop: Loop) -> None:
@@ -448,6 +421,11 @@ class TeamKeeper(RowKeeper):
             "}",
         ]
         edits.write(statement, unless_single(launch, lines))
+
+
+def _is_own_vector(code: Code, access: Access) -> bool:
+    """Whether the access is to a variable of the thread's own, seen as another type: `reinterpret_cast<T*>(&pack)[j]`."""
+    return access.base.node is not None and code.own_variable(access.base.node) is not None
 
 
 def inside_any(nodes: list[Node], outer: Node) -> bool:
