@@ -41,8 +41,7 @@ as long again on an H200."""
     risks=(Outcome.RUNTIME_ERROR,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
-    if match is None or int(match[1]) < 90 or "cudaGridDependencySynchronize" in source.text:
+    if facts.compute_capability < 90 or "cudaGridDependencySynchronize" in source.text:
         return None
     code = code_of(source)
     kernels = [kernel for kernel in code.kernels if kernel.launches]

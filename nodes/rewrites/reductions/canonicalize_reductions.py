@@ -21,12 +21,11 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Part
-from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.block_shape import is_barrier, width_of
 from nodes.rewrites.analysis.block_values import WARP, Block, Memory
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
@@ -127,22 +126,11 @@ def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
     if not kernel.launches:
         raise Unsupported("a kernel that nothing launches")
     for launch in kernel.launches:
-        if launch.extents(launch.block)[1:] != ("1", "1"):
-            raise Unsupported("a block of more than one dimension")
-        width = _extent(code, kernel, launch)
+        width = width_of(code, kernel, launch)
         if width is not None and (width % 32 or not 32 <= width <= 1024):
             raise Unsupported("a block that is not whole warps")
         found.append((launch, [width] if width is not None else [32 * warps for warps in WARPS]))
     return found
-
-
-def _extent(code: Code, kernel: Kernel, launch: Launch) -> int | None:
-    try:
-        block = launch.along_x(launch.block)
-    except Unsupported:
-        return None
-    value = code.polynomial(block).value
-    return value if value is not None else value_in(code, kernel, None, block)
 
 
 # A call of a function.

@@ -23,11 +23,10 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
-from nodes.rewrites.analysis.block_shape import whole_warps
+from nodes.rewrites.analysis.block_shape import whole_warps, width_of
 from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
 from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import FLT_MAX, base_of, close
 from nodes.rewrites.analysis.regions import THREAD
@@ -82,11 +81,7 @@ def _next(code: Code) -> str | None:
 
 def _widths(code: Code, kernel: Kernel, launch: Launch) -> tuple[int, ...]:
     """How many threads a block of the launch may have."""
-    if launch.extents(launch.block)[1:] != ("1", "1"):
-        raise Unsupported("a block of more than one dimension")
-    block = launch.along_x(launch.block)
-    width = code.polynomial(block).value
-    width = width if width is not None else value_in(code, kernel, None, block)
+    width = width_of(code, kernel, launch)
     if width is not None and 32 <= width <= 1024 and width % 32 == 0:
         return (width,)
     if width is not None or not whole_warps(code, kernel, launch.block):

@@ -23,6 +23,7 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import extent_of
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.launches import Launch, host_text
@@ -209,7 +210,7 @@ class _Blocks(RowThreads):
                 raise Unsupported("a launch of more than one dimension")
         if launch.shared_text != "0":
             raise Unsupported("shared memory of unknown use")
-        width = self.number(launch, launch.along_x(launch.block))
+        width = extent_of(self.code, self.kernel, launch.along_x(launch.block))
         if self.region.loop is None and not self.covers(launch, width):
             raise Unsupported("a grid that may leave rows out")
         block = None

@@ -11,8 +11,6 @@ norm of float16 [64, 16384] and [32, 5120] 0.1 to 0.3 us slower, since a grid of
 
 from __future__ import annotations
 
-import re
-
 from tree_sitter import Node
 
 from harness.records import Outcome
@@ -53,10 +51,7 @@ def speedup(facts: Facts) -> float:
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
-    if match is None or int(match[1]) < 90 or "launch_cluster" in source.text:
-        return None
-    if not reduces(source):
+    if facts.compute_capability < 90 or "launch_cluster" in source.text or not reduces(source):
         return None
     code = code_of(source)
     edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)

@@ -355,12 +355,6 @@ class RowThreads:
 
     # Where it is launched.
 
-    def number(self, launch: Launch, node: Node) -> int | None:
-        """What an expression of the host's is, where it is a number. `dim3 grid(a + 1), block(WIDTH)` reads as a function
-        with a parameter of that type."""
-        value = self.code.polynomial(node).value or self._macro(self.source.of(node))
-        return value if value is not None else value_in(self.code, self.kernel, launch, node)
-
     def _macro(self, name: str) -> int | None:
         macro = self.code.macros.get(name)
         text = self.source.of(macro, "value") if macro is not None else ""

@@ -19,6 +19,7 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import extent_of, width_of
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
@@ -171,10 +172,7 @@ class TeamKeeper(RowKeeper):
 
     def _width(self, launch: Launch) -> int:
         """The threads of a launch's blocks, whole warps along x."""
-        if launch.extents(launch.block)[1:] != ("1", "1"):
-            raise Unsupported("a block of more than one dimension")
-        node = launch.along_x(launch.block)
-        width = extent_of(self.code, self.kernel, node)
+        width = width_of(self.code, self.kernel, launch)
         if not width or width % WARP or not WARP <= width <= 1024:
             raise Unsupported("a block that is not whole warps")
         return width
@@ -479,17 +477,3 @@ def _along_x(code: Code, kernel: Kernel, launch: Launch) -> int | None:
     if launch.extents(launch.block)[1] == "1":
         return None
     return extent_of(code, kernel, launch.along_x(launch.block))
-
-
-def extent_of(code: Code, kernel: Kernel, node: Node) -> int | None:
-    """A number in a launch's shape."""
-    if node.type == "parameter_declaration":  # `dim3 block(WIDTH)` reads as a function
-        node = field_of(node, "type") or node
-    found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
-    if found is None:
-        return code.polynomial(node).value
-    if found.kind == "macro":
-        text = code.source.of(found.declaration, "value").split("//")[0].strip(" ()")
-        return int(text) if text.isdigit() else None
-    settled = found.kind in {"local", "global"} and found.value is not None and not code.mutated(found)
-    return code.polynomial(found.value).value or value_in(code, kernel, None, found.value) if settled else None
