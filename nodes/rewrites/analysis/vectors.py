@@ -15,7 +15,7 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, one_variable, statements
 
 MOST_INDICES = 8
 ELEMENT_BYTES = {
@@ -162,14 +162,12 @@ def _counted_guard(edits: Edits, code: Code, kernel: Kernel) -> bool:
     source = code.source
     body = statements(kernel.body)
     for at, statement in enumerate(body):
-        declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
-        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+        variable = one_variable(statement) if statement.type == "declaration" else None
+        if variable is None:
             continue
-        name, value = (field_of(declarators[0], f) for f in ("declarator", "value"))
-        if name is None or value is None or name.type != "identifier":
-            continue
+        name, value = variable
         step, index = _divided(code.polynomial(value))
-        declared = Polynomial.symbol(Symbol(source.of(name), declarators[0].start_byte))
+        declared = Polynomial.symbol(Symbol(source.of(name), name.start_byte))
         if step < 2 or not index.depends_on(Symbol("blockIdx.x")) or kernel.changes_within(declared, [kernel.body]):
             continue
         guard = next((s for s in body[at + 1 :] if s.type == "if_statement"), None)

@@ -40,7 +40,7 @@ from nodes.rewrites.memory.vectorized_loops import (
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, same
+from nodes.rewrites.syntax.tree import declared_name, field_of, names_declared, same
 
 SPEEDUP = 1.3
 
@@ -240,12 +240,7 @@ class _Choice:
         found = {f"{length} >= {FEWEST_PACKS} * {pack}": None for length in self._lengths(kernels)}
         for kernel, launch in self._launches(kernels):
             found.update(dict.fromkeys(kernel.alike(launch)))
-        declared = [
-            declared_name(d)
-            for n in source.walk(self.run, "declaration")
-            for d in n.children_by_field_name("declarator")
-        ]
-        own = {source.of(name) for name in declared}
+        own = {source.of(name) for node in source.walk(self.run, "declaration") for name in names_declared(node)}
         if any(own & set(re.findall(r"\w+", condition)) for condition in found):
             raise Unsupported("a size that only the launch knows")
         return list(found)

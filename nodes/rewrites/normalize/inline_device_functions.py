@@ -19,7 +19,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements, upward
 
 MOST = 24
 """Calls of one file."""
@@ -384,10 +384,7 @@ class _Inlined:
 
     def _declared_in_kernel(self) -> Iterator[Node]:
         for node in self.code.source.walk(self.kernel.node, "declaration", "for_range_loop", "parameter_declaration"):
-            for declarator in node.children_by_field_name("declarator"):
-                name = declared_name(declarator)
-                if name is not None:
-                    yield name
+            yield from names_declared(node)
         for node in self.code.source.walk(self.kernel.body, "alias_declaration"):
             yield field_of(node, "name") or node
 

@@ -60,7 +60,7 @@ from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements
 
 MOST = 32
 """Reductions of one file."""
@@ -540,8 +540,7 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
         if statement.type != "declaration":
             continue
         shared = any(source.of(c) == "__shared__" for c in statement.children)
-        declared = [n for d in statement.children_by_field_name("declarator") if (n := declared_name(d)) is not None]
-        names = {source.of(n) for n in declared}
+        names = {source.of(name) for name in names_declared(statement)}
         later = [
             n for n in source.walk(kernel.body, "identifier") if source.of(n) in names and n.start_byte >= last.end_byte
         ]

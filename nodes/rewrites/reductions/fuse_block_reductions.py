@@ -30,7 +30,7 @@ from nodes.rewrites.reductions.folds import Passes, below_maximum, mentions, red
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
-from nodes.rewrites.syntax.tree import enclosing, field_of, same
+from nodes.rewrites.syntax.tree import enclosing, field_of, one_variable, same
 
 SPEEDUP = 1.0
 LONG_BYTES = 16 << 10
@@ -111,11 +111,11 @@ class _Exchange:
         for node in self.passes.between:
             words = {source.of(n) for n in source.walk(node, "identifier")}
             if inside(self.maximum, node) or words & names:
-                declarators = node.children_by_field_name("declarator")
-                if len(declarators) != 1 or declarators[0].type != "init_declarator":
+                variable = one_variable(node)
+                if variable is None:
                     raise Unsupported("a maximum among other declarations")
                 moved.append(node)
-                names.add(source.of(declarators[0], "declarator"))
+                names.add(source.of(variable[0]))
         if not moved or any(mentions(source, self.passes.second.body, n) != (n == self.defined.name) for n in names):
             raise Unsupported("a maximum that the second pass wants for something else")
         return moved

@@ -38,8 +38,18 @@ from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, sta
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    children_of,
+    declared_name,
+    field_of,
+    names_declared,
+    same,
+    statements,
+    upward,
+)
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
@@ -311,7 +321,7 @@ class _Joined:
         named = {}
         for path in (online.maximum, *self.totals):
             stem = f"{path.replace('.', '_')}_of_block"
-            named[path] = next(n for n in (stem, *(f"{stem}_{i}" for i in range(2, 99))) if n not in taken_names)
+            named[path] = free(stem, taken_names)
             taken_names.add(named[path])
         together = self._meet_at_once()
         if together:
@@ -354,8 +364,7 @@ class _Joined:
             below = f"({online.maximum} < INFINITY ? {below} : 1.0f)"
         lines = [f"const float {named[online.maximum]} = block_max<{site}>({online.maximum});"]
         if len(self.totals) > 1:
-            stem = f"{online.maximum.replace('.', '_')}_scale"
-            scale = next(n for n in (stem, *(f"{stem}_{i}" for i in range(2, 99))) if n not in taken_names)
+            scale = free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
             lines.append(
                 f"const float {scale} = {below.removeprefix('(').removesuffix(')') if below[0] == '(' else below};"
             )
@@ -439,11 +448,7 @@ class _Joined:
                         yield name
 
     def _declared(self, statement: Node) -> set[str]:
-        return {
-            self.source.of(n)
-            for d in statement.children_by_field_name("declarator")
-            if (n := declared_name(d)) is not None
-        }
+        return {self.source.of(name) for name in names_declared(statement)}
 
     def _is_plain(self, statement: Node, touched: set[str]) -> bool:
         """A declaration of something that the reduction takes no part in, and does not change."""

@@ -23,7 +23,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same, statements
+from nodes.rewrites.syntax.tree import field_of, one_variable, same, statements
 
 
 @dataclass
@@ -236,15 +236,10 @@ def _distance(code: Code, kernel: Kernel, loop: Node) -> str | None:
     """The name of the variable that runs blockDim.x / 2, ..., 1 or 1, 2, ..., blockDim.x / 2."""
     source = code.source
     start, condition, update = (field_of(loop, f) for f in ("initializer", "condition", "update"))
-    if start is None or condition is None or update is None or start.type != "declaration":
+    declared = one_variable(start)
+    if declared is None or condition is None or update is None:
         return None
-    declarators = start.children_by_field_name("declarator")
-    if len(declarators) != 1 or declarators[0].type != "init_declarator":
-        return None
-    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-    if name is None or value is None:
-        return None
-    variable = source.of(name)
+    variable, value = source.of(declared[0]), declared[1]
     bounds = re.sub(r"\s", "", source.of(condition))
     change = re.sub(r"\s", "", source.of(update))
     halves = change in {f"{variable}>>=1", f"{variable}/=2", f"{variable}={variable}/2", f"{variable}={variable}>>1"}

@@ -25,7 +25,14 @@ from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, factors_of, p
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, same, statements
+from nodes.rewrites.syntax.tree import (
+    children_of,
+    field_of,
+    is_integer,
+    names_declared,
+    same,
+    statements,
+)
 
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows ({outer}) of one {inner} a block, a thread a step: what is read by row lies
@@ -92,7 +99,7 @@ def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str,
 
 
 def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
-    return [source.of(declared_name(d)) for node in declarations for d in node.children_by_field_name("declarator")]
+    return [source.of(name) for node in declarations for name in names_declared(node)]
 
 
 class _Rows(DividedRows):

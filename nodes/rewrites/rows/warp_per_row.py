@@ -34,7 +34,7 @@ from nodes.rewrites.rows.row_kernels import unless_single
 from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import LOOPS, field_of, left_by, same, statements
 
 TUNABLES = """\
 #define TEAM_ITEMS {items}  // tune: 1 2 4
@@ -331,7 +331,8 @@ class TeamKeeper(RowKeeper):
             if carries_state(kernel, statements(loop.body)):
                 raise Unsupported("elements that depend on each other")
             if source.has(loop.body, "return_statement", "goto_statement") or any(
-                _leaves(jump, loop) for jump in source.walk(loop.body, "break_statement", "continue_statement")
+                same(left_by(jump), loop.node)
+                for jump in source.walk(loop.body, "break_statement", "continue_statement")
             ):
                 raise Unsupported("a loop that is left")
         for loop in self.warp_loops:
@@ -428,13 +429,6 @@ def _is_own_vector(code: Code, access: Access) -> bool:
 
 def inside_any(nodes: list[Node], outer: Node) -> bool:
     return any(inside(node, outer) for node in nodes)
-
-
-def _leaves(jump: Node, loop: Loop) -> bool:
-    return not any(
-        here.type in {"for_statement", "while_statement", "do_statement", "switch_statement", "lambda_expression"}
-        for here in upward(jump.parent, loop.node)
-    )
 
 
 def _function_name(function: Node) -> Node | None:
