@@ -8,6 +8,9 @@ from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
@@ -75,6 +78,14 @@ def _is_multiplied(code: Code, found: Definition) -> bool:
         if not code.source.of(owner, "right").isdigit():
             return False
     return True
+
+
+def is_first_thread(code: Code, condition: Node | None) -> bool:
+    """`threadIdx.x == 0`, by whatever name."""
+    found = match(code.source, condition, "$a == $b")
+    return found is not None and {code.polynomial(found["a"]), code.polynomial(found["b"])} == {
+        Polynomial.symbol(THREAD), Polynomial.constant(0),
+    }  # fmt: skip
 
 
 def is_barrier(source: Source, node: Node) -> bool:

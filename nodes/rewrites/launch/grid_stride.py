@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.block_shape import is_first_thread
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import bring, insertion_point, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
@@ -23,7 +24,7 @@ from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements, upward
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -172,13 +173,8 @@ def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
     found = []
     for node in kernel.source.walk(kernel.body, "if_statement"):
         condition = field_of(node, "condition", "value")
-        if condition is None or condition.type != "binary_expression" or any(inside(node, loop.node) for loop in outer):
-            continue
-        left, right = field_of(condition, "left"), field_of(condition, "right")
-        if kernel.source.of(condition, "operator") != "==" or left is None or right is None:
-            continue
-        alone = field_of(node, "alternative") is None
-        if alone and code.polynomial(left) == Polynomial.symbol(THREAD) and code.polynomial(right).value == 0:
+        alone = field_of(node, "alternative") is None and not any(inside(node, loop.node) for loop in outer)
+        if alone and is_first_thread(code, condition):
             found.append(condition)
     return found
 
@@ -194,30 +190,19 @@ def check_threads(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
             continue
         if any(inside(node, part) for part in [*headers, *leaders]):
             continue
-        owner = _declaration_of(node)
-        if owner is None or not _is_settled_integer(code, owner):
+        if not names_integer(code, node):
             raise Unsupported("threadIdx.x outside the loops")  # else its own uses are looked at, one by one
 
 
-def _declaration_of(node: Node) -> Node | None:
-    """The `x = value` of a declaration that the node is part of."""
-    here: Node | None = node
-    while here is not None and not here.type.endswith("statement"):
-        if here.type == "init_declarator":
-            return here
-        here = here.parent
-    return None
-
-
-def _is_settled_integer(code: Code, declarator: Node) -> bool:
-    name = field_of(declarator, "declarator")
-    if name is None or name.type != "identifier" or declarator.parent is None:
+def names_integer(code: Code, node: Node) -> bool:
+    """Whether the node is part of what an integer is declared to be, for good."""
+    here = next((n for n in upward(node) if n.type == "init_declarator" or n.type.endswith("statement")), None)
+    name = field_of(here, "declarator") if here is not None and here.type == "init_declarator" else None
+    if name is None or name.type != "identifier" or here.parent is None:
         return False
-    kind = code.source.of(declarator.parent, "type")
-    if kind != "auto" and not is_integer(kind):
-        return False
-    assigned = {code.source.of(n) for n in code.assigned(code.source.root)}
-    return code.source.of(name) not in assigned
+    kind = code.source.of(here.parent, "type")
+    changes = code.mutated(Definition(code.source.of(name), "local", here.parent, here, None))
+    return (kind == "auto" or is_integer(kind)) and not changes
 
 
 def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:

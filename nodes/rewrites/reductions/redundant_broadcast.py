@@ -16,15 +16,14 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
 from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.regions import EXTREMES, THREAD
+from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, statements, upward
@@ -82,7 +81,7 @@ class _Broadcast:
             raise Unsupported("a branch of another form")
         if field_of(statement, "alternative") is not None or statement.has_error:
             raise Unsupported("a branch of another form")
-        if not self._asks_for_first(field_of(holder, "value")):
+        if not is_first_thread(self.code, field_of(holder, "value")):
             raise Unsupported("not the first thread's")
         self.around, self.inner = around, statements(body)
         siblings = statements(around)
@@ -90,13 +89,6 @@ class _Broadcast:
         if at + 1 == len(siblings) or not is_barrier(self.source, siblings[at + 1]):
             raise Unsupported("no barrier behind it")
         self.before, self.barrier = siblings[:at], siblings[at + 1]
-
-    def _asks_for_first(self, condition: Node | None) -> bool:
-        if condition is None or condition.type != "binary_expression":
-            return False
-        sides = [self.code.polynomial(field_of(condition, f)) for f in ("left", "right")]
-        first = [Polynomial.symbol(THREAD), Polynomial.constant(0)]
-        return self.source.of(condition, "operator") == "==" and sides in (first, first[::-1])
 
     def rewritten(self) -> str:
         source, edits = self.source, Edits(self.source)
@@ -224,7 +216,7 @@ class _Broadcast:
         holder = field_of(here, "condition")
         if here is None or holder is None or here.parent is None or here.parent.type != "compound_statement":
             return False
-        return self._asks_for_first(field_of(holder, "value")) and inside(read, here.parent)
+        return is_first_thread(self.code, field_of(holder, "value")) and inside(read, here.parent)
 
     def _index(self, place: Node) -> int | None:
         if place.type == "identifier":

@@ -11,7 +11,7 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.source import Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import field_of, is_integer, left_by, one_variable, same, statements
 
 OUTER, INNER = Symbol("the outer row"), Symbol("the inner row")
@@ -283,7 +283,7 @@ class DividedRows:
     def _outer_rows(self) -> list[Node]:
         """The factors of the guard's bound that are the number of outer rows; none where it is not written as a product,
         of what is known before the rows are."""
-        found = self._left(factors_of(self.source, self.guard.bound), [part.value for part in self._divided()])
+        found = self._left(operands(self.source, self.guard.bound, "*"), [part.value for part in self._divided()])
         known = all(self._is_known(name) for factor in found for name in self.source.walk(factor, "identifier"))
         return found if known else []
 
@@ -301,20 +301,6 @@ def symbol_of(polynomial: Polynomial) -> Symbol | None:
     """The division that the polynomial is, where it is one."""
     only = next(iter(polynomial.symbols), None)
     return only if only is not None and only.operator and polynomial == Polynomial.symbol(only) else None
-
-
-def factors_of(source: Source, product: Node) -> list[Node]:
-    found, stack = [], [product]
-    while stack:
-        node = stack.pop()
-        operands = [field_of(node, "left"), field_of(node, "right")]
-        if node.type == "parenthesized_expression" and node.named_child_count == 1:
-            stack.append(node.named_children[0])
-        elif node.type == "binary_expression" and source.of(node, "operator") == "*":
-            stack += [operand for operand in reversed(operands) if operand is not None]
-        else:
-            found.append(node)
-    return found
 
 
 def uncast(source: Source, node: Node) -> Node:

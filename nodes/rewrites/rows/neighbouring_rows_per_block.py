@@ -21,10 +21,10 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, factors_of, product_of, uncast
+from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, product_of, uncast
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import renamed
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import (
     children_of,
     field_of,
@@ -126,7 +126,7 @@ class _Rows(DividedRows):
             here = self.code.definition(name)
             if here is None or self.code.mutated(here):
                 return []
-        return self._left(factors_of(self.source, passed), [value for value in known if value is not None])
+        return self._left(operands(self.source, passed, "*"), [value for value in known if value is not None])
 
     def _passed(self, arguments: dict[str, Node], node: Node) -> Polynomial | None:
         argument = arguments.get(self.source.of(node))
