@@ -32,7 +32,10 @@ def width_of(code: Code, kernel: Kernel, launch: Launch) -> int | None:
     one dimension."""
     if launch.extents(launch.block)[1:] != ("1", "1"):
         raise Unsupported("a block of more than one dimension")
-    return extent_of(code, kernel, launch.along_x(launch.block))
+    try:
+        return extent_of(code, kernel, launch.along_x(launch.block))
+    except Unsupported:  # a shape that is assigned to
+        return None
 
 
 def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -259,3 +259,20 @@ class Edits:
             pieces[:0] = [text.encode(), data[stop:end]]
             end = start
         return (data[:end] + b"".join(pieces)).decode()
+
+
+def one_by_one(
+    source: Source, form: Callable[..., bool | None], places: Callable[[Source], Iterable[tuple]], most: int
+) -> str | None:
+    """As `repeated`, each time where it applies first: `form(edits, *place)` changes a place, or says False or raises
+    Unsupported."""
+
+    def first(left: Source) -> str | None:
+        for place in places(left):
+            edits = Edits(left)
+            with suppress(Unsupported):
+                if form(edits, *place) is not False:
+                    return edits.apply()
+        return None
+
+    return repeated(source, first, most)
