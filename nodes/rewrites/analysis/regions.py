@@ -250,16 +250,10 @@ def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: 
 
 
 def _comparison(code: Code, condition: Node, name: str, operator: str, joint: str) -> Node | None:
-    source = code.source
-    if condition.type == "parenthesized_expression":
-        return _comparison(code, condition.named_children[0], name, operator, joint)
-    if condition.type != "binary_expression":
-        return None
-    left, right = field_of(condition, "left"), field_of(condition, "right")
-    found = source.of(condition, "operator")
-    if found == joint:
-        return _comparison(code, left, name, operator, joint) or _comparison(code, right, name, operator, joint)
-    return condition if found == operator and source.of(left) == name else None
+    """The comparison of a variable among those that a condition joins."""
+    parts = operands(code.source, condition, joint)
+    asked = ((part, match(code.source, part, f"$a {operator} $b")) for part in parts)
+    return next((part for part, found in asked if found is not None and code.source.of(found["a"]) == name), None)
 
 
 @dataclass(frozen=True)

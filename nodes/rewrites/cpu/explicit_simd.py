@@ -40,6 +40,7 @@ from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_definitions, include
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 
 _FUNCTIONS = {name: f"{name.removesuffix('f')}_lanes" for name in VECTOR_FUNCTIONS} | {
@@ -91,12 +92,6 @@ def rewrite(source: Source, facts) -> str | None:
 
 def _refused(node: Node, why: str) -> Unsupported:
     return Unsupported(f"line {node.start_point[0] + 1}: {why}")
-
-
-def _bare(node: Node) -> Node:
-    while node.type == "parenthesized_expression":
-        node = node.named_children[0]
-    return node
 
 
 class _Expressions:
@@ -207,7 +202,7 @@ class _Expressions:
 
     def to_float(self, value: Node) -> str:
         """`(float)p[i]` is a load; of anything else that is lanes already, the cast goes."""
-        value = _bare(value)
+        value = bare(value)
         if value.type in {"subscript_expression", "pointer_expression"}:
             return self.load(value)
         kind, text = self.expression(value)
@@ -467,7 +462,7 @@ class _Translation(_Expressions):
 
     def _of_a_double(self, value: Node) -> Node:
         """The float that is made a double of as a whole."""
-        source, value = self.source, _bare(value)
+        source, value = self.source, bare(value)
         if value.type == "cast_expression":
             kind, inner = source.of(value, "type"), value.child_by_field_name("value")
         elif value.type == "call_expression" and len(arguments(value)) == 1:
