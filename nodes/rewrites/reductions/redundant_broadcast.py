@@ -12,12 +12,13 @@ shares, and that is read behind the barrier. The barrier goes where nothing else
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
-from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_by_one
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import EXTREMES
@@ -54,20 +55,18 @@ _PLAIN = {
 def rewrite(source: Source, facts: Facts) -> str | None:
     if not reduces(source):
         return None
-    text = one_after_another(source, _next, 32)
+    text = one_by_one(source, _spread, _branches, 32)
     return None if text is None else without_idle(source.reparsed(text))
 
 
-def _next(code: Code) -> str | None:
+def _branches(code: Code) -> Iterator[tuple[Kernel, Node]]:
     for kernel in code.kernels:
-        if not any(kernel.calls(f"block_{kind}") for kind in HELPERS):
-            continue
-        for statement in code.source.walk(kernel.body, "if_statement"):
-            try:
-                return _Broadcast(code, kernel, statement).rewritten()
-            except Unsupported:
-                continue
-    return None
+        if any(kernel.calls(f"block_{kind}") for kind in HELPERS):
+            yield from ((kernel, statement) for statement in code.source.walk(kernel.body, "if_statement"))
+
+
+def _spread(edits: Edits, code: Code, kernel: Kernel, statement: Node) -> None:
+    _Broadcast(code, kernel, statement).write(edits)
 
 
 class _Broadcast:
@@ -90,8 +89,8 @@ class _Broadcast:
             raise Unsupported("no barrier behind it")
         self.before, self.barrier = siblings[:at], siblings[at + 1]
 
-    def rewritten(self) -> str:
-        source, edits = self.source, Edits(self.source)
+    def write(self, edits: Edits) -> None:
+        source = self.source
         found = next((c for s in self.inner if (c := self._cell(s)) is not None), None)
         if found is None:
             raise Unsupported("nothing that every thread could make for itself")
@@ -119,7 +118,6 @@ class _Broadcast:
             edits.replace(self.statement, f"\n{indent}".join(lines))
         else:
             edits.remove(self.statement, comment=True)
-        return edits.apply()
 
     def _is_named(self, value: Node) -> bool:
         """Whether what every thread needs has a name already, and one that means nothing else anywhere."""
