@@ -16,7 +16,7 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of
-from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements, upward
@@ -261,7 +261,7 @@ class _Inlined:
         given = [source.of(c) for c in listed.named_children if c.type != "comment"] if listed is not None else []
         types: dict[str, str] = {}
         for at, parameter in enumerate(self.template):
-            name = self._template_name(parameter)
+            name = template_name(source, parameter)
             value = field_of(parameter, "default_value") or field_of(parameter, "default_type")
             if at < len(given):
                 types[name] = given[at]
@@ -275,14 +275,6 @@ class _Inlined:
             if not types[name]:
                 raise Unsupported("a type of several words")
         return types
-
-    def _template_name(self, parameter: Node) -> str:
-        if parameter.type == "optional_type_parameter_declaration":
-            return self.code.source.of(parameter, "name")
-        if parameter.type == "type_parameter_declaration":
-            return self.code.source.of(parameter.named_children[-1])
-        name = declared_name(field_of(parameter, "declarator") or parameter.named_children[-1])
-        return self.code.source.of(name)
 
     def _deduced(self, name: str) -> str:
         """What the arguments say that a template parameter is, "" where they do not, or not alike."""

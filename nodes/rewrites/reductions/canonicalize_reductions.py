@@ -554,9 +554,3 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
             raise Unsupported("a value of the reduction that is read later")
         kept.append(statement)
     return kept
-
-
-# CUB.
-
-
-# What is left over.

@@ -26,7 +26,6 @@ from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, sa
 
 POINTS = 96
 """How many random values each name stands for at once."""
-_OPERATIONS = {"binary_expression", "parenthesized_expression", "unary_expression", "conditional_expression"}
 _JUMPS = ("continue_statement", "break_statement", "return_statement", "goto_statement")
 
 

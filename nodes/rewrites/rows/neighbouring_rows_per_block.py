@@ -105,11 +105,7 @@ def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
 class _Rows(DividedRows):
     """A kernel that this rewrite fits. Raises Unsupported for any other."""
 
-    # What the kernel is.
-
-    # How it splits its rows.
-
-    # How many there are.
+    # How many rows there are.
 
     def _host_rows(self, launch: Launch) -> list[Node]:
         """The same of what the launch passes for the bound."""

@@ -41,7 +41,6 @@ _WORDS = ("identifier", "namespace_identifier", "type_identifier")
 _INLINE = "inline"
 """Behind the name of an inline namespace: it cannot be opened again in a file that has none."""
 _DECLARES = {"declaration", "function_definition", "type_definition"}
-_FIXED = {"const", "constexpr"}
 
 
 def multiversion(source: Source, other: Source, spec: Spec, version: Version) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import tree_sitter_cuda
-from tree_sitter import Language, Node, Parser, Query, QueryCursor
+from tree_sitter import Language, Node, Parser
 
 from nodes.rewrites.syntax.tree import field_of
 
@@ -99,11 +99,6 @@ class Source:
     def has(self, node: Node | None, *types: str) -> bool:
         """Whether there is any of these types among the node and all below it."""
         return next(self.walk(node, *types), None) is not None
-
-    def query(self, pattern: str, node: Node | None = None) -> list[dict[str, list[Node]]]:
-        """Matches of a tree-sitter query, each a mapping of capture name to nodes."""
-        cursor = QueryCursor(Query(_LANGUAGE, pattern))
-        return [captures for _, captures in cursor.matches(node or self.root)]
 
     def render(self, node: Node, replaced: Iterable[tuple[Node, str]]) -> str:
         """The text of a node with some nodes below it replaced; a replaced node's own inside is gone with it."""
