@@ -55,7 +55,7 @@ PAIRED = {
     expected="16 bytes instead of one element a load: fewer instructions, more bytes in flight",
     speedup=2.0,
     helps={"memory", "latency", "compute"},
-    after=("block_per_row",),
+    after=("vectorize_short_loops",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

@@ -26,6 +26,7 @@ from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
+from nodes.rewrites.memory.vectorize_short_loops import own_vector
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
@@ -350,7 +351,7 @@ class TeamKeeper(RowKeeper):
             places = {(*self._canonical(access, loop), access.element) for access, loop in found}
             if len(places) != 1 or any(not any(a is m for m, _ in found) for a in everywhere):
                 raise Unsupported("elements that are written and read at several places")
-        if any(a.root == "?" and not _is_own_vector(self.code, a) for a in kernel.accesses) or kernel.escapes:
+        if any(a.root == "?" and not own_vector(self.code, a) for a in kernel.accesses) or kernel.escapes:
             raise Unsupported("a pointer of unknown origin")
 
     def _check_share(self, target: Node, loop: Loop) -> None:
@@ -420,11 +421,6 @@ class TeamKeeper(RowKeeper):
             "}",
         ]
         edits.write(statement, unless_single(launch, lines))
-
-
-def _is_own_vector(code: Code, access: Access) -> bool:
-    """Whether the access is to a variable of the thread's own, seen as another type: `reinterpret_cast<T*>(&pack)[j]`."""
-    return access.base.node is not None and code.own_variable(access.base.node) is not None
 
 
 def inside_any(nodes: list[Node], outer: Node) -> bool:
