@@ -122,6 +122,19 @@ class Kernel:
         return self.template or self.node
 
     @property
+    def launch_bounds(self) -> Node | None:
+        return next((child for child in self.node.children if child.type == "launch_bounds"), None)
+
+    def bounded(self, bounds: str) -> tuple[Node, str]:
+        """What of the kernel to replace by what, so that it has these launch bounds."""
+        kind = field_of(self.node, "type")
+        return (
+            (self.launch_bounds, bounds)
+            if self.launch_bounds is not None
+            else (kind, f"{self.source.of(kind)} {bounds}")
+        )
+
+    @property
     def template_parameters(self) -> list[Node]:
         return children_of(self.template, "parameters")
 

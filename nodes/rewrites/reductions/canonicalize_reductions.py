@@ -539,7 +539,7 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
     for statement in taken:
         if statement.type != "declaration":
             continue
-        shared = any(source.of(c) == "__shared__" for c in statement.children)
+        shared = source.says(statement, "__shared__")
         names = {source.of(name) for name in names_declared(statement)}
         later = [
             n for n in source.walk(kernel.body, "identifier") if source.of(n) in names and n.start_byte >= last.end_byte

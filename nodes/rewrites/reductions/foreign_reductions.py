@@ -215,7 +215,7 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
             yield outer if outer is not None and outer.type == "template_declaration" else node
     for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
         declarators = node.children_by_field_name("declarator")
-        shared = any(source.of(c) == "__shared__" for c in node.children)
+        shared = source.says(node, "__shared__")
         shared = shared and not any(source.of(c) == "extern" for c in source.walk(node))
         if node.type != "declaration":
             name = field_of(node, "name") or field_of(node, "declarator")

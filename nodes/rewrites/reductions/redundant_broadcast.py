@@ -288,7 +288,7 @@ class _Broadcast:
             or found.declarator.type not in {"init_declarator", "identifier"}
         ):
             return False
-        if any(self.source.of(c) in {"__shared__", "static", "volatile"} for c in found.declaration.children):
+        if self.source.says(found.declaration, "__shared__", "static", "volatile"):
             return False
         if not code.mutated(found):
             return found.value is not None and self._same_for_all(found.value, depth + 1)

@@ -78,7 +78,7 @@ def next_site(code: Code) -> int:
 def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
     found = {}
     for node in kernel.source.walk(kernel.body, "declaration"):
-        if any(kernel.source.of(c) == "__shared__" for c in node.children):
+        if kernel.source.says(node, "__shared__"):
             declarators = node.children_by_field_name("declarator")
             if len(declarators) == 1 and declarators[0].type == "array_declarator":
                 name = field_of(declarators[0], "declarator")

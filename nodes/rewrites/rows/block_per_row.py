@@ -215,7 +215,7 @@ class _Blocks(RowThreads):
             raise Unsupported("a grid that may leave rows out")
         block = None
         if width is None or width < WIDTH // 2 or width % 32 != 0:
-            if any(c.type == "launch_bounds" for c in self.kernel.node.children):
+            if self.kernel.launch_bounds is not None:
                 raise Unsupported("a bound for another block")
             block = str(WIDTH)
         edits.replace(

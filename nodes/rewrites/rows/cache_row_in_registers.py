@@ -81,13 +81,8 @@ class RowKeeper(RowReader):
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
         replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
-        bounds = self._bounds()
-        present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-        kind = field_of(kernel.node, "type")
-        if present is not None:
-            replaced.append((present, bounds))
-        elif kind is not None and bounds:
-            replaced.append((kind, f"{source.of(kind)} {bounds}"))
+        if bounds := self._bounds():
+            replaced.append(kernel.bounded(bounds))
         replaced += [(node, "") for node in [*(row.declaration for row in self.rows), *self.moved]]
         slots = [
             (node, f"{row.name}_kept[{self.item}]" + (f"[{index}]" if index else ""))

@@ -182,12 +182,7 @@ class _Rows(DividedRows):
         """The kernel for neighbouring rows, with a comment that says so."""
         kernel, source, edits = self.kernel, self.source, Edits(self.source)
         edits.replace(kernel.name_node, name)
-        present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-        kind = field_of(kernel.node, "type")
-        if present is not None:
-            edits.replace(present, BOUNDS)
-        elif kind is not None:
-            edits.replace(kind, f"{source.of(kind)} {BOUNDS}")
+        edits.replace(*kernel.bounded(BOUNDS))
         for _, _, declaration in self.names.values():
             if declaration is not None:
                 edits.remove(declaration, comment=True)

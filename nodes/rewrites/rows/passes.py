@@ -75,7 +75,7 @@ class Passes:
 
     def _bounds(self) -> tuple[str, str]:
         """How many steps a thread keeps, and the bytes of one, as cache_row_in_registers wrote them into the kernel's launch bounds."""
-        bounds = next((c for c in self.kernel.node.children if c.type == "launch_bounds"), None)
+        bounds = self.kernel.launch_bounds
         for call in self.source.walk(bounds, "call_expression") if bounds is not None else ():
             if called(self.source, call) == "row_width":
                 items, size = (self.source.of(argument) for argument in arguments(call))

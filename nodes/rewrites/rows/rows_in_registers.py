@@ -214,7 +214,7 @@ class RowReader:
             if len(declarators) != 1:
                 continue
             declarator = declarators[0]
-            if any(self.source.of(c) == "__shared__" for c in node.children) and declarator.type == "array_declarator":
+            if self.source.says(node, "__shared__") and declarator.type == "array_declarator":
                 name = field_of(declarator, "declarator")
                 if name is not None and name.type == "identifier":
                     found[self.source.of(name)] = node
@@ -289,7 +289,7 @@ class RowReader:
         for function in functions:
             for node in self.source.walk(function, "declaration"):
                 declarator = field_of(node, "declarator")
-                if not any(self.source.of(c) == "__shared__" for c in node.children) or declarator is None:
+                if not self.source.says(node, "__shared__") or declarator is None:
                     continue
                 if declarator.type != "array_declarator" or any(
                     self.source.of(c) == "extern" for c in self.source.walk(node)

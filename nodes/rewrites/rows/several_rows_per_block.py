@@ -67,13 +67,7 @@ def _new_kernel(found: RowKernel, name: str) -> str:
     kernel, source, code = found.kernel, found.source, found.code
     edits = Edits(source)
     edits.replace(kernel.name_node, name)
-    bounds = "__launch_bounds__(SHORT_ROW_THREADS)"
-    present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-    kind = field_of(kernel.node, "type")
-    if present is not None:
-        edits.replace(present, bounds)
-    elif kind is not None:
-        edits.replace(kind, f"{source.of(kind)} {bounds}")
+    edits.replace(*kernel.bounded("__launch_bounds__(SHORT_ROW_THREADS)"))
     for call in found.reductions:
         function = field_of(call, "function")
         edits.replace(function, f"row_{found.kind(call)}")

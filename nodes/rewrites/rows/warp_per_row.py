@@ -135,8 +135,7 @@ class TeamKeeper(RowKeeper):
     def _bounds(self) -> str:
         if self.flat:
             return "__launch_bounds__(TEAM_THREADS)"
-        present = next((c for c in self.kernel.node.children if c.type == "launch_bounds"), None)
-        return self.source.of(present)
+        return self.source.of(self.kernel.launch_bounds)
 
     def _numbers(self) -> str:
         return f"int {self.team}, int {self.count}"

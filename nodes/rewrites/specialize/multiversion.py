@@ -170,9 +170,7 @@ class _File:
             return bool(variables) and not self._is_fixed(node)
         inside = self.source.walk(node, "declaration") if node.type == "function_definition" else ()
         return any(
-            any(self.source.of(child) == "static" for child in one.children)
-            and not any(self.source.of(child) == "__shared__" for child in one.children)
-            and not self._is_fixed(one)
+            self.source.says(one, "static") and not self.source.says(one, "__shared__") and not self._is_fixed(one)
             for one in inside
         )
 

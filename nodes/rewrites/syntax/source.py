@@ -96,6 +96,10 @@ class Source:
         """Whether the node is one of this tree."""
         return node.id in self._parsed.order
 
+    def says(self, declaration: Node, *words: str) -> bool:
+        """Whether one of these words stands in front of what a declaration declares: `extern`, `__shared__`, `static`."""
+        return any(self.of(child) in words for child in declaration.children)
+
     def has(self, node: Node | None, *types: str) -> bool:
         """Whether there is any of these types among the node and all below it."""
         return next(self.walk(node, *types), None) is not None
