@@ -150,6 +150,17 @@ class Code(Indices):
                 found.setdefault(self.source.of(name), []).append(node)
         return found
 
+    def reached(self, *names: str, beside: Iterable[str] = ()) -> list[Node]:
+        """The functions of the file that have one of these names, and those that they lead to, `beside` others."""
+        found, seen, stack = [], set(beside), list(names)
+        while stack:
+            if (name := stack.pop()) not in seen:
+                seen.add(name)
+                found += self.overloads.get(name, [])
+                for function in self.overloads.get(name, []):
+                    stack += map(self.source.called, self.source.walk(function, "call_expression"))
+        return found
+
     def pointer_effects(self, name: str, count: int) -> list[str | None]:
         """What a function does behind each argument that is a pointer: "r", "w" or "rw" of that one element, "R" and "W"
         of some elements from there on.

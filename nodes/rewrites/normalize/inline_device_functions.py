@@ -190,7 +190,7 @@ class _Inlined:
             raise Unsupported("a directive")
         for call in source.walk(body, "call_expression"):
             called = source.called(call).split(".")[-1]
-            if _TALKS.search(called) or self.name in self._reached(called):
+            if _TALKS.search(called) or any(same(self.function, f) for f in self.code.reached(called)):
                 raise Unsupported("a function that talks to other threads, or calls itself")
         returns = list(source.walk(body, "return_statement"))
         last = statements(body)[-1] if statements(body) else None
@@ -215,17 +215,6 @@ class _Inlined:
             elif here.type.startswith("preproc_if"):
                 names.append(f"{here.type} {here.start_byte}")
         return names
-
-    def _reached(self, name: str) -> set[str]:
-        found, stack = {name}, [name]
-        while stack:
-            for function in self.code.overloads.get(stack.pop(), []):
-                for call in self.code.source.walk(function, "call_expression"):
-                    inner = self.code.source.called(call)
-                    if inner not in found:
-                        found.add(inner)
-                        stack.append(inner)
-        return found
 
     def _template(self) -> list[Node]:
         outer = self.function.parent

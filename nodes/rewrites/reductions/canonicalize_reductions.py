@@ -150,11 +150,11 @@ def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], si
 
 def _talks(code: Code, name: str) -> bool:
     """Whether the function has barriers and warps that talk, in itself or in what it calls."""
-    return _waits(code, name) and any(_shuffles(code, f) for f in _reached(code, name))
+    return _waits(code, name) and any(_shuffles(code, f) for f in code.reached(name))
 
 
 def _waits(code: Code, name: str) -> bool:
-    calls = [c for f in _reached(code, name) for c in code.source.walk(f, "call_expression")]
+    calls = [c for f in code.reached(name) for c in code.source.walk(f, "call_expression")]
     return any(called(code.source, c) == "__syncthreads" for c in calls)
 
 
@@ -162,19 +162,6 @@ def _shuffles(code: Code, node: Node) -> bool:
     """Whether the threads of a warp talk to each other somewhere below the node."""
     names = [called(code.source, c) for c in code.source.walk(node, "call_expression")]
     return any("shfl" in name for name in names)
-
-
-def _reached(code: Code, name: str) -> list[Node]:
-    found: list[Node] = []
-    stack = list(code.overloads.get(name, []))
-    while stack:
-        function = stack.pop()
-        if any(same(function, other) for other in found):
-            continue
-        found.append(function)
-        for call in code.source.walk(function, "call_expression"):
-            stack += code.overloads.get(called(code.source, call), [])
-    return found
 
 
 def _without_call(
@@ -226,7 +213,7 @@ def _without_call(
     keep_apart(edits, code, kernel, statement)
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
     scratch |= {source.of(n) for n in code.assigned(statement)}
-    names = {source.of(declared_name(field_of(f, "declarator"))) for f in _reached(code, name)}
+    names = {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(name)}
     return Step(edits.apply(), result.kind, names | scratch)
 
 
@@ -295,7 +282,7 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
         return None
     for call in code.source.walk(statement, "call_expression"):
         name = called(code.source, call)
-        if _waits(code, name) or not ("shfl" in name or any(_shuffles(code, f) for f in _reached(code, name))):
+        if _waits(code, name) or not ("shfl" in name or any(_shuffles(code, f) for f in code.reached(name))):
             continue
         for argument in children_of(call, "arguments"):
             found = code.variable(argument)

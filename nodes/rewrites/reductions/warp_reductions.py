@@ -92,16 +92,9 @@ def called(source: Source, call: Node) -> str:
 
 
 def _talks(code: Code, call: Node) -> bool:
-    seen, stack = set[str](), [call]
-    while stack:
-        name = called(code.source, stack.pop())
-        if _TALKS.search(name):
-            return True
-        if name not in seen:
-            seen.add(name)
-            for function in code.overloads.get(name, []):
-                stack += list(code.source.walk(function, "call_expression"))
-    return False
+    name, functions = called(code.source, call), code.reached(called(code.source, call))
+    inner = (called(code.source, c) for function in functions for c in code.source.walk(function, "call_expression"))
+    return any(_TALKS.search(each) for each in (name, *inner))
 
 
 def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:

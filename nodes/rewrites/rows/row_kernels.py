@@ -14,7 +14,8 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.indices import COORDINATES
+from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.launch.grid_stride import names_integer
@@ -23,10 +24,9 @@ from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, same
+from nodes.rewrites.syntax.tree import enclosing, field_of
 
 ELEMENT = Symbol("element of the row")
-_TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative")
 
 
 @dataclass(frozen=True)
@@ -72,31 +72,22 @@ class RowKernel:
 
     def _check_talk(self) -> None:
         ours = {f"block_{kind}" for kind in HELPERS}
-        functions, seen = [self.kernel.node], set()
-        while functions:
-            function = functions.pop()
-            for node in self.source.walk(function, "call_expression", "type_qualifier"):
-                text = self.source.of(node)
-                if node.type == "type_qualifier":
-                    if text == "__shared__":
-                        raise Unsupported("shared memory beside the reductions")
-                    continue
-                name = self.source.called(node)
-                if name in ours or (same(function, self.kernel.node) and any(inside(node, b) for b in self.barriers)):
-                    continue
-                if _TALKS.match(name):
+        mine = map(self.source.called, self.source.walk(self.kernel.node, "call_expression"))
+        helpers = self.code.reached(*mine, beside=ours)
+        for function in (self.kernel.node, *helpers):
+            if any(self.source.of(word) == "__shared__" for word in self.source.walk(function, "type_qualifier")):
+                raise Unsupported("shared memory beside the reductions")
+            for call in self.source.walk(function, "call_expression"):
+                name = self.source.called(call)
+                if name not in ours and TALKS.fullmatch(name) and not any(inside(call, b) for b in self.barriers):
                     raise Unsupported(f"threads talk through {name}")
-                for helper in self.code.overloads.get(name, []):
-                    if helper.start_byte not in seen:
-                        seen.add(helper.start_byte)
-                        functions.append(helper)
-                        words = {self.source.of(n) for n in self.source.walk(helper, "field_expression")}
-                        if any(word.startswith(("threadIdx", "blockIdx", "blockDim", "gridDim")) for word in words):
-                            raise Unsupported("a helper that asks which thread it is")
-        for name in ("y", "z"):
-            for where in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
-                if self.uses(f"{where}.{name}"):
-                    raise Unsupported(f"{where}.{name} is in use")
+        for helper in helpers:
+            if any(self.source.of(n).startswith(COORDINATES) for n in self.source.walk(helper, "field_expression")):
+                raise Unsupported("a helper that asks which thread it is")
+        for axis in ("y", "z"):
+            for where in COORDINATES:
+                if self.uses(f"{where}.{axis}"):
+                    raise Unsupported(f"{where}.{axis} is in use")
 
     def kind(self, reduction: Node) -> str:
         """sum, max or min"""
