@@ -276,10 +276,8 @@ def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
 
 def _choose(edits: Edits, source: Source, launch: Launch, shape: str) -> None:
     name = source.of(launch.function).split("<")[0].rstrip()
-    indent, unit = source.indent(launch.statement), source.unit(launch.statement)
     one, more = (
         launch.rendered(function=f"{name}<{', '.join([value, *launch.template_arguments])}>")
         for value in ("true", "false")
     )
-    lines = [f"if ({shape}.one_step) {{", f"{unit}{one};", "} else {", f"{unit}{more};", "}"]
-    edits.replace(launch.statement, f"\n{indent}".join(lines))
+    edits.write(launch.statement, [f"if ({shape}.one_step) {{", [f"{one};"], "} else {", [f"{more};"], "}"])

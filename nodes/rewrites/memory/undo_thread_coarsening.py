@@ -93,7 +93,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel) -> None:
     if directive is not None and directive.type == "preproc_call":
         line = source.line_start(directive)
         edits.changes.append((line, start.start_byte, indent))
-    edits.replace(start, f"\n{indent}".join(lines))
+    edits.write(start, lines)
     for declaration in items.gone:
         edits.remove(declaration)
     for launch in kernel.launches:

@@ -106,10 +106,10 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         return False
     kind = source.of(own, "type")
     header = f"for ({kind} {found.name} = {source.of(start)}; {source.of(sides[0])} < {source.of(sides[1])}; "
-    _drop_line(edits, source, own)
+    edits.remove(own, blank=True)
     edits.changes.append((node.start_byte, body.start_byte, f"{header}{found.name} += {_text(code, step)}) "))
     if last is not None:
-        _drop_line(edits, source, last)
+        edits.remove(last, blank=True)
     return True
 
 
@@ -155,17 +155,8 @@ def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         return False
     edits.changes.append((node.start_byte, loop.body.start_byte, header))
     for gone in inner[:2]:
-        _drop_line(edits, source, gone)
+        edits.remove(gone, blank=True)
     return True
-
-
-def _drop_line(edits: Edits, source: Source, node: Node) -> None:
-    """Deletes a statement, and its line and an empty one behind it where nothing else stands there."""
-    edits.remove(node)
-    start, end, _ = edits.changes[-1]
-    after = source.data.find(b"\n", end) + 1
-    if source.alone(node) and after and not source.data[end:after].strip():
-        edits.changes[-1] = (start, after, "")
 
 
 def _thread_of(code: Code, value: Node, base: str) -> str:
@@ -216,7 +207,7 @@ def _rounds(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     for place, new in replaced:
         edits.replace(place, new)
     for statement in gone:
-        _drop_line(edits, source, statement)
+        edits.remove(statement, blank=True)
     return True
 
 

@@ -79,10 +79,7 @@ def _without(source: Source, names: set[str]) -> str:
             continue
         outer = function.parent if function.parent is not None else function
         edits = Edits(source)
-        edits.remove(outer if outer.type == "template_declaration" else function, comment=True)
-        start, end, _ = edits.changes[-1]
-        if source.data[end : end + 1] == b"\n":
-            edits.changes[-1] = (start, end + 1, "")
+        edits.remove(outer if outer.type == "template_declaration" else function, comment=True, blank=True)
         source = source.reparsed(edits.apply())
     return source.text
 

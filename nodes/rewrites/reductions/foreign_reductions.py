@@ -188,16 +188,9 @@ def tidied(before: Source, text: str, names: set[str]) -> str:
         node = next((n for n in _leftovers(source, names)), None)
         if node is None:
             break
-        text = _removed(edits, source, node)
+        edits.remove(node, comment=True, blank=node.type in {"function_definition", "template_declaration"})
+        text = edits.apply()
     return drop_unused(before, text, set(names))
-
-
-def _removed(edits: Edits, source: Source, node: Node) -> str:
-    edits.remove(node, comment=True)
-    start, end, _ = edits.changes[-1]
-    if node.type in {"function_definition", "template_declaration"} and source.data[end : end + 1] == b"\n":
-        edits.changes[-1] = (start, end + 1, "")  # the blank line behind it
-    return edits.apply()
 
 
 def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:

@@ -26,7 +26,7 @@ from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, statements, upward
 
 _MATHS = frozenset({
@@ -100,7 +100,7 @@ class _Broadcast:
         only = self._mentions(memory) == len(reads) + 2 and target.type == "identifier"
         named = self._is_named(value)
         name = source.of(value) if named else memory.name if only else self.code.fresh(f"{memory.name}_of_block")
-        lines = [source.of(s) for s in self._needed(value)]
+        lines: Lines = [source.of(s) for s in self._needed(value)]
         if not named:
             element = source.of(memory.declaration, "type")
             lines.append(f"const {element} {name} = {source.of(value)};")
@@ -111,11 +111,10 @@ class _Broadcast:
             if not inside(read, self.statement):
                 edits.replace(read, name)
         if kept:
-            unit, holder = source.unit(self.statement), source.of(self.statement, "condition")
-            lines += [f"if {holder} {{", *(unit + source.render(s, [(r, name) for r in reads]) for s in kept), "}"]
-        indent = source.indent(self.statement)
+            inner = [source.render(statement, [(read, name) for read in reads]) for statement in kept]
+            lines += [f"if {source.of(self.statement, 'condition')} {{", inner, "}"]
         if lines:
-            edits.replace(self.statement, f"\n{indent}".join(lines))
+            edits.write(self.statement, lines)
         else:
             edits.remove(self.statement, comment=True)
 

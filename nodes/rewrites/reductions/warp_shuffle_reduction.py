@@ -118,8 +118,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             for node in reads.get(name, []):
                 edits.replace(node, result)
                 handled.append(node)
-        indent = code.source.indent(tree.stores[0])
-        edits.replace(tree.stores[0], f"\n{indent}".join(lines))
+        edits.write(tree.stores[0], lines)
         for node in [*tree.stores[1:], *tree.barriers, tree.loop]:
             edits.remove(node)
     for access in kernel.accesses:

@@ -234,9 +234,9 @@ class Edits:
     def insert(self, at: int, text: str) -> None:
         self.changes.append((at, at, text))
 
-    def remove(self, node: Node, comment: bool = False, instead: str = "") -> None:
-        """Deletes a statement with its line, with a comment of its own above it where asked for; where something else stands on
-        that line, puts `instead` in its place."""
+    def remove(self, node: Node, comment: bool = False, instead: str = "", blank: bool = False) -> None:
+        """Deletes a statement with its line, with a comment of its own above it and a blank line behind it where asked for; where
+        something else stands on that line, puts `instead` in its place."""
         above = node.prev_named_sibling if comment else None
         own = above is not None and above.type == "comment" and above.end_point[0] == node.start_point[0] - 1
         if own and self.source.alone(above):
@@ -244,7 +244,10 @@ class Edits:
         alone = self.source.alone(node)
         self.replace(node, "" if alone else instead)
         if alone:
-            self.changes[-1] = (self.source.line_start(node), self.source.line_end(node), "")
+            end = self.source.line_end(node)
+            after = self.source.data.find(b"\n", end) + 1 if blank else 0
+            end = after if after and not self.source.data[end:after].strip() else end
+            self.changes[-1] = (self.source.line_start(node), end, "")
 
     def apply(self) -> str:
         """The new text. Raises Unsupported where two changes overlap."""
