@@ -13,6 +13,7 @@ import heapq
 import importlib
 import math
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,12 @@ class Facts(Frozen):
 
     spec: Spec
     device: DeviceFacts
+
+    @property
+    def compute_capability(self) -> int:
+        """90 of `sm_90a`, 0 of what is no GPU."""
+        found = re.fullmatch(r"sm_(\d+)[a-z]?", self.device.architecture)
+        return int(found[1]) if found is not None else 0
 
     def share_of_workloads(self, fits: Callable[[int, int], bool]) -> float:
         """Of the timed visible ones, those for which `fits(rows, row_bytes)` says so of their largest tensor's last axis."""

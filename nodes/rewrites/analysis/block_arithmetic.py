@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
@@ -152,9 +153,7 @@ class Arithmetic:
 
     def _choice(self, node: Node, frame: Frame, active: list[int]) -> object:
         condition, yes, no = (field_of(node, f) for f in ("condition", "consequence", "alternative"))
-        compared = condition
-        while compared.type == "parenthesized_expression" and compared.named_child_count == 1:
-            compared = compared.named_children[0]
+        compared = bare(condition)
         if compared.type == "binary_expression":
             sides = [self.source.of(field_of(compared, f)) for f in ("left", "right")]
             sign = self.source.of(compared, "operator")[0]

@@ -6,8 +6,36 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.syntax.source import Source
+from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
+
+
+def extent_of(code: Code, kernel: Kernel, node: Node) -> int | None:
+    """A number in a launch's shape; None where that is only known when it runs."""
+    if node.type == "parameter_declaration":  # `dim3 block(WIDTH)` reads as a function
+        node = field_of(node, "type") or node
+    found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
+    if found is not None and found.kind != "macro":
+        settled = found.kind in {"local", "global"} and found.value is not None and not code.mutated(found)
+        node = found.value if settled else node
+    value = code.polynomial(node).value
+    return value if value is not None else value_in(code, kernel, None, node)
+
+
+def width_of(code: Code, kernel: Kernel, launch: Launch) -> int | None:
+    """The threads of a launch's blocks, None where that is only known when it runs. Raises Unsupported for blocks of more than
+    one dimension."""
+    if launch.extents(launch.block)[1:] != ("1", "1"):
+        raise Unsupported("a block of more than one dimension")
+    try:
+        return extent_of(code, kernel, launch.along_x(launch.block))
+    except Unsupported:  # a shape that is assigned to
+        return None
 
 
 def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
@@ -53,6 +81,14 @@ def _is_multiplied(code: Code, found: Definition) -> bool:
         if not code.source.of(owner, "right").isdigit():
             return False
     return True
+
+
+def is_first_thread(code: Code, condition: Node | None) -> bool:
+    """`threadIdx.x == 0`, by whatever name."""
+    found = match(code.source, condition, "$a == $b")
+    return found is not None and {code.polynomial(found["a"]), code.polynomial(found["b"])} == {
+        Polynomial.symbol(THREAD), Polynomial.constant(0),
+    }  # fmt: skip
 
 
 def is_barrier(source: Source, node: Node) -> bool:

@@ -108,10 +108,8 @@ class Block(Arithmetic):
 
     def _declare(self, node: Node, frame: Frame, active: list[int]) -> None:
         kind = self._type(self.source.of(node, "type"), frame)
-        shared = any(self.source.of(c) == "__shared__" for c in node.children)
-        if any(self.source.of(c) in {"extern", "volatile"} for c in node.children) or (
-            not shared and any(self.source.of(c) == "static" for c in node.children)
-        ):
+        shared = self.source.says(node, "__shared__")
+        if self.source.says(node, "extern", "volatile") or (not shared and self.source.says(node, "static")):
             raise Unsupported("memory of unknown use")
         for declarator in node.children_by_field_name("declarator"):
             name = declared_name(declarator)

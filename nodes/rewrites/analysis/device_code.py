@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.source import Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.source import one_by_one as by_source
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
@@ -148,6 +148,17 @@ class Code(Indices):
                 name = field_of(inner, "name") if inner is not None and inner.type == "template_function" else None
             if name is not None and self.source.of(name) not in ABOUT_GRIDS:
                 found.setdefault(self.source.of(name), []).append(node)
+        return found
+
+    def reached(self, *names: str, beside: Iterable[str] = ()) -> list[Node]:
+        """The functions of the file that have one of these names, and those that they lead to, `beside` others."""
+        found, seen, stack = [], set(beside), list(names)
+        while stack:
+            if (name := stack.pop()) not in seen:
+                seen.add(name)
+                found += self.overloads.get(name, [])
+                for function in self.overloads.get(name, []):
+                    stack += map(self.source.called, self.source.walk(function, "call_expression"))
         return found
 
     def pointer_effects(self, name: str, count: int) -> list[str | None]:
@@ -451,15 +462,10 @@ def one_after_another(source: Source, change: Callable[[Code], str | None], most
 def one_by_one(
     source: Source, form: Callable[..., bool | None], places: Callable[[Code], Iterable[tuple]], most: int
 ) -> str | None:
-    """As `repeated`, each time where it applies first: `form(edits, code, *place)` changes a place, or says False or raises
-    Unsupported."""
+    """As in syntax/source.py, of places in code: `form(edits, code, *place)`."""
 
-    def first(code: Code) -> str | None:
-        for place in places(code):
-            edits = Edits(code.source)
-            with contextlib.suppress(Unsupported):
-                if form(edits, code, *place) is not False:
-                    return edits.apply()
-        return None
+    def placed(left: Source) -> Iterator[tuple]:
+        code = code_of(left)
+        return ((code, *place) for place in places(code))
 
-    return one_after_another(source, first, most)
+    return by_source(source, form, placed, most)

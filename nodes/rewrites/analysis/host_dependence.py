@@ -32,6 +32,7 @@ from nodes.rewrites.analysis.host_source import (
     operator,
 )
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
 
 _ONE = Polynomial.constant(1)
@@ -208,17 +209,11 @@ def _statement_of(node: Node) -> Node:
     return here if here.type == "if_statement" else node
 
 
-def _plain(node: Node | None) -> Node | None:
-    while node is not None and node.type == "parenthesized_expression":
-        node = node.named_children[0]
-    return node
-
-
 def _reduction(source: Source, carried: Carried) -> str | None:
     node, name = carried.node, carried.name
     if node.type != "assignment_expression":
         return "+" if node.type == "update_expression" and "++" in source.of(node) else None
-    sign, right = operator(source, node), _plain(node.child_by_field_name("right"))
+    sign, right = operator(source, node), bare(node.child_by_field_name("right"))
     if sign in {"+=", "-=", "*="}:
         return None if name in identifiers(source, right) else sign[0]
     if sign != "=":
@@ -231,11 +226,11 @@ def _reduction(source: Source, carried: Carried) -> str | None:
         return _called_reduction(source, name, right)
     if right.type == "conditional_expression":
         condition, chosen, other = fields(right, "condition", "consequence", "alternative")
-        return _extreme(source, name, _plain(condition), source.of(chosen), source.of(other))
+        return _extreme(source, name, bare(condition), source.of(chosen), source.of(other))
     statement = _statement_of(node)
     if statement.type == "if_statement" and statement.child_by_field_name("alternative") is None:
         clause = statement.child_by_field_name("condition")
-        return _extreme(source, name, _plain(clause.child_by_field_name("value") or clause), source.of(right), name)
+        return _extreme(source, name, bare(clause.child_by_field_name("value") or clause), source.of(right), name)
     return None
 
 

@@ -27,6 +27,7 @@ from nodes.rewrites.analysis.host_source import (
 )
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source
+from nodes.rewrites.syntax.tree import one_variable
 
 SIZE = -2
 """Where parameters of the analysed function are said to be defined: those that are integers are sizes."""
@@ -119,16 +120,13 @@ class Effects:
 def canonical(source: Source, node: Node) -> Loop | None:
     """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it."""
     initializer, condition, update, body = fields(node, "initializer", "condition", "update", "body")
-    if node.has_error or None in (initializer, condition, update, body) or initializer.type != "declaration":
+    declared, kind = one_variable(initializer), source.of(initializer, "type")
+    if node.has_error or declared is None or None in (condition, update, body) or not is_integer(source, kind):
         return None
-    declarators = initializer.children_by_field_name("declarator")
-    if len(declarators) != 1 or declarators[0].type != "init_declarator" or condition.type != "binary_expression":
+    if condition.type != "binary_expression":
         return None
-    kind = source.of(initializer, "type")
-    name, start = fields(declarators[0], "declarator", "value")
-    if name.type != "identifier" or not is_integer(source, kind):
-        return None
-    variable, (left, bound) = source.of(name), fields(condition, "left", "right")
+    (name, start), (left, bound) = declared, fields(condition, "left", "right")
+    variable = source.of(name)
     compare, (counts, step) = operator(source, condition), _step(source, update, variable)
     if not counts or source.of(left) != variable or compare not in ({"<", "<="} if step else {"<", "<=", "!="}):
         return None

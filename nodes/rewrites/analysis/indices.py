@@ -7,6 +7,7 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, same
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
@@ -47,10 +48,8 @@ class Indices:
             argument = self.polynomial(node.children[-1], depth)
             return -argument if source.of(node.children[0]) == "-" else argument
         if kind == "pointer_expression" and source.of(node.children[0]) == "&":
-            target = field_of(node, "argument")
-            while target is not None and target.type == "parenthesized_expression":
-                target = target.named_children[0]
-            if target is not None and target.type == "subscript_expression":
+            target = bare(field_of(node, "argument"))
+            if target.type == "subscript_expression":
                 base, indices = field_of(target, "argument"), field_of(target, "indices")
                 if base is not None and indices is not None and indices.named_child_count == 1:
                     return self.polynomial(base, depth) + self.polynomial(indices.named_children[0], depth)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import declared_name, field_of
 
@@ -17,8 +19,16 @@ def insertion_point(source: Source) -> int:
     return includes[-1].end_byte if includes else 0
 
 
-def require(edits: Edits, code: Code, text: str, *names: str, includes: tuple[str, ...] = ()) -> None:
-    """Put `text` behind the includes unless it is there. Raises Unsupported where its names mean something else."""
+def require(edits: Edits, code: Code, *files: str, includes: tuple[str, ...] = ()) -> None:
+    """As `bring`, of what files of prelude/ define, named without their ending."""
+    bring(edits, code, "", includes)
+    for file in files:
+        bring(edits, code, text_of(file))
+
+
+def bring(edits: Edits, code: Code, text: str, includes: tuple[str, ...] = (), *, overloads: bool = False) -> None:
+    """Put definitions behind the includes unless they are there. Raises Unsupported where their names mean something else,
+    except where they are `overloads` of what has been there."""
     source = edits.source
     at = insertion_point(source)
     for header in includes:
@@ -27,9 +37,26 @@ def require(edits: Edits, code: Code, text: str, *names: str, includes: tuple[st
             edits.insert(at, line)
     if text in source.text or any(text in change[2] for change in edits.changes):
         return
-    if set(names) & code.names():
-        raise Unsupported(f"the source already has a {', '.join(sorted(set(names) & code.names()))}")
+    taken = sorted(defined(text) & code.names())
+    if taken and not overloads:
+        raise Unsupported(f"the source already has a {', '.join(taken)}")
     edits.insert(_behind_called(source, at, text), "\n" + text)
+
+
+@cache
+def defined(text: str) -> frozenset[str]:
+    """Names that definitions at the outer level of a text have: functions, structs, macros, variables."""
+    source, found, stack = Source(text, "cuda"), set[str](), []
+    stack.append(source.root)
+    while stack:
+        node = stack.pop()
+        if node.type in {"translation_unit", "linkage_specification", "declaration_list", "template_declaration"}:
+            stack += node.named_children
+        elif node.type in {"preproc_def", "struct_specifier"}:
+            found.add(source.of(node, "name"))
+        elif node.type == "function_definition" or source.has(node, "init_declarator"):
+            found.add(source.of(declared_name(field_of(node, "declarator"))))
+    return frozenset(found)
 
 
 def _behind_called(source: Source, at: int, text: str) -> int:

@@ -30,6 +30,8 @@ class Parameter:
     restrict: bool
 
 
+TALKS = re.compile(r"(__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative).*|sync|Reduce|Sum")
+"""Functions by which threads talk to each other."""
 _FORS = [f"for ($T $i = $start; $i < $bound; {step}) $body;" for step in ("++$i", "$i++", "$i += $step")]
 
 
@@ -122,6 +124,19 @@ class Kernel:
         return self.template or self.node
 
     @property
+    def launch_bounds(self) -> Node | None:
+        return next((child for child in self.node.children if child.type == "launch_bounds"), None)
+
+    def bounded(self, bounds: str) -> tuple[Node, str]:
+        """What of the kernel to replace by what, so that it has these launch bounds."""
+        kind = field_of(self.node, "type")
+        return (
+            (self.launch_bounds, bounds)
+            if self.launch_bounds is not None
+            else (kind, f"{self.source.of(kind)} {bounds}")
+        )
+
+    @property
     def template_parameters(self) -> list[Node]:
         return children_of(self.template, "parameters")
 
@@ -171,27 +186,14 @@ class Kernel:
     @cached_property
     def synchronises(self) -> bool:
         """Whether its threads talk to each other: barriers, shuffles, votes, shared memory, atomics, unseen helpers."""
-        reached, stack = set(), [self.node]
-        while stack:
-            for node in self.source.walk(
-                stack.pop(), "call_expression", "type_qualifier", "asm_statement", "gnu_asm_expression"
-            ):
-                text = self.source.of(node)
+        kinds = ("call_expression", "type_qualifier", "asm_statement", "gnu_asm_expression")
+        for function in (self.node, *self.helpers):
+            for node in self.source.walk(function, *kinds):
                 if node.type == "type_qualifier":
-                    if text == "__shared__":
+                    if self.source.of(node) == "__shared__":
                         return True
-                    continue
-                if node.type != "call_expression":
+                elif node.type != "call_expression" or TALKS.fullmatch(self.source.called(node)):
                     return True
-                name = self.source.called(node)
-                if re.match(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative", name) or name in {
-                    "sync", "Reduce", "Sum",
-                }:  # fmt: skip
-                    return True
-                helper = self.code.functions.get(name)
-                if helper is not None and name not in reached:
-                    reached.add(name)
-                    stack.append(helper)
         return False
 
     @cached_property
@@ -361,16 +363,7 @@ class Kernel:
     @cached_property
     def helpers(self) -> list[Node]:
         """Functions of the file that the kernel calls, and those that these call."""
-        found: list[Node] = []
-        stack = [self.node]
-        while stack:
-            for call in self.source.walk(stack.pop(), "call_expression"):
-                name = self.source.called(call)
-                for function in self.code.overloads.get(name, []):
-                    if not any(same(function, other) for other in found):
-                        found.append(function)
-                        stack.append(function)
-        return found
+        return self.code.reached(*map(self.source.called, self.source.walk(self.node, "call_expression")))
 
     def block_indices(self, axis: str = "x") -> list[Node]:
         """Where the kernel asks which block it is, or how many there are, along one dimension of the grid."""
@@ -393,6 +386,9 @@ class Kernel:
 
 
 def template_name(source: Source, node: Node) -> str:
+    """Of a template's parameter."""
+    if node.type == "optional_type_parameter_declaration":
+        return source.of(node, "name")
     if node.type == "type_parameter_declaration":
         return source.of(node.named_children[-1])
     declarator = field_of(node, "declarator") or node.named_children[-1]

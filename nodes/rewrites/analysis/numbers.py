@@ -94,7 +94,7 @@ class Numbers(Block):
             (field_of(d, "declarator") if d.type == "init_declarator" else d).type == "identifier" for d in declarators
         )
         fields = fields_of(self.code, kind)
-        if not plain or any(self.source.of(c) in {"__shared__", "static", "extern"} for c in node.children):
+        if not plain or self.source.says(node, "__shared__", "static", "extern"):
             super()._declare(node, frame, active)
             return
         for declarator in declarators:

@@ -15,7 +15,16 @@ from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    declared_name,
+    field_of,
+    names_declared,
+    one_variable,
+    same,
+    statements,
+    upward,
+)
 
 THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
@@ -145,20 +154,16 @@ def _guarded(kernel: Kernel) -> Region | None:
     source, code = kernel.source, kernel.code
     body = statements(kernel.body)
     for at, statement in enumerate(body):
-        if statement.type != "declaration":
+        variable = one_variable(statement) if statement.type == "declaration" else None
+        if variable is None:
             continue
-        declarators = statement.children_by_field_name("declarator")
-        if len(declarators) != 1 or declarators[0].type != "init_declarator":
-            continue
-        value, name_node = field_of(declarators[0], "value"), field_of(declarators[0], "declarator")
-        if value is None or name_node is None or name_node.type != "identifier":
-            continue
+        name_node, value = variable
         index = code.polynomial(value)
         axis = next((a for a in "xyz" if _is_global_index(kernel, index, a)), None)
         if axis is None:
             continue
         name = source.of(name_node)
-        symbol = Symbol(name, declarators[0].start_byte, node=name_node)
+        symbol = Symbol(name, name_node.start_byte, node=name_node)
         for later in range(at + 1, len(body)):
             guard = body[later]
             if guard.type in {"declaration", "alias_declaration", "type_definition"} or waits(source, guard):
@@ -233,9 +238,7 @@ def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: 
     for statement in reversed(between):
         if statement.type in {"alias_declaration", "type_definition"}:
             continue  # stays where it is
-        declared = {
-            source.of(name) for d in statement.children_by_field_name("declarator") if (name := declared_name(d)) is not None
-        }  # fmt: skip
+        declared = {source.of(name) for name in names_declared(statement)}
         if not declared & needed:
             rest.insert(0, statement)
             continue
@@ -247,16 +250,10 @@ def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: 
 
 
 def _comparison(code: Code, condition: Node, name: str, operator: str, joint: str) -> Node | None:
-    source = code.source
-    if condition.type == "parenthesized_expression":
-        return _comparison(code, condition.named_children[0], name, operator, joint)
-    if condition.type != "binary_expression":
-        return None
-    left, right = field_of(condition, "left"), field_of(condition, "right")
-    found = source.of(condition, "operator")
-    if found == joint:
-        return _comparison(code, left, name, operator, joint) or _comparison(code, right, name, operator, joint)
-    return condition if found == operator and source.of(left) == name else None
+    """The comparison of a variable among those that a condition joins."""
+    parts = operands(code.source, condition, joint)
+    asked = ((part, match(code.source, part, f"$a {operator} $b")) for part in parts)
+    return next((part for part, found in asked if found is not None and code.source.of(found["a"]) == name), None)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,18 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, one_variable, statements
 
 MOST_INDICES = 8
+ELEMENT_BYTES = {
+    "float": 4, "__half": 2, "half": 2, "__nv_bfloat16": 2, "nv_bfloat16": 2, "int8_t": 1, "uint8_t": 1, "char": 1,
+    "signed char": 1, "unsigned char": 1, "bool": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_storage_t": 1, "int": 4, "int32_t": 4, "uint32_t": 4,
+    "double": 8, "int64_t": 8, "int16_t": 2, "uint16_t": 2, "short": 2, "unsigned": 4,
+    "__half2": 4, "half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4, "float2": 8, "int2": 8, "uint2": 8,
+    "char2": 2, "uchar2": 2, "char4": 4, "uchar4": 4, "short2": 4, "ushort2": 4, "short4": 8, "ushort4": 8, "uint": 4,
+    "unsigned int": 4, "uint64_t": 8, "float4": 16, "int4": 16, "uint4": 16, "double2": 16,
+}  # fmt: skip
+"""What an element takes, by its type."""
 
 
 def written_out(source: Source) -> str:
@@ -153,14 +162,12 @@ def _counted_guard(edits: Edits, code: Code, kernel: Kernel) -> bool:
     source = code.source
     body = statements(kernel.body)
     for at, statement in enumerate(body):
-        declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
-        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+        variable = one_variable(statement) if statement.type == "declaration" else None
+        if variable is None:
             continue
-        name, value = (field_of(declarators[0], f) for f in ("declarator", "value"))
-        if name is None or value is None or name.type != "identifier":
-            continue
+        name, value = variable
         step, index = _divided(code.polynomial(value))
-        declared = Polynomial.symbol(Symbol(source.of(name), declarators[0].start_byte))
+        declared = Polynomial.symbol(Symbol(source.of(name), name.start_byte))
         if step < 2 or not index.depends_on(Symbol("blockIdx.x")) or kernel.changes_within(declared, [kernel.body]):
             continue
         guard = next((s for s in body[at + 1 :] if s.type == "if_statement"), None)

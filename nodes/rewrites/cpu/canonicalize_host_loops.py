@@ -89,7 +89,7 @@ def _separate(source: Source, node: Node, edits: Edits) -> bool:
         if statement.type == "expression_statement" and statement.named_children:
             parts = _parts(statement.named_children[0])
             if len(parts) > 1:
-                edits.replace(statement, f"\n{source.indent(statement)}".join(f"{source.of(part)};" for part in parts))
+                edits.write(statement, [f"{source.of(part)};" for part in parts])
     return bool(edits.changes)
 
 

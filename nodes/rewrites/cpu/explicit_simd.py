@@ -35,11 +35,12 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
     vector_of,
 )
-from nodes.rewrites.cpu import lanes_text as prelude
+from nodes.rewrites.cpu import lanes_text
 from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_definitions, include
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 
 _FUNCTIONS = {name: f"{name.removesuffix('f')}_lanes" for name in VECTOR_FUNCTIONS} | {
@@ -61,7 +62,7 @@ def rewrite(source: Source, facts) -> str | None:
     if facts is not None and not facts.device.architecture.startswith("avx512"):
         return None
     taken = {source.of(node) for node in source.walk(None, "identifier", "type_identifier")}
-    if prelude.NAMES & taken and "typedef float lanes" not in source.text:
+    if lanes_text.NAMES & taken and "typedef float lanes" not in source.text:
         return None
     conversions = Conversions(source)
     edits = Edits(source)
@@ -82,7 +83,7 @@ def rewrite(source: Source, facts) -> str | None:
         return None
     for end, overload in overloads.items():
         edits.insert(end, f"\n\n{overload}")
-    definitions = prelude.text(edits.apply(), conversions.bfloat16)
+    definitions = lanes_text.text(edits.apply(), conversions.bfloat16)
     for header in ("algorithm", "cmath", "cstdint", "immintrin.h"):
         include(source, edits, header)
     edits.insert(after_definitions(source, conversions.bfloat16), definitions)
@@ -91,12 +92,6 @@ def rewrite(source: Source, facts) -> str | None:
 
 def _refused(node: Node, why: str) -> Unsupported:
     return Unsupported(f"line {node.start_point[0] + 1}: {why}")
-
-
-def _bare(node: Node) -> Node:
-    while node.type == "parenthesized_expression":
-        node = node.named_children[0]
-    return node
 
 
 class _Expressions:
@@ -207,7 +202,7 @@ class _Expressions:
 
     def to_float(self, value: Node) -> str:
         """`(float)p[i]` is a load; of anything else that is lanes already, the cast goes."""
-        value = _bare(value)
+        value = bare(value)
         if value.type in {"subscript_expression", "pointer_expression"}:
             return self.load(value)
         kind, text = self.expression(value)
@@ -383,7 +378,7 @@ class _Translation(_Expressions):
 
     def vector(self, name: str) -> str:
         """What a carried variable's lanes are called: not `max_lanes` for a `max`, which is a function here."""
-        taken = identifiers(self.source, enclosing_function(self.loop.node)) | prelude.NAMES
+        taken = identifiers(self.source, enclosing_function(self.loop.node)) | lanes_text.NAMES
         free = (f"{name}_lanes", f"{name}_vector", *(f"{name}_vector_{n}" for n in range(2, 99)))
         return next(each for each in free if each not in taken)
 
@@ -467,7 +462,7 @@ class _Translation(_Expressions):
 
     def _of_a_double(self, value: Node) -> Node:
         """The float that is made a double of as a whole."""
-        source, value = self.source, _bare(value)
+        source, value = self.source, bare(value)
         if value.type == "cast_expression":
             kind, inner = source.of(value, "type"), value.child_by_field_name("value")
         elif value.type == "call_expression" and len(arguments(value)) == 1:

@@ -9,6 +9,7 @@ Only over pointers and vectors whose declarations are in sight. Changes nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -27,7 +28,7 @@ from nodes.rewrites.analysis.host_source import (
 )
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands, repeated
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one, operands
 
 _PLAIN = frozenset({
     "float", "double", "int", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "size_t", "_Float16",
@@ -55,24 +56,18 @@ class _Array:
     normalizes=True,
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    return repeated(source, _next, 64)
+    return one_by_one(source, _write, _calls, 64)
 
 
-def _next(source: Source) -> str | None:
+def _calls(source: Source) -> Iterator[tuple[Source, Node]]:
     for call in source.walk(None, "call_expression"):
         statement = call.parent
         plain = statement.type == "expression_statement" and statement.parent.type == "compound_statement"
         if plain and not call.has_error and _ARGUMENTS.get(called(source, call)) == len(arguments(call)):
-            edits = Edits(source)
-            try:
-                _write(source, call, edits)
-                return edits.apply()
-            except Unsupported:
-                continue
-    return None
+            yield source, call
 
 
-def _write(source: Source, call: Node, edits: Edits) -> None:
+def _write(edits: Edits, source: Source, call: Node) -> None:
     name, (first, second, third) = called(source, call), arguments(call)
     if name in {"memset", "memcpy"}:
         array = _array(source, first)

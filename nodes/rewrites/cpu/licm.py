@@ -26,6 +26,7 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.tree import one_variable
 
 _SOMETIMES = frozenset({"for_statement", "if_statement", "conditional_expression", "while_statement", "preproc_call"})
 
@@ -81,11 +82,11 @@ class _Moves:
 
     def _declaration(self, node: Node) -> None:
         source = self.source
-        declarators = node.children_by_field_name("declarator")
-        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+        variable = one_variable(node)
+        if variable is None:
             return
-        name, value = fields(declarators[0], "declarator", "value")
-        if name.type != "identifier" or source.of(name) in self.taken | changed_names(source, self.loop.body):
+        name, value = variable
+        if source.of(name) in self.taken | changed_names(source, self.loop.body):
             return
         if self.invariant(value):
             self.variant.discard(source.of(name))

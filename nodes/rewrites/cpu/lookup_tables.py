@@ -9,6 +9,7 @@ number of heads by it, and what is left of their arithmetic has a form for sixte
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -31,7 +32,7 @@ from nodes.rewrites.analysis.host_source import (
 )
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free, include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, one_by_one
 
 _COSTLY = {
     "pow", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "atan",
@@ -58,10 +59,10 @@ class _Moved:
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    return repeated(source, _next, 16)
+    return one_by_one(source, _tabulate, _nests, 16)
 
 
-def _next(source: Source) -> str | None:
+def _nests(source: Source) -> Iterator[tuple[Source, Loop, Loop]]:
     for inner in loops(source):
         if inner.step is not None and not source.of(inner.step).isdigit():
             continue
@@ -69,14 +70,7 @@ def _next(source: Source) -> str | None:
             continue
         if inner.body.type != "compound_statement" or has_pragma(source, inner):
             continue
-        for outer in _around(source, inner):
-            edits = Edits(source)
-            try:
-                _tabulate(source, outer, inner, edits)
-                return edits.apply()
-            except Unsupported:
-                continue
-    return None
+        yield from ((source, outer, inner) for outer in _around(source, inner))
 
 
 def _around(source: Source, inner: Loop) -> list[Loop]:
@@ -93,7 +87,7 @@ def _around(source: Source, inner: Loop) -> list[Loop]:
     return found
 
 
-def _tabulate(source: Source, outer: Loop, inner: Loop, edits: Edits) -> None:
+def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     if any(source.walk(outer.body, "break_statement", "continue_statement", "goto_statement", "return_statement")):
         raise Unsupported("a loop that may end early")
     moved = _Independent(source, outer, inner).found()

@@ -12,6 +12,8 @@ was, 19.6 in blocks of 64 columns, 11.7 of 256, 7.0 of 1024.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import unordered
@@ -26,7 +28,7 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define, free, include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, repeated
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
 from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
@@ -43,23 +45,16 @@ _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
 def rewrite(source: Source, facts: object) -> str | None:
     if "COLUMNS" in identifiers(source, source.root) and _DEFINE not in source.text:
         return None
-    return repeated(source, _next, 16)
+    forms = (_column_by_column, _row_by_row)
+    return one_by_one(source, _turned, lambda left: ((left, loop, form) for loop in loops(left) for form in forms), 16)
 
 
-def _next(source: Source) -> str | None:
-    for loop in loops(source):
-        for form in (_column_by_column, _row_by_row):
-            edits = Edits(source)
-            try:
-                form(source, loop, edits)
-            except Unsupported:
-                continue
-            include(source, edits, "algorithm")
-            define(source, edits, "COLUMNS", _DEFINE)
-            if form is _row_by_row:
-                define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
-            return edits.apply()
-    return None
+def _turned(edits: Edits, source: Source, loop: Loop, form: Callable[[Source, Loop, Edits], None]) -> None:
+    form(source, loop, edits)
+    include(source, edits, "algorithm")
+    define(source, edits, "COLUMNS", _DEFINE)
+    if form is _row_by_row:
+        define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
 
 
 def _plain(source: Source, loop: Loop) -> None:

@@ -19,7 +19,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
     root_name,
 )
-from nodes.rewrites.cpu import lanes_text as prelude
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores, define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -65,7 +65,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     threshold = _threshold_mb(facts)
     line = _DEFINE.format(threshold=threshold, large=4 * threshold)
     define(source, edits, "STREAM_FROM_MB", line)
-    edits.insert(behind_stores(source), prelude.streams())
+    edits.insert(behind_stores(source), f"\n{text_of('streaming_stores', '.h')}")
     return edits.apply()
 
 

@@ -20,19 +20,12 @@ from nodes.rewrites.analysis.host_source import (
     over_lanes,
     root_name,
 )
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores
 from nodes.rewrites.syntax.source import Edits, Source
 
 _LONG = frozenset({"exp_lanes", "tanh_lanes", "erf_lanes", "log_lanes", "log1p_lanes"})
-_PREFETCH = """
-// Long arithmetic leaves little room to run ahead, so the lines of four steps on are asked for. Past the end that is
-// harmless: a prefetch never faults.
-template <typename T>
-static inline void prefetch_ahead(const T* from) {
-    __builtin_prefetch(from + 4 * LANES);
-}
-"""
 
 
 @rule(
@@ -57,7 +50,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         seen |= {root_name(source, address) for address in loads}  # in a cache when a later loop of the row comes
     if not edits.changes:
         return None
-    edits.insert(behind_stores(source), _PREFETCH)
+    edits.insert(behind_stores(source), f"\n{text_of('prefetch_ahead', '.h')}")
     return edits.apply()
 
 

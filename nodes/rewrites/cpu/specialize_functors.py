@@ -7,12 +7,14 @@ nothing by itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_source import arguments, declared_names, fields, functions, name_of
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, repeated
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
 from nodes.rewrites.syntax.tree import children_of
 
 
@@ -22,23 +24,17 @@ from nodes.rewrites.syntax.tree import children_of
     normalizes=True,
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    return repeated(source, _next, 64)
+    return one_by_one(source, _write_out, _templates, 64)
 
 
-def _next(source: Source) -> str | None:
+def _templates(source: Source) -> Iterator[tuple[Source, Node, Node]]:
     for template in source.walk(None, "template_declaration"):
         function = next((n for n in template.named_children if n.type == "function_definition"), None)
         if function is not None and not template.has_error and template.parent.type == "translation_unit":
-            edits = Edits(source)
-            try:
-                _write_out(source, template, function, edits)
-                return edits.apply()
-            except Unsupported:
-                continue
-    return None
+            yield source, template, function
 
 
-def _write_out(source: Source, template: Node, function: Node, edits: Edits) -> None:
+def _write_out(edits: Edits, source: Source, template: Node, function: Node) -> None:
     """The template without the parameter that it applies, in its own place."""
     parameter, argument = _given_a_function(source, template, function)
     types = next(n for n in template.named_children if n.type == "template_parameter_list")

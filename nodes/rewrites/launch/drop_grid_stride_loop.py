@@ -20,7 +20,7 @@ from nodes.rewrites.launch.grid_stride import BESIDE_OTHERS, LAYOUTS, Layout, ro
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
@@ -157,7 +157,7 @@ def _take_one_row(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> N
         source.of(word) for statement in body[:-1] for word in source.walk(statement, "identifier", "type_identifier")
     }
     above |= {parameter.name for parameter in kernel.parameters}
-    declared = {source.of(n) for s in inner for d in s.children_by_field_name("declarator") if (n := declared_name(d))}
+    declared = {source.of(name) for statement in inner for name in names_declared(statement)}
     if not inner or not kernel.launches or above & {loop.name, *declared} or _leaves(loop.node):
         return
     try:
@@ -276,10 +276,8 @@ def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
 
 def _choose(edits: Edits, source: Source, launch: Launch, shape: str) -> None:
     name = source.of(launch.function).split("<")[0].rstrip()
-    indent, unit = source.indent(launch.statement), source.unit(launch.statement)
     one, more = (
         launch.rendered(function=f"{name}<{', '.join([value, *launch.template_arguments])}>")
         for value in ("true", "false")
     )
-    lines = [f"if ({shape}.one_step) {{", f"{unit}{one};", "} else {", f"{unit}{more};", "}"]
-    edits.replace(launch.statement, f"\n{indent}".join(lines))
+    edits.write(launch.statement, [f"if ({shape}.one_step) {{", [f"{one};"], "} else {", [f"{more};"], "}"])

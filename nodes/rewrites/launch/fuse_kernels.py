@@ -97,7 +97,7 @@ class _Fusion:
         self.code, self.source = code, code.source
         self.first, self.second, self.launches = pair.first, pair.second, pair.launches
         for kernel in (self.first, self.second):
-            if any(c.type == "launch_bounds" for c in kernel.node.children):
+            if kernel.launch_bounds is not None:
                 raise Unsupported("bounds on the block")
             if any(word in kernel.text for word in (*GRID_CALLS, "cooperative_groups")):
                 raise Unsupported("a kernel that waits for others")

@@ -14,40 +14,21 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
+from nodes.rewrites.analysis.block_shape import is_first_thread
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import bring, insertion_point, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
-from nodes.rewrites.prelude.lanes import CEIL_DIV
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
+from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements, upward
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
 #define ROW_BLOCKS {few}  // tune: {fewer} {few} {many} {more}
-"""
-SHAPE = """\
-// Rows of `steps` strided steps each, spread over a grid: up to ROW_THREADS threads a block, along a row first and then
-// over rows; longer rows are cut over blockIdx.{cuts}. While there are fewer than ROW_BLOCKS blocks, blocks get smaller: a
-// small tensor is done soonest by all multiprocessors together.
-struct RowShape {{
-  dim3 grid, block;
-}};
-
-inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {{
-  int64_t along = 1;
-  while (along < steps && along < ROW_THREADS) along *= 2;
-  int64_t down = ROW_THREADS / along;
-  const auto blocks = [&] {{ return ceil_div(rows, down) * ceil_div(steps, along) * others; }};
-  while (down > 1 && blocks() < ROW_BLOCKS) down /= 2;
-  while (along > 32 && blocks() < ROW_BLOCKS) along /= 2;
-  const int64_t slices = std::max<int64_t>(1, ceil_div(steps, along)), high = ceil_div(rows, down);
-  const unsigned cuts = slices < 65535 ? slices : 65535{deep};
-  return {{{grid}, dim3(along, down)}};
-}}
 """
 
 
@@ -65,6 +46,13 @@ class Layout:
     """What row_shape returns for it."""
     deep: str = ""
     """How it comes by a depth of the grid."""
+
+    def shape(self) -> str:
+        """row_shape, of which the file has the form for SIDE_BY_SIDE."""
+        text = text_of("row_shape")
+        for there, here in ((SIDE_BY_SIDE.grid, self.grid), (SIDE_BY_SIDE.deep, self.deep)):
+            text = text.replace(there, here)
+        return text.replace(f"blockIdx.{SIDE_BY_SIDE.cuts}", f"blockIdx.{self.cuts}")
 
 
 # Blocks begin along x first. y ends at 65535.
@@ -98,14 +86,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     layout = layouts.pop()
     divides = code.functions.get("ceil_div")
     if divides is None:
-        require(edits, code, CEIL_DIV, "ceil_div")
+        require(edits, code, "ceil_div")
     units = facts.device.units
     blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
     edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-    shape = SHAPE.format(cuts=layout.cuts, grid=layout.grid, deep=layout.deep)
+    shape = layout.shape()
     below = divides is not None and divides.start_byte > insertion_point(source)
-    text = "" if below else shape
-    require(edits, code, text, "RowShape", "row_shape", includes=("algorithm", "cstdint"))
+    bring(edits, code, "" if below else shape, ("algorithm", "cstdint"))
     if divides is not None and below:  # cache_row_in_registers has brought it, and what uses it must stand below it
         edits.insert(divides.end_byte, "\n\n" + shape.rstrip("\n"))
     return without_unused(code, edits.apply())
@@ -186,13 +173,8 @@ def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
     found = []
     for node in kernel.source.walk(kernel.body, "if_statement"):
         condition = field_of(node, "condition", "value")
-        if condition is None or condition.type != "binary_expression" or any(inside(node, loop.node) for loop in outer):
-            continue
-        left, right = field_of(condition, "left"), field_of(condition, "right")
-        if kernel.source.of(condition, "operator") != "==" or left is None or right is None:
-            continue
-        alone = field_of(node, "alternative") is None
-        if alone and code.polynomial(left) == Polynomial.symbol(THREAD) and code.polynomial(right).value == 0:
+        alone = field_of(node, "alternative") is None and not any(inside(node, loop.node) for loop in outer)
+        if alone and is_first_thread(code, condition):
             found.append(condition)
     return found
 
@@ -208,30 +190,19 @@ def check_threads(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
             continue
         if any(inside(node, part) for part in [*headers, *leaders]):
             continue
-        owner = _declaration_of(node)
-        if owner is None or not _is_settled_integer(code, owner):
+        if not names_integer(code, node):
             raise Unsupported("threadIdx.x outside the loops")  # else its own uses are looked at, one by one
 
 
-def _declaration_of(node: Node) -> Node | None:
-    """The `x = value` of a declaration that the node is part of."""
-    here: Node | None = node
-    while here is not None and not here.type.endswith("statement"):
-        if here.type == "init_declarator":
-            return here
-        here = here.parent
-    return None
-
-
-def _is_settled_integer(code: Code, declarator: Node) -> bool:
-    name = field_of(declarator, "declarator")
-    if name is None or name.type != "identifier" or declarator.parent is None:
+def names_integer(code: Code, node: Node) -> bool:
+    """Whether the node is part of what an integer is declared to be, for good."""
+    here = next((n for n in upward(node) if n.type == "init_declarator" or n.type.endswith("statement")), None)
+    name = field_of(here, "declarator") if here is not None and here.type == "init_declarator" else None
+    if name is None or name.type != "identifier" or here.parent is None:
         return False
-    kind = code.source.of(declarator.parent, "type")
-    if kind != "auto" and not is_integer(kind):
-        return False
-    assigned = {code.source.of(n) for n in code.assigned(code.source.root)}
-    return code.source.of(name) not in assigned
+    kind = code.source.of(here.parent, "type")
+    changes = code.mutated(Definition(code.source.of(name), "local", here.parent, here, None))
+    return (kind == "auto" or is_integer(kind)) and not changes
 
 
 def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:

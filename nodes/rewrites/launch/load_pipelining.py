@@ -19,10 +19,9 @@ from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.regions import Stride, thread_loops
 from nodes.rewrites.launch.drop_grid_stride_loop import ONLY_STEP
 from nodes.rewrites.launch.grid_stride import row_shape_of
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, enclosing, field_of, statements
+from nodes.rewrites.syntax.tree import enclosing, field_of, names_declared, one_variable, statements
 
 STEPS = """\
 #define IN_FLIGHT 2  // tune: 1 2 4
@@ -71,7 +70,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         _require_full_grids(code, changed)
     edits.insert(insertion_point(source), "\n" + text)
     if "ceil_div(" in "".join(change[2] for change in edits.changes):
-        require(edits, code, CEIL_DIV, "ceil_div")
+        require(edits, code, "ceil_div")
     return edits.apply()
 
 
@@ -175,9 +174,8 @@ def _loads(code: Code, kernel: Kernel, loop: Loop, body: list[Node]) -> tuple[li
     later = {source.of(target) for target in code.assigned(loop.body)}
     needed = _needed(source, leading, loads)
     for statement in [*loads, *needed]:
-        named = {declared_name(d) for d in statement.children_by_field_name("declarator")}
         # What a load sets may change later, `float4 v = x[i]; v.x *= scale;`: each step has a place of its own for it.
-        own = named if statement in loads else set()
+        own = names_declared(statement) if statement in loads else []
         words = {source.of(word) for word in source.walk(statement, "identifier") if word not in own}
         if words & later or source.has(statement, "assignment_expression", "update_expression"):
             raise Unsupported("a load that depends on what the step before did")
@@ -279,12 +277,7 @@ def _needed(source: Source, leading: list[Node], loads: list[Node]) -> list[Node
     for statement in reversed(leading):
         if any(statement.id == load.id for load in loads):
             continue
-        names = {
-            source.of(name)
-            for declarator in statement.children_by_field_name("declarator")
-            if (name := declared_name(declarator)) is not None
-        }
-        if names & words:
+        if {source.of(name) for name in names_declared(statement)} & words:
             found.append(statement)
             words |= {source.of(word) for word in source.walk(statement, "identifier")}
     return found
@@ -292,11 +285,8 @@ def _needed(source: Source, leading: list[Node], loads: list[Node]) -> list[Node
 
 def _array(source: Source, statement: Node) -> tuple[str, str, str, str]:
     """(element type, array, variable, value) of a declaration of one plain variable."""
-    declarators = statement.children_by_field_name("declarator")
-    kind = source.of(statement, "type")
-    if len(declarators) != 1 or declarators[0].type != "init_declarator" or kind == "auto":
+    variable, kind = one_variable(statement), source.of(statement, "type")
+    if variable is None or kind == "auto" or variable[1].type == "initializer_list":
         raise Unsupported("not one plain variable")
-    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-    if name is None or name.type != "identifier" or value is None or value.type == "initializer_list":
-        raise Unsupported("a pointer, a reference or an array")
-    return kind, f"{source.of(name)}_ahead", source.of(name), source.of(value)
+    name, value = map(source.of, variable)
+    return kind, f"{name}_ahead", name, value

@@ -26,52 +26,10 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
 
-ENABLE = """\
-// Whether kernels are set up while their predecessors drain: the caller's choice, and worth it where all its kernels are.
-extern "C" {
-int enable_pdl = 0;
-}
-"""
-LAUNCH = """\
-// Launches a kernel that may be set up while its predecessor on the stream drains; it waits on the device itself.
-template <typename... Parameters, typename... Arguments>
-inline void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                             Arguments... arguments) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = enable_pdl;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-}
-"""
 TRIGGER_WHEN = "#define TRIGGER_WHEN 1  // tune: 0 1 2\n"
 IN_CLUSTERS = "#define TRIGGER_WHEN 1  // tune: 1 2\n"
 """Clusters that trigger before they wait take the places of those that they wait for: a softmax in clusters of eight took half
 as long again on an H200."""
-WAIT = f"""\
-{TRIGGER_WHEN}
-// Whether a block is one of the grid's last, which run when it ends.
-__device__ __forceinline__ bool is_among_last_blocks() {{
-  const unsigned rows_behind = (gridDim.z - 1 - blockIdx.z) * gridDim.y + gridDim.y - blockIdx.y;
-  return rows_behind * gridDim.x - blockIdx.x <= 512;
-}}
-
-// Waits for the grid in front of this one and lets the one behind it be set up: before it waits (TRIGGER_WHEN 0), after
-// that (1), or after that in the last blocks alone (2, and where blocks are not `busy` for long): each one that triggers
-// delays the launch of another.
-__device__ __forceinline__ void wait_for_predecessor(bool busy = true) {{
-  if (TRIGGER_WHEN == 0 && busy) cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-  const bool all = TRIGGER_WHEN < 2 && busy;
-  if (all ? TRIGGER_WHEN == 1 : is_among_last_blocks()) cudaTriggerProgrammaticLaunchCompletion();
-}}
-"""
 
 
 @rule(
@@ -83,8 +41,7 @@ __device__ __forceinline__ void wait_for_predecessor(bool busy = true) {{
     risks=(Outcome.RUNTIME_ERROR,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
-    if match is None or int(match[1]) < 90 or "cudaGridDependencySynchronize" in source.text:
+    if facts.compute_capability < 90 or "cudaGridDependencySynchronize" in source.text:
         return None
     code = code_of(source)
     kernels = [kernel for kernel in code.kernels if kernel.launches]
@@ -102,9 +59,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         _wait(edits, kernel, busy)
         for launch in kernel.launches:
             edits.replace(launch.node, launch.rendered(function=named(kernel, launch), dependent=True))
-    require(edits, code, ENABLE, "enable_pdl")
-    require(edits, code, LAUNCH, "launch_dependent", includes=("cuda_runtime.h",))
-    require(edits, code, WAIT, "TRIGGER_WHEN", "is_among_last_blocks", "wait_for_predecessor")
+    require(edits, code, "enable_pdl")
+    require(edits, code, "launch_dependent", "wait_for_predecessor", includes=("cuda_runtime.h",))
     return edits.apply()
 
 

@@ -75,7 +75,7 @@ def _is_few(units: int, rows: int, row_bytes: int) -> bool:
 
 def _is_free(code: Code, kernel: Kernel) -> bool:
     """No memory of the block's own has the width for a size, and no launch bound forbids a wider block."""
-    if any(c.type == "launch_bounds" for c in kernel.node.children) or (kernel.synchronises and not kernel.has_barrier):
+    if kernel.launch_bounds is not None or (kernel.synchronises and not kernel.has_barrier):
         return False
     for node in kernel.source.walk(kernel.body, "declaration"):
         if any(kernel.source.of(c) == "__shared__" for c in kernel.source.walk(node, "type_qualifier")):

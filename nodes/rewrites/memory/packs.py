@@ -12,7 +12,6 @@ from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
 from nodes.rewrites.memory.pack_conditions import Condition, asked_once
-from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
@@ -321,7 +320,9 @@ def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
     start = held - Polynomial.symbol(parameter)
     if not start.terms:
         return access, parameter, 1
-    own, other = (ELEMENT_BYTES.get(code.plain_type(e), 0) for e in (access.element, code.element_of(parameter)))
+    own, other = (
+        _vectors.ELEMENT_BYTES.get(code.plain_type(e), 0) for e in (access.element, code.element_of(parameter))
+    )
     if not other or own % other or not own:
         raise Unsupported("elements of unknown sizes")
     size = own // other
@@ -463,10 +464,12 @@ def multiples_of_width(
 
 def _is_sized(kernel: Kernel, element: str) -> bool:
     plain = kernel.code.plain_type(_vectors.spelt_out(kernel, element))
-    return element in kernel.template_names or plain in ELEMENT_BYTES or bool(trait_bytes(kernel, element))
+    return element in kernel.template_names or plain in _vectors.ELEMENT_BYTES or bool(trait_bytes(kernel, element))
 
 
 def trait_bytes(kernel: Kernel, element: str) -> list[int]:
     """The sizes of `typename Trait<T>::type`, by T; empty where one is not known."""
-    found = [ELEMENT_BYTES.get(kernel.code.plain_type(name), 0) for name in _vectors.trait_types(kernel, element)]
+    found = [
+        _vectors.ELEMENT_BYTES.get(kernel.code.plain_type(name), 0) for name in _vectors.trait_types(kernel, element)
+    ]
     return found if all(0 < size <= 8 for size in found) else []

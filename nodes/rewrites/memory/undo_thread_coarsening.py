@@ -23,7 +23,6 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, is_extent
 from nodes.rewrites.memory.vectorize import rewrite as vectorize
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
@@ -46,7 +45,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         try:
             edits = Edits(source)
             _settle(edits, code, kernel)
-            require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
+            require(edits, code, "ceil_div", includes=("cstdint",))
             changed = without_unused(code, edits.apply())
         except Unsupported:
             continue
@@ -94,7 +93,7 @@ def _settle(edits: Edits, code: Code, kernel: Kernel) -> None:
     if directive is not None and directive.type == "preproc_call":
         line = source.line_start(directive)
         edits.changes.append((line, start.start_byte, indent))
-    edits.replace(start, f"\n{indent}".join(lines))
+    edits.write(start, lines)
     for declaration in items.gone:
         edits.remove(declaration)
     for launch in kernel.launches:

@@ -22,7 +22,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Region, regions
@@ -36,7 +36,7 @@ from nodes.rewrites.memory.packs import (
     packable,
     trait_bytes,
 )
-from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES, LANES
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
@@ -45,28 +45,9 @@ from nodes.rewrites.syntax.tree import field_of, same
 PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16
 """
-PAIRS = """\
-// {pair} copies its halves one by one: many of them move as the words that they are.
-template <int N, int A = N>
-__device__ __forceinline__ Lanes<{pair}, N, A> load_lanes(const {pair}* from) {{
-  const auto words = *reinterpret_cast<const Lanes<unsigned, N, A>*>(from);
-  return reinterpret_cast<const Lanes<{pair}, N, A>&>(words);
-}}
-
-template <int N, int A>
-__device__ __forceinline__ void store_lanes({pair}* to, const Lanes<{pair}, N, A>& lanes) {{
-  *reinterpret_cast<Lanes<unsigned, N, A>*>(to) = reinterpret_cast<const Lanes<unsigned, N, A>&>(lanes);
-}}
-"""
 PAIRED = {
     "__half2": "__half2", "half2": "__half2", "__nv_bfloat162": "__nv_bfloat162", "nv_bfloat162": "__nv_bfloat162",
 }  # fmt: skip
-ALIGNED = """\
-template <typename... P>
-inline bool aligned_to_16_bytes(P... pointers) {
-  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
-}
-"""
 
 
 @rule(
@@ -99,13 +80,13 @@ def _packed(source: Source) -> str | None:
     if not edits.changes:
         return None
     try:
-        require(edits, code, PACK_BYTES, "PACK_BYTES", includes=("cstdint", "type_traits"))
-        require(edits, code, LANES, "Lanes", "load_lanes", "store_lanes")
+        bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
+        require(edits, code, "lanes")
         for pair in sorted(pairs):
-            require(edits, code, PAIRS.format(pair=pair))
-        require(edits, code, ALIGNED, "aligned_to_16_bytes")
+            bring(edits, code, text_of("lanes_of_pairs").replace("__half2", pair), overloads=True)
+        require(edits, code, "aligned_to_16_bytes")
         if any("ceil_div(" in change[2] for change in edits.changes):
-            require(edits, code, CEIL_DIV, "ceil_div")
+            require(edits, code, "ceil_div")
         return without_unused(code, edits.apply())
     except Unsupported:
         return None
@@ -199,7 +180,7 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     generic = [e for e in elements if e in kernel.template_names]
     if generic:
         return sorted(generic)[0]
-    sizes = {e: ELEMENT_BYTES.get(kernel.code.plain_type(_vectors.spelt_out(kernel, e)), 0) for e in elements}
+    sizes = {e: _vectors.ELEMENT_BYTES.get(kernel.code.plain_type(_vectors.spelt_out(kernel, e)), 0) for e in elements}
     for element in elements:
         if not sizes[element]:
             sizes[element] = min(trait_bytes(kernel, element), default=0)

@@ -18,9 +18,9 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
-from nodes.rewrites.prelude.lanes import LANES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same
 
@@ -28,30 +28,6 @@ _ORDERS = re.compile(r"atomic|sync|fence|\basm\b|volatile")
 
 MOST = 32
 """Elements that are held together."""
-ANY = """\
-// Neighbouring elements as one, or one by one where they do not begin on a multiple of what moves.
-template <int N, typename T>
-__device__ __forceinline__ Lanes<T, N> load_joined(const T* from) {
-  if (reinterpret_cast<uintptr_t>(from) % alignof(Lanes<T, N>) == 0) return *reinterpret_cast<const Lanes<T, N>*>(from);
-  const Lanes<T, N, 1> apart = *reinterpret_cast<const Lanes<T, N, 1>*>(from);
-  Lanes<T, N> joined;
-#pragma unroll
-  for (int lane = 0; lane < N; ++lane) joined.at[lane] = apart.at[lane];
-  return joined;
-}
-
-template <typename T, int N>
-__device__ __forceinline__ void store_joined(T* to, const Lanes<T, N>& joined) {
-  if (reinterpret_cast<uintptr_t>(to) % alignof(Lanes<T, N>) == 0) {
-    *reinterpret_cast<Lanes<T, N>*>(to) = joined;
-  } else {
-    Lanes<T, N, 1> apart;
-#pragma unroll
-    for (int lane = 0; lane < N; ++lane) apart.at[lane] = joined.at[lane];
-    *reinterpret_cast<Lanes<T, N, 1>*>(to) = apart;
-  }
-}
-"""
 
 
 @dataclass
@@ -88,8 +64,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 _join(edits, code, kernel, loop)
     if not edits.changes:
         return None
-    require(edits, code, LANES, "Lanes", "load_lanes", "store_lanes", includes=("cstdint",))
-    require(edits, code, ANY, "load_joined", "store_joined")
+    require(edits, code, "lanes", "joined_lanes", includes=("cstdint",))
     return edits.apply()
 
 
@@ -112,10 +87,8 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
     names = code.names()
     for group in found:
         stem = group.accesses[0].base.text if group.accesses[0].base.text.isidentifier() else group.accesses[0].root
-        group.name = next(
-            n for n in (f"{stem}_joined", *(f"{stem}_joined_{i}" for i in range(2, 99)))
-            if n not in names and not any(n == other.name for other in found)
-        )  # fmt: skip
+        group.name = free(f"{stem}_joined", names)
+        names.add(group.name)
     _write(edits, code, loop, found)
 
 

@@ -14,11 +14,11 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
+from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same
+from nodes.rewrites.syntax.tree import declared_name, field_of, left_by, same
 
 Change = tuple[int, int, str]
 _CASTS = {"int", "int64_t", "unsigned", "size_t", "static_cast", "reinterpret_cast", "const_cast"}
@@ -252,9 +252,8 @@ class PackLoops:
             if lane and not any(inside(field_, loop) for loop in loops):
                 raise Unsupported("a lane by itself")
         for jump in self.source.walk(self.kernel.body, "return_statement", "continue_statement", "break_statement"):
-            around = enclosing(jump.parent, *LOOPS, "switch_statement", "lambda_expression")
             outer = [loop for loop in loops if inside(jump, loop)]
-            if outer and (jump.type == "return_statement" or any(same(around, loop) for loop in outer)):
+            if outer and (jump.type == "return_statement" or any(same(left_by(jump), loop) for loop in outer)):
                 raise Unsupported("lanes that end early")
 
     @property

@@ -22,7 +22,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import field_of, left_by, one_variable, same, statements
 
 
 @rule(
@@ -78,7 +78,7 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     if node.type == "while_statement":
         last = inner[-1] if inner and body.type == "compound_statement" else None
         update = last.named_children[0] if last is not None and last.type == "expression_statement" else None
-        jumps = any(_continues(j, node) for j in source.walk(body, "continue_statement"))
+        jumps = any(same(left_by(j), node) for j in source.walk(body, "continue_statement"))
         if last is None or jumps:
             return False
     else:
@@ -106,17 +106,11 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         return False
     kind = source.of(own, "type")
     header = f"for ({kind} {found.name} = {source.of(start)}; {source.of(sides[0])} < {source.of(sides[1])}; "
-    _drop_line(edits, source, own)
+    edits.remove(own, blank=True)
     edits.changes.append((node.start_byte, body.start_byte, f"{header}{found.name} += {_text(code, step)}) "))
     if last is not None:
-        _drop_line(edits, source, last)
+        edits.remove(last, blank=True)
     return True
-
-
-def _continues(jump: Node, loop: Node) -> bool:
-    return not any(
-        here.type in {"for_statement", "while_statement", "do_statement"} for here in upward(jump.parent, loop)
-    )
 
 
 _LEAVING = [
@@ -161,17 +155,8 @@ def _bases(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
         return False
     edits.changes.append((node.start_byte, loop.body.start_byte, header))
     for gone in inner[:2]:
-        _drop_line(edits, source, gone)
+        edits.remove(gone, blank=True)
     return True
-
-
-def _drop_line(edits: Edits, source: Source, node: Node) -> None:
-    """Deletes a statement, and its line and an empty one behind it where nothing else stands there."""
-    edits.remove(node)
-    start, end, _ = edits.changes[-1]
-    after = source.data.find(b"\n", end) + 1
-    if source.alone(node) and after and not source.data[end:after].strip():
-        edits.changes[-1] = (start, after, "")
 
 
 def _thread_of(code: Code, value: Node, base: str) -> str:
@@ -186,15 +171,13 @@ def _rounds(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     source, text = code.source, code.source.of
     first, body = field_of(node, "initializer"), field_of(node, "body")
     sides = _comparison(code, field_of(node, "condition"))
-    declarators = first.children_by_field_name("declarator") if first is not None else []
-    if sides is None or body is None or len(declarators) != 1 or declarators[0].type != "init_declarator":
+    variable = one_variable(first)
+    if sides is None or body is None or variable is None or code.polynomial(variable[1]).value != 0:
         return False
-    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-    if name is None or value is None or code.polynomial(value).value != 0:
-        return False
+    name, _ = variable
     if _step(code, field_of(node, "update"), text(name)) != "1":
         return False
-    count = Symbol(text(name), declarators[0].start_byte)
+    count = Symbol(text(name), name.start_byte)
     index = code.polynomial(sides[0])
     width = index.coefficient(count)
     if (
@@ -224,20 +207,17 @@ def _rounds(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     for place, new in replaced:
         edits.replace(place, new)
     for statement in gone:
-        _drop_line(edits, source, statement)
+        edits.remove(statement, blank=True)
     return True
 
 
 def _element(code: Code, body: Node, index: Polynomial, count: str) -> tuple[str, Node, str] | None:
     """The variable of the body that is the element, where there is one: its name, declaration and type."""
     for statement in statements(body):
-        declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
-        if len(declarators) != 1 or declarators[0].type != "init_declarator":
+        variable = one_variable(statement) if statement.type == "declaration" else None
+        if variable is None or code.polynomial(variable[1]) != index:
             continue
-        name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-        if name is None or value is None or name.type != "identifier" or code.polynomial(value) != index:
-            continue
-        uses = [n for n in code.source.walk(body, "identifier") if code.source.of(n) == count]
+        name, uses = variable[0], [n for n in code.source.walk(body, "identifier") if code.source.of(n) == count]
         if all(inside(n, statement) for n in uses):
             kind = code.source.of(statement, "type")
             assigned = any(code.source.of(t) == code.source.of(name) for t in code.assigned(body))

@@ -80,7 +80,7 @@ def _part(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
     if not any(same(declaration, statement) for statement in statements(kernel.body)):
         return False
     head = source.data[declaration.start_byte : declarators[0].start_byte].decode()
-    edits.replace(declaration, f"\n{source.indent(declaration)}".join(f"{head}{source.of(d)};" for d in declarators))
+    edits.write(declaration, [f"{head}{source.of(declarator)};" for declarator in declarators])
     return True
 
 

@@ -7,12 +7,12 @@ Changes nothing by itself, but other steps refuse where their names mean somethi
 from __future__ import annotations
 
 from nodes.rewrites.analysis.device_code import code_of
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.prelude.block_reductions import HELPERS
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
 
-OURS = {"ceil_div": CEIL_DIV, **{f"block_{kind}": text for kind, text in HELPERS.items()}}
+OURS = {"ceil_div": text_of("ceil_div"), **{f"block_{kind}": text for kind, text in HELPERS.items()}}
 """Only what several steps share and others' files are likely to have."""
 
 

@@ -16,10 +16,10 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of
-from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements, upward
 
 MOST = 24
 """Calls of one file."""
@@ -79,10 +79,7 @@ def _without(source: Source, names: set[str]) -> str:
             continue
         outer = function.parent if function.parent is not None else function
         edits = Edits(source)
-        edits.remove(outer if outer.type == "template_declaration" else function, comment=True)
-        start, end, _ = edits.changes[-1]
-        if source.data[end : end + 1] == b"\n":
-            edits.changes[-1] = (start, end + 1, "")
+        edits.remove(outer if outer.type == "template_declaration" else function, comment=True, blank=True)
         source = source.reparsed(edits.apply())
     return source.text
 
@@ -190,7 +187,7 @@ class _Inlined:
             raise Unsupported("a directive")
         for call in source.walk(body, "call_expression"):
             called = source.called(call).split(".")[-1]
-            if _TALKS.search(called) or self.name in self._reached(called):
+            if _TALKS.search(called) or any(same(self.function, f) for f in self.code.reached(called)):
                 raise Unsupported("a function that talks to other threads, or calls itself")
         returns = list(source.walk(body, "return_statement"))
         last = statements(body)[-1] if statements(body) else None
@@ -215,17 +212,6 @@ class _Inlined:
             elif here.type.startswith("preproc_if"):
                 names.append(f"{here.type} {here.start_byte}")
         return names
-
-    def _reached(self, name: str) -> set[str]:
-        found, stack = {name}, [name]
-        while stack:
-            for function in self.code.overloads.get(stack.pop(), []):
-                for call in self.code.source.walk(function, "call_expression"):
-                    inner = self.code.source.called(call)
-                    if inner not in found:
-                        found.add(inner)
-                        stack.append(inner)
-        return found
 
     def _template(self) -> list[Node]:
         outer = self.function.parent
@@ -261,7 +247,7 @@ class _Inlined:
         given = [source.of(c) for c in listed.named_children if c.type != "comment"] if listed is not None else []
         types: dict[str, str] = {}
         for at, parameter in enumerate(self.template):
-            name = self._template_name(parameter)
+            name = template_name(source, parameter)
             value = field_of(parameter, "default_value") or field_of(parameter, "default_type")
             if at < len(given):
                 types[name] = given[at]
@@ -275,14 +261,6 @@ class _Inlined:
             if not types[name]:
                 raise Unsupported("a type of several words")
         return types
-
-    def _template_name(self, parameter: Node) -> str:
-        if parameter.type == "optional_type_parameter_declaration":
-            return self.code.source.of(parameter, "name")
-        if parameter.type == "type_parameter_declaration":
-            return self.code.source.of(parameter.named_children[-1])
-        name = declared_name(field_of(parameter, "declarator") or parameter.named_children[-1])
-        return self.code.source.of(name)
 
     def _deduced(self, name: str) -> str:
         """What the arguments say that a template parameter is, "" where they do not, or not alike."""
@@ -384,10 +362,7 @@ class _Inlined:
 
     def _declared_in_kernel(self) -> Iterator[Node]:
         for node in self.code.source.walk(self.kernel.node, "declaration", "for_range_loop", "parameter_declaration"):
-            for declarator in node.children_by_field_name("declarator"):
-                name = declared_name(declarator)
-                if name is not None:
-                    yield name
+            yield from names_declared(node)
         for node in self.code.source.walk(self.kernel.body, "alias_declaration"):
             yield field_of(node, "name") or node
 

@@ -12,12 +12,13 @@ Changes nothing by itself, but behind a pointer that is handed to a method anyth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
@@ -39,20 +40,12 @@ class _Method:
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, MOST)
+    return one_by_one(source, _write_out, _calls, MOST)
 
 
-def _next(code: Code) -> str | None:
-    types = _types(code)
-    if not types:
-        return None
-    for kernel in code.kernels:
-        for call in code.source.walk(kernel.body, "call_expression"):
-            try:
-                return _written_out(code, kernel, call, types)
-            except Unsupported:
-                continue
-    return None
+def _calls(code: Code) -> Iterator[tuple[Kernel, Node, dict[str, dict[str, _Method]]]]:
+    if types := _types(code):
+        yield from ((k, call, types) for k in code.kernels for call in code.source.walk(k.body, "call_expression"))
 
 
 def _types(code: Code) -> dict[str, dict[str, _Method]]:
@@ -93,7 +86,7 @@ def _meaning(source: Source, name: str, method: Node) -> _Method | None:
     return _Method(loads=False) if sides == [f"*reinterpret_cast<{name}*>({pointer})", "*this"] else None
 
 
-def _written_out(code: Code, kernel: Kernel, call: Node, types: dict[str, dict[str, _Method]]) -> str:
+def _write_out(edits: Edits, code: Code, kernel: Kernel, call: Node, types: dict[str, dict[str, _Method]]) -> None:
     source, function, statement = code.source, field_of(call, "function"), call.parent
     if function is None or function.type != "field_expression" or statement is None:
         raise Unsupported("no method")
@@ -105,10 +98,10 @@ def _written_out(code: Code, kernel: Kernel, call: Node, types: dict[str, dict[s
     method = types.get(_spelt(code, kernel, written).partition("<")[0], {}).get(source.of(function, "field"))
     if method is None or found.declarator is None or found.declarator.type != "identifier":
         raise Unsupported("a method that does more")
-    edits, pointer, name = Edits(source), source.of(only_argument(call)), source.of(holder)
+    pointer, name = source.of(only_argument(call)), source.of(holder)
     if not method.loads:
         edits.replace(call, f"*reinterpret_cast<{written}*>({pointer}) = {name}")
-        return edits.apply()
+        return
     value = f"*reinterpret_cast<const {written}*>({pointer})"
     before = statement.prev_named_sibling
     alone = len(found.declaration.children_by_field_name("declarator")) == 1
@@ -117,7 +110,6 @@ def _written_out(code: Code, kernel: Kernel, call: Node, types: dict[str, dict[s
         edits.remove(found.declaration)
     else:
         edits.replace(call, f"{name} = {value}")
-    return edits.apply()
 
 
 def _spelt(code: Code, kernel: Kernel, name: str) -> str:

@@ -25,25 +25,19 @@ from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statement_around, upward
+from nodes.rewrites.syntax.tree import (
+    children_of,
+    field_of,
+    names_declared,
+    same,
+    statement_around,
+    upward,
+)
 
 WARP = 32
 MASK = "0xffffffffu"
-WARP_REDUCTION = """\
-// {said} over the warp, for each of its lanes.
-template <typename V>
-__device__ __forceinline__ V warp_{kind}(V value) {{
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {step};
-  return value;
-}}
-"""
-REDUCTIONS = {
-    "plus": ("sum", "The sum", f"value += __shfl_xor_sync({MASK}, value, offset)"),
-    "greater": ("max", "The largest value", f"value = max(value, __shfl_xor_sync({MASK}, value, offset))"),
-    "less": ("min", "The smallest value", f"value = min(value, __shfl_xor_sync({MASK}, value, offset))"),
-}
-"""What cooperative groups' functors are: name, what it says of itself, one step."""
+REDUCTIONS = {"plus": "sum", "greater": "max", "less": "min"}
+"""What cooperative groups' functors are."""
 REDUCED = frozenset({"float", "double", "int", "int32_t", "unsigned", "unsigned int", "uint32_t"})
 OF_BLOCK = {"thread_rank": "threadIdx.x", "size": "blockDim.x", "num_threads": "blockDim.x", "sync": "__syncthreads()"}
 OF_WARP = {
@@ -75,8 +69,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not edits.changes:
         return None
     for name in sorted(kinds):
-        kind, said, step = REDUCTIONS[name]
-        require(edits, code, WARP_REDUCTION.format(kind=kind, said=said, step=step), f"warp_{kind}")
+        require(edits, code, f"warp_{REDUCTIONS[name]}")
     return _without_headers(source.reparsed(edits.apply()))
 
 
@@ -127,9 +120,8 @@ def _groups(code: Code, kernel: Kernel) -> dict[str, _Group]:
         found[source.of(name)] = _Group(name, statement, kind)
     named = [p.name for p in kernel.parameters]
     for node in source.walk(kernel.body, "declaration"):
-        for declarator in node.children_by_field_name("declarator"):
-            inner = declared_name(declarator)
-            if inner is not None and source.of(inner) in found and not same(inner, found[source.of(inner)].name):
+        for inner in names_declared(node):
+            if source.of(inner) in found and not same(inner, found[source.of(inner)].name):
                 raise Unsupported("a name of two things")
     if any(name in named for name in found):
         raise Unsupported("a name of two things")
@@ -202,7 +194,7 @@ def _write(edits: Edits, use: Node, group: _Group) -> set[str]:
         before, behind = "", ")"
     else:
         before, behind = f"static_cast<{element}>(", "))"
-    edits.changes.append((call.start_byte, value.start_byte, f"warp_{REDUCTIONS[functor][0]}({before}"))
+    edits.changes.append((call.start_byte, value.start_byte, f"warp_{REDUCTIONS[functor]}({before}"))
     edits.changes.append((value.end_byte, call.end_byte, behind))
     return {functor}
 
@@ -212,10 +204,8 @@ def _declared_type(source: Source, near: Node, name: str) -> str:
     for here in upward(near):
         sibling = here.prev_named_sibling
         while sibling is not None:
-            if sibling.type == "declaration":
-                names = [declared_name(d) for d in sibling.children_by_field_name("declarator")]
-                if any(n is not None and source.of(n) == name for n in names):
-                    return source.of(sibling, "type")
+            if sibling.type == "declaration" and name in map(source.of, names_declared(sibling)):
+                return source.of(sibling, "type")
             sibling = sibling.prev_named_sibling
     return ""
 

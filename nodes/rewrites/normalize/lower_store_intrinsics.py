@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.prelude.lanes import ELEMENT_BYTES
+from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import children_of, field_of

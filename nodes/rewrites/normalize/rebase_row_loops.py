@@ -21,6 +21,7 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same
 
@@ -96,9 +97,7 @@ def _row_of(code: Code, start: Node) -> Node:
     found = code.variable(start)
     if found is not None and found.value is not None and not code.mutated(found):
         raise Unsupported("a start that has a name")
-    here = start
-    while here.type == "parenthesized_expression" and here.named_child_count == 1:
-        here = here.named_children[0]
+    here = bare(start)
     if here.type == "binary_expression" and code.source.of(here, "operator") == "+":
         sides = [field_of(here, f) for f in ("left", "right")]
         places = [side for side in sides if code.polynomial(side) == Polynomial.symbol(THREAD)]

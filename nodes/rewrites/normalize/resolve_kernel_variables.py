@@ -12,9 +12,11 @@ Changes nothing by itself, but a kernel that a variable stands for may be launch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import ATTRIBUTES, Code, one_after_another
+from nodes.rewrites.analysis.device_code import ATTRIBUTES, Code, one_by_one
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same
@@ -29,22 +31,16 @@ MOST = 16
     after=("standard_alignas",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, MOST)
+    return one_by_one(source, _resolve, _names, MOST)
 
 
-def _next(code: Code) -> str | None:
-    for launch in code.launches:
-        if launch.function.type == "identifier" and launch.template_list is None:
-            try:
-                return _named(code, launch.function)
-            except Unsupported:
-                continue
-    return None
+def _names(code: Code) -> Iterator[tuple[Node]]:
+    return ((x.function,) for x in code.launches if x.function.type == "identifier" and x.template_list is None)
 
 
-def _named(code: Code, name: Node) -> str:
-    """The text without the variable. Raises Unsupported where it is another one, or used for anything else."""
-    source, found, edits = code.source, code.definition(name), Edits(code.source)
+def _resolve(edits: Edits, code: Code, name: Node) -> None:
+    """Raises Unsupported where it is another variable, or used for anything else."""
+    source, found = code.source, code.definition(name)
     value = found.value if found is not None and found.kind == "local" else None
     if found is None or value is None or code.mutated(found):
         raise Unsupported("no variable that stands for one kernel")
@@ -66,7 +62,6 @@ def _named(code: Code, name: Node) -> str:
             raise Unsupported("a kernel that is handed on")
         edits.replace(use, source.of(kernel))
     edits.remove(declaration)
-    return edits.apply()
 
 
 def _launches(owner: Node, use: Node) -> bool:

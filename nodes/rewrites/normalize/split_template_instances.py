@@ -7,10 +7,11 @@ is called `rotate_not_is_neox`, so that fold_branches can leave either with its 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
@@ -27,17 +28,12 @@ MOST = 8
     after=("standard_alignas",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    return one_after_another(source, _next, MOST)
+    return one_by_one(source, _part, _flags, MOST)
 
 
-def _next(code: Code) -> str | None:
-    for kernel in code.kernels:
-        for at, name in enumerate(kernel.template_names):
-            if _is_flag(code, kernel, at) and _decides(code, kernel, name):
-                edits = Edits(code.source)
-                _part(edits, code, kernel, at, name)
-                return edits.apply()
-    return None
+def _flags(code: Code) -> Iterator[tuple[Kernel, int, str]]:
+    named = ((kernel, at, name) for kernel in code.kernels for at, name in enumerate(kernel.template_names))
+    return (flag for flag in named if _is_flag(code, *flag[:2]) and _decides(code, flag[0], flag[2]))
 
 
 def _is_flag(code: Code, kernel: Kernel, at: int) -> bool:

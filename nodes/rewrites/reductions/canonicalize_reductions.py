@@ -21,11 +21,11 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Part
-from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.block_shape import is_barrier, width_of
 from nodes.rewrites.analysis.block_values import WARP, Block, Memory
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
@@ -56,11 +56,11 @@ from nodes.rewrites.reductions.uses import (
     start_of,
 )
 from nodes.rewrites.reductions.warp_reductions import called
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
+from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements
 
 MOST = 32
 """Reductions of one file."""
@@ -101,7 +101,7 @@ def _named(source: Source, text: str, kinds: set[str]) -> str:
         for name in here.walk(None, "identifier"):
             if here.of(name) == placeholder(kind):
                 edits.replace(name, f"block_{kind}")
-        require_reduction(edits, code_of(here), kind)
+        require(edits, code_of(here), f"block_{kind}")
         text = edits.apply()
     return text
 
@@ -126,22 +126,11 @@ def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
     if not kernel.launches:
         raise Unsupported("a kernel that nothing launches")
     for launch in kernel.launches:
-        if launch.extents(launch.block)[1:] != ("1", "1"):
-            raise Unsupported("a block of more than one dimension")
-        width = _extent(code, kernel, launch)
+        width = width_of(code, kernel, launch)
         if width is not None and (width % 32 or not 32 <= width <= 1024):
             raise Unsupported("a block that is not whole warps")
         found.append((launch, [width] if width is not None else [32 * warps for warps in WARPS]))
     return found
-
-
-def _extent(code: Code, kernel: Kernel, launch: Launch) -> int | None:
-    try:
-        block = launch.along_x(launch.block)
-    except Unsupported:
-        return None
-    value = code.polynomial(block).value
-    return value if value is not None else value_in(code, kernel, None, block)
 
 
 # A call of a function.
@@ -161,11 +150,11 @@ def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], si
 
 def _talks(code: Code, name: str) -> bool:
     """Whether the function has barriers and warps that talk, in itself or in what it calls."""
-    return _waits(code, name) and any(_shuffles(code, f) for f in _reached(code, name))
+    return _waits(code, name) and any(_shuffles(code, f) for f in code.reached(name))
 
 
 def _waits(code: Code, name: str) -> bool:
-    calls = [c for f in _reached(code, name) for c in code.source.walk(f, "call_expression")]
+    calls = [c for f in code.reached(name) for c in code.source.walk(f, "call_expression")]
     return any(called(code.source, c) == "__syncthreads" for c in calls)
 
 
@@ -173,19 +162,6 @@ def _shuffles(code: Code, node: Node) -> bool:
     """Whether the threads of a warp talk to each other somewhere below the node."""
     names = [called(code.source, c) for c in code.source.walk(node, "call_expression")]
     return any("shfl" in name for name in names)
-
-
-def _reached(code: Code, name: str) -> list[Node]:
-    found: list[Node] = []
-    stack = list(code.overloads.get(name, []))
-    while stack:
-        function = stack.pop()
-        if any(same(function, other) for other in found):
-            continue
-        found.append(function)
-        for call in code.source.walk(function, "call_expression"):
-            stack += code.overloads.get(called(code.source, call), [])
-    return found
 
 
 def _without_call(
@@ -237,7 +213,7 @@ def _without_call(
     keep_apart(edits, code, kernel, statement)
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
     scratch |= {source.of(n) for n in code.assigned(statement)}
-    names = {source.of(declared_name(field_of(f, "declarator"))) for f in _reached(code, name)}
+    names = {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(name)}
     return Step(edits.apply(), result.kind, names | scratch)
 
 
@@ -306,7 +282,7 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
         return None
     for call in code.source.walk(statement, "call_expression"):
         name = called(code.source, call)
-        if _waits(code, name) or not ("shfl" in name or any(_shuffles(code, f) for f in _reached(code, name))):
+        if _waits(code, name) or not ("shfl" in name or any(_shuffles(code, f) for f in code.reached(name))):
             continue
         for argument in children_of(call, "arguments"):
             found = code.variable(argument)
@@ -550,9 +526,8 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
     for statement in taken:
         if statement.type != "declaration":
             continue
-        shared = any(source.of(c) == "__shared__" for c in statement.children)
-        declared = [n for d in statement.children_by_field_name("declarator") if (n := declared_name(d)) is not None]
-        names = {source.of(n) for n in declared}
+        shared = source.says(statement, "__shared__")
+        names = {source.of(name) for name in names_declared(statement)}
         later = [
             n for n in source.walk(kernel.body, "identifier") if source.of(n) in names and n.start_byte >= last.end_byte
         ]
@@ -566,9 +541,3 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
             raise Unsupported("a value of the reduction that is read later")
         kept.append(statement)
     return kept
-
-
-# CUB.
-
-
-# What is left over.

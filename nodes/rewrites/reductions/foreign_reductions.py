@@ -188,16 +188,9 @@ def tidied(before: Source, text: str, names: set[str]) -> str:
         node = next((n for n in _leftovers(source, names)), None)
         if node is None:
             break
-        text = _removed(edits, source, node)
+        edits.remove(node, comment=True, blank=node.type in {"function_definition", "template_declaration"})
+        text = edits.apply()
     return drop_unused(before, text, set(names))
-
-
-def _removed(edits: Edits, source: Source, node: Node) -> str:
-    edits.remove(node, comment=True)
-    start, end, _ = edits.changes[-1]
-    if node.type in {"function_definition", "template_declaration"} and source.data[end : end + 1] == b"\n":
-        edits.changes[-1] = (start, end + 1, "")  # the blank line behind it
-    return edits.apply()
 
 
 def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
@@ -215,7 +208,7 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
             yield outer if outer is not None and outer.type == "template_declaration" else node
     for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
         declarators = node.children_by_field_name("declarator")
-        shared = any(source.of(c) == "__shared__" for c in node.children)
+        shared = source.says(node, "__shared__")
         shared = shared and not any(source.of(c) == "extern" for c in source.walk(node))
         if node.type != "declaration":
             name = field_of(node, "name") or field_of(node, "declarator")

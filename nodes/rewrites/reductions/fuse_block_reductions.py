@@ -22,14 +22,15 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_barrier
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.folds import Passes, below_maximum, mentions, reduction_of, two_passes
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
+from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
-from nodes.rewrites.syntax.tree import enclosing, field_of, same
+from nodes.rewrites.syntax.tree import enclosing, field_of, one_variable, same
 
 SPEEDUP = 1.0
 LONG_BYTES = 16 << 10
@@ -110,11 +111,11 @@ class _Exchange:
         for node in self.passes.between:
             words = {source.of(n) for n in source.walk(node, "identifier")}
             if inside(self.maximum, node) or words & names:
-                declarators = node.children_by_field_name("declarator")
-                if len(declarators) != 1 or declarators[0].type != "init_declarator":
+                variable = one_variable(node)
+                if variable is None:
                     raise Unsupported("a maximum among other declarations")
                 moved.append(node)
-                names.add(source.of(declarators[0], "declarator"))
+                names.add(source.of(variable[0]))
         if not moved or any(mentions(source, self.passes.second.body, n) != (n == self.defined.name) for n in names):
             raise Unsupported("a maximum that the second pass wants for something else")
         return moved
@@ -141,7 +142,7 @@ class _Exchange:
                 edits.replace(node, text if _stands_alone(node) else f"({text})")
         edits.insert(second.end_byte, "".join(f"\n{indent}{line}" for line in lines))
         edits.replace(self.total, f"{of_block}.sum")
-        require_reduction(edits, code, "shifted_sum")
+        require(edits, code, "block_shifted_sum")
         return edits.apply()
 
     def _starts_finite(self) -> bool:

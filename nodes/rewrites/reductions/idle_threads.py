@@ -10,7 +10,7 @@ from nodes.rewrites.analysis.insertions import without_unused
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, names_declared, upward
 
 
 def without_idle(source: Source) -> str:
@@ -44,7 +44,7 @@ def _shared(code: Code, kernel: Kernel) -> list[tuple[Node, list[str]]]:
     found = []
     for node in code.source.walk(kernel.body, "declaration"):
         if any(code.source.of(c) == "__shared__" for c in code.source.walk(node, "type_qualifier")):
-            found.append((node, [code.source.of(declared_name(d)) for d in node.children_by_field_name("declarator")]))
+            found.append((node, [code.source.of(name) for name in names_declared(node)]))
     return found
 
 
@@ -55,7 +55,7 @@ def _hides_shared(code: Code, kernel: Kernel) -> bool:
         shared = any(source.of(child) == "__shared__" for child in source.walk(node, "type_qualifier"))
         around = enclosing(node, "function_definition")
         if shared and around is None:
-            names |= {source.of(declared_name(d)) for d in node.children_by_field_name("declarator")}
+            names |= {source.of(name) for name in names_declared(node)}
     for node in source.walk(None, "preproc_def", "preproc_function_def"):
         if "__shared__" in source.of(node, "value"):
             names.add(source.of(node, "name"))

@@ -22,11 +22,10 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, Values, base_of, close, fields_of, power
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same
 
 POINTS = 96
 """How many random values each name stands for at once."""
-_OPERATIONS = {"binary_expression", "parenthesized_expression", "unary_expression", "conditional_expression"}
 _JUMPS = ("continue_statement", "break_statement", "return_statement", "goto_statement")
 
 
@@ -176,9 +175,7 @@ def _assigned(code: Code, nodes: Iterable[Node]) -> Iterator[Node]:
 
 def _declared(code: Code, statement: Node) -> Iterator[Node]:
     for node in code.source.walk(statement, "declaration"):
-        for declarator in node.children_by_field_name("declarator"):
-            if (name := declared_name(declarator)) is not None:
-                yield name
+        yield from names_declared(node)
 
 
 class _Recurrence:

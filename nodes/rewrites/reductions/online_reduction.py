@@ -23,11 +23,10 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
-from nodes.rewrites.analysis.block_shape import whole_warps
+from nodes.rewrites.analysis.block_shape import whole_warps, width_of
 from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
-from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import FLT_MAX, base_of, close
 from nodes.rewrites.analysis.regions import THREAD
@@ -36,11 +35,21 @@ from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
 from nodes.rewrites.reductions.online_runs import Ends, Held, Run, Threads
 from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, start_of
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site, require_reduction
+from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    children_of,
+    declared_name,
+    field_of,
+    names_declared,
+    same,
+    statements,
+    upward,
+)
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
@@ -82,11 +91,7 @@ def _next(code: Code) -> str | None:
 
 def _widths(code: Code, kernel: Kernel, launch: Launch) -> tuple[int, ...]:
     """How many threads a block of the launch may have."""
-    if launch.extents(launch.block)[1:] != ("1", "1"):
-        raise Unsupported("a block of more than one dimension")
-    block = launch.along_x(launch.block)
-    width = code.polynomial(block).value
-    width = width if width is not None else value_in(code, kernel, None, block)
+    width = width_of(code, kernel, launch)
     if width is not None and 32 <= width <= 1024 and width % 32 == 0:
         return (width,)
     if width is not None or not whole_warps(code, kernel, launch.block):
@@ -316,7 +321,7 @@ class _Joined:
         named = {}
         for path in (online.maximum, *self.totals):
             stem = f"{path.replace('.', '_')}_of_block"
-            named[path] = next(n for n in (stem, *(f"{stem}_{i}" for i in range(2, 99))) if n not in taken_names)
+            named[path] = free(stem, taken_names)
             taken_names.add(named[path])
         together = self._meet_at_once()
         if together:
@@ -337,7 +342,7 @@ class _Joined:
         for statement in inner[:left]:
             edits.remove(statement, comment=True)
         for kind in ("shifted_sum",) if together else ("max", "sum"):
-            require_reduction(edits, code, kind)
+            require(edits, code, f"block_{kind}")
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
         return drop_unused(source, edits.apply(), names)
 
@@ -359,8 +364,7 @@ class _Joined:
             below = f"({online.maximum} < INFINITY ? {below} : 1.0f)"
         lines = [f"const float {named[online.maximum]} = block_max<{site}>({online.maximum});"]
         if len(self.totals) > 1:
-            stem = f"{online.maximum.replace('.', '_')}_scale"
-            scale = next(n for n in (stem, *(f"{stem}_{i}" for i in range(2, 99))) if n not in taken_names)
+            scale = free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
             lines.append(
                 f"const float {scale} = {below.removeprefix('(').removesuffix(')') if below[0] == '(' else below};"
             )
@@ -444,11 +448,7 @@ class _Joined:
                         yield name
 
     def _declared(self, statement: Node) -> set[str]:
-        return {
-            self.source.of(n)
-            for d in statement.children_by_field_name("declarator")
-            if (n := declared_name(d)) is not None
-        }
+        return {self.source.of(name) for name in names_declared(statement)}
 
     def _is_plain(self, statement: Node, touched: set[str]) -> bool:
         """A declaration of something that the reduction takes no part in, and does not change."""

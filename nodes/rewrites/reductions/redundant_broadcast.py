@@ -12,21 +12,21 @@ shares, and that is read behind the barrier. The barrier goes where nothing else
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another
+from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
+from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_by_one
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.regions import EXTREMES, THREAD
+from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, statements, upward
 
 _MATHS = frozenset({
@@ -55,20 +55,18 @@ _PLAIN = {
 def rewrite(source: Source, facts: Facts) -> str | None:
     if not reduces(source):
         return None
-    text = one_after_another(source, _next, 32)
+    text = one_by_one(source, _spread, _branches, 32)
     return None if text is None else without_idle(source.reparsed(text))
 
 
-def _next(code: Code) -> str | None:
+def _branches(code: Code) -> Iterator[tuple[Kernel, Node]]:
     for kernel in code.kernels:
-        if not any(kernel.calls(f"block_{kind}") for kind in HELPERS):
-            continue
-        for statement in code.source.walk(kernel.body, "if_statement"):
-            try:
-                return _Broadcast(code, kernel, statement).rewritten()
-            except Unsupported:
-                continue
-    return None
+        if any(kernel.calls(f"block_{kind}") for kind in HELPERS):
+            yield from ((kernel, statement) for statement in code.source.walk(kernel.body, "if_statement"))
+
+
+def _spread(edits: Edits, code: Code, kernel: Kernel, statement: Node) -> None:
+    _Broadcast(code, kernel, statement).write(edits)
 
 
 class _Broadcast:
@@ -82,7 +80,7 @@ class _Broadcast:
             raise Unsupported("a branch of another form")
         if field_of(statement, "alternative") is not None or statement.has_error:
             raise Unsupported("a branch of another form")
-        if not self._asks_for_first(field_of(holder, "value")):
+        if not is_first_thread(self.code, field_of(holder, "value")):
             raise Unsupported("not the first thread's")
         self.around, self.inner = around, statements(body)
         siblings = statements(around)
@@ -91,15 +89,8 @@ class _Broadcast:
             raise Unsupported("no barrier behind it")
         self.before, self.barrier = siblings[:at], siblings[at + 1]
 
-    def _asks_for_first(self, condition: Node | None) -> bool:
-        if condition is None or condition.type != "binary_expression":
-            return False
-        sides = [self.code.polynomial(field_of(condition, f)) for f in ("left", "right")]
-        first = [Polynomial.symbol(THREAD), Polynomial.constant(0)]
-        return self.source.of(condition, "operator") == "==" and sides in (first, first[::-1])
-
-    def rewritten(self) -> str:
-        source, edits = self.source, Edits(self.source)
+    def write(self, edits: Edits) -> None:
+        source = self.source
         found = next((c for s in self.inner if (c := self._cell(s)) is not None), None)
         if found is None:
             raise Unsupported("nothing that every thread could make for itself")
@@ -109,7 +100,7 @@ class _Broadcast:
         only = self._mentions(memory) == len(reads) + 2 and target.type == "identifier"
         named = self._is_named(value)
         name = source.of(value) if named else memory.name if only else self.code.fresh(f"{memory.name}_of_block")
-        lines = [source.of(s) for s in self._needed(value)]
+        lines: Lines = [source.of(s) for s in self._needed(value)]
         if not named:
             element = source.of(memory.declaration, "type")
             lines.append(f"const {element} {name} = {source.of(value)};")
@@ -120,14 +111,12 @@ class _Broadcast:
             if not inside(read, self.statement):
                 edits.replace(read, name)
         if kept:
-            unit, holder = source.unit(self.statement), source.of(self.statement, "condition")
-            lines += [f"if {holder} {{", *(unit + source.render(s, [(r, name) for r in reads]) for s in kept), "}"]
-        indent = source.indent(self.statement)
+            inner = [source.render(statement, [(read, name) for read in reads]) for statement in kept]
+            lines += [f"if {source.of(self.statement, 'condition')} {{", inner, "}"]
         if lines:
-            edits.replace(self.statement, f"\n{indent}".join(lines))
+            edits.write(self.statement, lines)
         else:
             edits.remove(self.statement, comment=True)
-        return edits.apply()
 
     def _is_named(self, value: Node) -> bool:
         """Whether what every thread needs has a name already, and one that means nothing else anywhere."""
@@ -224,7 +213,7 @@ class _Broadcast:
         holder = field_of(here, "condition")
         if here is None or holder is None or here.parent is None or here.parent.type != "compound_statement":
             return False
-        return self._asks_for_first(field_of(holder, "value")) and inside(read, here.parent)
+        return is_first_thread(self.code, field_of(holder, "value")) and inside(read, here.parent)
 
     def _index(self, place: Node) -> int | None:
         if place.type == "identifier":
@@ -298,7 +287,7 @@ class _Broadcast:
             or found.declarator.type not in {"init_declarator", "identifier"}
         ):
             return False
-        if any(self.source.of(c) in {"__shared__", "static", "volatile"} for c in found.declaration.children):
+        if self.source.says(found.declaration, "__shared__", "static", "volatile"):
             return False
         if not code.mutated(found):
             return found.value is not None and self._same_for_all(found.value, depth + 1)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, field_of, same, statements, upward
 
 
@@ -119,23 +120,14 @@ def is_leaders(code: Code, node: Node) -> bool:
 
 
 def _is_leader(code: Code, condition: Node | None) -> bool:
-    """`threadIdx.x == 0`, perhaps with more to it."""
-    if condition is None:
-        return False
-    if condition.type == "parenthesized_expression" and condition.named_child_count == 1:
-        return _is_leader(code, condition.named_children[0])
-    if condition.type == "unary_expression" and code.source.of(condition.children[0]) == "!":
-        return code.polynomial(field_of(condition, "argument")) == Polynomial.symbol(THREAD)
-    if condition.type != "binary_expression":
-        return False
-    left, right = field_of(condition, "left"), field_of(condition, "right")
-    sign = code.source.of(condition, "operator")
-    if sign == "&&":
-        return _is_leader(code, left) or _is_leader(code, right)
-    return sign == "==" and {code.polynomial(left), code.polynomial(right)} == {
-        Polynomial.symbol(THREAD),
-        Polynomial.constant(0),
-    }
+    """`threadIdx.x == 0`, or `!threadIdx.x`, perhaps with more to it."""
+    for part in operands(code.source, condition, "&&") if condition is not None else ():
+        negated = match(code.source, part, "!$a")
+        if negated is not None and code.polynomial(negated["a"]) == Polynomial.symbol(THREAD):
+            return True
+        if is_first_thread(code, part):
+            return True
+    return False
 
 
 def check_slots(

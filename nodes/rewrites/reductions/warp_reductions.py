@@ -11,32 +11,17 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_arithmetic import Part
 from nodes.rewrites.analysis.block_values import Block
 from nodes.rewrites.analysis.device_code import Code, inside
-from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.reductions.uses import slots_of
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
 WARP = 32
-_REDUCTION = """\
-// {said} over the lanes of a team, for each of them.
-template <int TEAM, typename V>
-__device__ __forceinline__ V team_{kind}(V value) {{
-  const unsigned lanes = (0xffffffffu >> (32 - TEAM)) << ({place} % 32 / TEAM * TEAM);
-#pragma unroll
-  for (int offset = TEAM / 2; offset > 0; offset /= 2) {{
-    {step};
-  }}
-  return value;
-}}
-"""
-KINDS = {
-    "sum": ("The sum", "value += __shfl_xor_sync(lanes, value, offset)"),
-    "max": ("The largest value", "value = max(value, __shfl_xor_sync(lanes, value, offset))"),
-    "min": ("The smallest value", "value = min(value, __shfl_xor_sync(lanes, value, offset))"),
-}
+KINDS = ("sum", "max", "min")
 _ORDERED = frozenset({"float", "double", "int", "int32_t", "unsigned", "unsigned int", "uint32_t"})
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask|nanosleep)|^atomic|^sync|^reduce$|^shfl")
 
@@ -79,8 +64,7 @@ def require_team(edits: Edits, code: Code, kinds: set[str], *, planar: bool) -> 
     """The reductions over teams; `planar` where threads of one warp may differ in `threadIdx.y`."""
     place = "(threadIdx.y * blockDim.x + threadIdx.x)" if planar else "threadIdx.x"
     for kind in sorted(kinds):
-        said, step = KINDS[kind]
-        require(edits, code, _REDUCTION.format(kind=kind, said=said, step=step, place=place), f"team_{kind}")
+        bring(edits, code, text_of(f"team_{kind}").replace("threadIdx.x", place))
 
 
 def reductions(code: Code, kernel: Kernel, size: int) -> list[Reduction]:
@@ -108,16 +92,9 @@ def called(source: Source, call: Node) -> str:
 
 
 def _talks(code: Code, call: Node) -> bool:
-    seen, stack = set[str](), [call]
-    while stack:
-        name = called(code.source, stack.pop())
-        if _TALKS.search(name):
-            return True
-        if name not in seen:
-            seen.add(name)
-            for function in code.overloads.get(name, []):
-                stack += list(code.source.walk(function, "call_expression"))
-    return False
+    name, functions = called(code.source, call), code.reached(called(code.source, call))
+    inner = (called(code.source, c) for function in functions for c in code.source.walk(function, "call_expression"))
+    return any(_TALKS.search(each) for each in (name, *inner))
 
 
 def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:

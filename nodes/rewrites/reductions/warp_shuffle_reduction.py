@@ -23,13 +23,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same, statements
-
-
-def require_reduction(edits: Edits, code: Code, kind: str) -> None:
-    """Put `block_{kind}` behind the includes unless it is there. Raises Unsupported where its names mean something else."""
-    beside = ("ShiftedSum", "warp_shifted_sum") if kind == "shifted_sum" else ()
-    require(edits, code, HELPERS[kind], f"block_{kind}", *beside)
+from nodes.rewrites.syntax.tree import field_of, one_variable, same, statements
 
 
 @dataclass
@@ -66,7 +60,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not edits.changes:
         return None
     for kind in sorted(needed):
-        require_reduction(edits, code, kind)
+        require(edits, code, f"block_{kind}")
     return edits.apply()
 
 
@@ -84,7 +78,7 @@ def next_site(code: Code) -> int:
 def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
     found = {}
     for node in kernel.source.walk(kernel.body, "declaration"):
-        if any(kernel.source.of(c) == "__shared__" for c in node.children):
+        if kernel.source.says(node, "__shared__"):
             declarators = node.children_by_field_name("declarator")
             if len(declarators) == 1 and declarators[0].type == "array_declarator":
                 name = field_of(declarators[0], "declarator")
@@ -124,8 +118,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             for node in reads.get(name, []):
                 edits.replace(node, result)
                 handled.append(node)
-        indent = code.source.indent(tree.stores[0])
-        edits.replace(tree.stores[0], f"\n{indent}".join(lines))
+        edits.write(tree.stores[0], lines)
         for node in [*tree.stores[1:], *tree.barriers, tree.loop]:
             edits.remove(node)
     for access in kernel.accesses:
@@ -242,15 +235,10 @@ def _distance(code: Code, kernel: Kernel, loop: Node) -> str | None:
     """The name of the variable that runs blockDim.x / 2, ..., 1 or 1, 2, ..., blockDim.x / 2."""
     source = code.source
     start, condition, update = (field_of(loop, f) for f in ("initializer", "condition", "update"))
-    if start is None or condition is None or update is None or start.type != "declaration":
+    declared = one_variable(start)
+    if declared is None or condition is None or update is None:
         return None
-    declarators = start.children_by_field_name("declarator")
-    if len(declarators) != 1 or declarators[0].type != "init_declarator":
-        return None
-    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-    if name is None or value is None:
-        return None
-    variable = source.of(name)
+    variable, value = source.of(declared[0]), declared[1]
     bounds = re.sub(r"\s", "", source.of(condition))
     change = re.sub(r"\s", "", source.of(update))
     halves = change in {f"{variable}>>=1", f"{variable}/=2", f"{variable}={variable}/2", f"{variable}={variable}>>1"}

@@ -14,6 +14,7 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Unsupported
 from nodes.rewrites.syntax.tree import field_of, is_zero, same, statement_around
 
@@ -131,9 +132,7 @@ def _check_uses(code: Code, kernel: Kernel, found: Definition, declarations: lis
 
 def _compares(code: Code, choice: Node, sides: list[Node]) -> bool:
     """Whether the smaller of both sides is taken."""
-    condition = field_of(choice, "condition")
-    while condition.type == "parenthesized_expression":
-        condition = condition.named_children[0]
+    condition = bare(field_of(choice, "condition"))
     if condition.type != "binary_expression":
         return False
     sign = code.source.of(condition, "operator")

@@ -23,12 +23,12 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import extent_of
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import without_unused
+from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import is_return
 from nodes.rewrites.prelude.block_reductions import HELPERS
-from nodes.rewrites.reductions.warp_shuffle_reduction import require_reduction
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
@@ -110,7 +110,7 @@ class _Blocks(RowThreads):
         for launch in self.kernel.launches:
             self._launch(edits, launch)
         for kind in sorted({kind for _, _, kind in self.folds}):
-            require_reduction(edits, self.code, kind)
+            require(edits, self.code, f"block_{kind}")
         for statement in self.steps:
             edits.remove(statement, comment=True)
         return self._without_guard(without_unused(self.code, edits.apply()))
@@ -210,12 +210,12 @@ class _Blocks(RowThreads):
                 raise Unsupported("a launch of more than one dimension")
         if launch.shared_text != "0":
             raise Unsupported("shared memory of unknown use")
-        width = self.number(launch, launch.along_x(launch.block))
+        width = extent_of(self.code, self.kernel, launch.along_x(launch.block))
         if self.region.loop is None and not self.covers(launch, width):
             raise Unsupported("a grid that may leave rows out")
         block = None
         if width is None or width < WIDTH // 2 or width % 32 != 0:
-            if any(c.type == "launch_bounds" for c in self.kernel.node.children):
+            if self.kernel.launch_bounds is not None:
                 raise Unsupported("a bound for another block")
             block = str(WIDTH)
         edits.replace(

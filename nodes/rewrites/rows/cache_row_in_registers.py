@@ -20,86 +20,13 @@ from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import row_loop
-from nodes.rewrites.analysis.vectors import spelt_out
-from nodes.rewrites.prelude.lanes import CEIL_DIV, ELEMENT_BYTES
+from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
 from nodes.rewrites.syntax.tree import field_of, same, statements
 
-ITEMS = """\
-// How wide a block may be that keeps `items` steps of a row in every thread, `bytes` of registers each: what there is of
-// them, less some thirty that every thread needs for the rest.
-constexpr int row_width(int items, int bytes) {
-  const int width = items <= 2 ? 1024 : items <= 4 ? 512 : 65536 / (items * bytes / 4 + 32) / 32 * 32;
-  return width < 1024 ? width : 1024;
-}
-
-// What blocks share on the current device.
-struct Multiprocessors {
-  int count = 1, threads = 1024, registers = 65536, blocks = 16;
-
-  Multiprocessors() {
-    int device = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device);
-    cudaDeviceGetAttribute(&registers, cudaDevAttrMaxRegistersPerMultiprocessor, device);
-    cudaDeviceGetAttribute(&blocks, cudaDevAttrMaxBlocksPerMultiprocessor, device);
-  }
-
-  // How many blocks of a kernel run at a time.
-  int64_t places(int block_threads, int thread_registers) const {
-    const int each = std::min({threads / block_threads, registers / (block_threads * thread_registers), blocks});
-    return static_cast<int64_t>(count) * std::max(each, 1);
-  }
-};
-
-// The registers of a thread, which come in eights.
-template <int ITEMS, typename Ask>
-int row_registers(Ask ask) {
-  cudaFuncAttributes kernel = {};
-  ask(std::integral_constant<int, ITEMS>{}, &kernel);
-  return std::max(kernel.numRegs + 7, 8) / 8 * 8;
-}
-
-// How many steps of a row one thread keeps in registers: as many as bring all rows through in the fewest waves of blocks,
-// and no more than that takes, since places that narrower blocks leave free are filled unevenly by the next launch; but
-// where one wave does, as many as make blocks of up to 512 threads, whose barriers are sooner over. 0 where the row is too
-// long. `ask` gets what the driver knows of the kernel for so many steps, once, in the first launch.
-template <typename Ask>
-int row_items(int64_t rows, int64_t steps, int bytes, Ask ask) {
-  static const Multiprocessors device;
-  static const int taken[] = {row_registers<1>(ask), row_registers<2>(ask), row_registers<4>(ask), row_registers<8>(ask)};
-  int best = 0;
-  int64_t fewest = 0, width = 0;
-  for (int choice = 0; choice < 4; ++choice) {
-    const int items = 1 << choice;
-    const int64_t threads = ceil_div(ceil_div(steps, items), 32) * 32;
-    if (threads == 0 || threads > row_width(items, bytes)) continue;
-    const int64_t waves = ceil_div(rows, device.places(threads, taken[choice]));
-    const bool narrower = waves == 1 && width > 512;
-    if (best == 0 || waves < fewest || narrower) best = items, fewest = waves, width = threads;
-  }
-  return best;
-}
-
-inline unsigned row_threads(int64_t steps, int items) { return ceil_div(ceil_div(steps, items), 32) * 32; }
-"""
-ITEMS_NAMES = ("row_width", "Multiprocessors", "row_registers", "row_items", "row_threads")
-HOLD = """\
-// The pack stays in whole registers up to here. Without this the compiler takes it apart as soon as it is loaded and holds
-// every 16-bit element in a register of its own.
-template <typename P>
-__device__ __forceinline__ void hold_packed(P& pack) {
-  if constexpr (sizeof(P) % 4 == 0 && alignof(P) >= 4) {
-    unsigned* words = reinterpret_cast<unsigned*>(&pack);
-#pragma unroll
-    for (int word = 0; word < static_cast<int>(sizeof(P) / 4); ++word) asm volatile("" : "+r"(words[word]));
-  }
-}
-"""
 ONE_REGISTER_EACH = frozenset(
     {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
 )
@@ -126,10 +53,9 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
             holds = holds or keeper.holds
     if not edits.changes:
         return None
-    require(edits, code, CEIL_DIV, "ceil_div", includes=("algorithm", "cstdint", "cuda_runtime.h", "type_traits"))
-    require(edits, code, ITEMS, *ITEMS_NAMES)
+    require(edits, code, "ceil_div", "row_items", includes=("algorithm", "cstdint", "cuda_runtime.h", "type_traits"))
     if holds:
-        require(edits, code, HOLD, "hold_packed")
+        require(edits, code, "hold_packed")
     return without_unused(code, edits.apply())
 
 
@@ -155,13 +81,8 @@ class RowKeeper(RowReader):
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
         replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
-        bounds = self._bounds()
-        present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-        kind = field_of(kernel.node, "type")
-        if present is not None:
-            replaced.append((present, bounds))
-        elif kind is not None and bounds:
-            replaced.append((kind, f"{source.of(kind)} {bounds}"))
+        if bounds := self._bounds():
+            replaced.append(kernel.bounded(bounds))
         replaced += [(node, "") for node in [*(row.declaration for row in self.rows), *self.moved]]
         slots = [
             (node, f"{row.name}_kept[{self.item}]" + (f"[{index}]" if index else ""))

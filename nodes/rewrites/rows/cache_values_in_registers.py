@@ -18,19 +18,13 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.cache_row_in_registers import ITEMS
 from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import declared_name, field_of, same, statement_around
 
-ROOM = """
-
-// Whether blocks of the width that `BYTES` a step allow have registers for `MORE` a step as well, once `FREED` of those are
-// not needed any more.
-template <int ITEMS, int BYTES, int FREED, int MORE>
-constexpr bool row_has_room = ITEMS * (BYTES - FREED + MORE) / 4 + 32 <= 65536 / row_width(ITEMS, BYTES);"""
 _STRAIGHT = {"compound_statement", "expression_statement", "declaration", "init_declarator", "argument_list",
              "call_expression", "parenthesized_expression", "unary_expression", "cast_expression", "comma_expression",
              "assignment_expression", "binary_expression"}  # fmt: skip
@@ -45,7 +39,7 @@ _STRAIGHT = {"compound_statement", "expression_statement", "declaration", "init_
     risks=(Outcome.INCORRECT, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if ITEMS not in source.text or "row_has_room" in source.text:
+    if text_of("row_items") not in source.text or "row_has_room" in source.text:
         return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
@@ -53,7 +47,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             _Keeper(code, kernel).write(edits)
     if not edits.changes:
         return None
-    edits.insert(code.functions["row_width"].end_byte, ROOM)
+    edits.insert(code.functions["row_width"].end_byte, f"\n\n{text_of('row_has_room').rstrip()}")
     return edits.apply()
 
 

@@ -11,16 +11,13 @@ norm of float16 [64, 16384] and [32, 5120] 0.1 to 0.3 us slower, since a grid of
 
 from __future__ import annotations
 
-import re
-
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import insertion_point, require
-from nodes.rewrites.launch.programmatic_dependent_launch import ENABLE, IN_CLUSTERS, TRIGGER_WHEN
+from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import reduces
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
 from nodes.rewrites.syntax.insert import renamed
@@ -35,100 +32,6 @@ NUMBERS = f"""\
 #define CLUSTER_BLOCKS {{blocks}}  // tune: {{fewer}} {{blocks}}
 #define CLUSTER_STEPS {LONG_STEPS}  // tune: 1024 {LONG_STEPS}
 """
-BLOCKS = """\
-// How many blocks share a row: as many as make CLUSTER_BLOCKS blocks of all rows, up to the 8 that every cluster may have.
-// Rows of less than CLUSTER_STEPS are over before a cluster has begun.
-inline unsigned cluster_blocks(int64_t rows, int64_t steps) {
-  unsigned blocks = 1;
-  while (steps >= CLUSTER_STEPS && blocks < 8 && rows * blocks * 2 <= CLUSTER_BLOCKS) blocks *= 2;
-  return blocks;
-}
-
-extern "C" {
-extern int enable_pdl;
-}
-
-// Launches a kernel whose neighbouring `cluster` blocks take one row together; `overlapping`: see launch_dependent.
-template <typename... Parameters, typename... Arguments>
-inline void launch_cluster(void (*kernel)(Parameters...), unsigned cluster, bool overlapping, dim3 grid, dim3 block,
-                           cudaStream_t stream, Arguments... arguments) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = cluster;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = enable_pdl;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = overlapping ? 2 : 1;
-  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-}
-"""
-ITEMS = """\
-#define CLUSTER_THREADS 256  // tune: 128 256 512
-
-// How many steps of its share of a row a thread keeps in registers: as many as make blocks of CLUSTER_THREADS, since room for
-// a cluster of narrow blocks is found sooner; 0 where the share is too long.
-inline int cluster_items(int64_t steps, int bytes) {
-  int items = 1;
-  while (items < 8 && row_threads(steps, items) > CLUSTER_THREADS) items *= 2;
-  return row_threads(steps, items) <= static_cast<unsigned>(row_width(items, bytes)) ? items : 0;
-}
-"""
-SUM = """\
-// The sum over the cluster, for every thread. Each block leaves its part with every other one, so that nothing is read from
-// elsewhere and blocks may end when they like; all of them must have begun. SITE as for sums over a block.
-template <int SITE, typename V>
-__device__ __forceinline__ V cluster_sum(V value) {
-  __shared__ V of_block[8];
-  const auto cluster = cooperative_groups::this_cluster();
-  value = block_sum<SITE>(value);
-  if (threadIdx.x < cluster.num_blocks()) cluster.map_shared_rank(of_block, threadIdx.x)[cluster.block_rank()] = value;
-  cluster.sync();
-  value = of_block[0];
-#pragma unroll
-  for (unsigned block = 1; block < 8; ++block) {
-    if (block < cluster.num_blocks()) value += of_block[block];
-  }
-  return value;
-}
-"""
-EXTREME = (
-    SUM.replace("_sum", "_max")
-    .replace("The sum over", "The largest value of")
-    .replace("value += of_block[block]", "value = max(value, of_block[block])")
-)
-SHIFTED_SUM = """\
-// The same as block_shifted_sum over the cluster, for every thread; each block leaves its part with every other one.
-template <int SITE, typename V, typename F>
-__device__ __forceinline__ ShiftedSum<V> cluster_shifted_sum(V shift, V sum, F exponential) {
-  __shared__ ShiftedSum<V> of_block[8];
-  const auto cluster = cooperative_groups::this_cluster();
-  const ShiftedSum<V> own = block_shifted_sum<SITE>(shift, sum, exponential);
-  if (threadIdx.x < cluster.num_blocks()) cluster.map_shared_rank(of_block, threadIdx.x)[cluster.block_rank()] = own;
-  cluster.sync();
-  V largest = of_block[0].shift;
-#pragma unroll
-  for (unsigned block = 1; block < 8; ++block) {
-    if (block < cluster.num_blocks()) largest = max(largest, of_block[block].shift);
-  }
-  sum = V(0);
-#pragma unroll
-  for (unsigned block = 0; block < 8; ++block) {
-    if (block >= cluster.num_blocks()) continue;
-    const ShiftedSum<V> part = of_block[block];
-    sum += part.shift < largest ? part.sum * exponential(part.shift - largest) : part.sum;
-  }
-  return {largest, sum};
-}
-"""
-REDUCTIONS = {
-    "sum": SUM, "max": EXTREME, "min": EXTREME.replace("max", "min").replace("largest", "smallest"),
-    "shifted_sum": SHIFTED_SUM,
-}  # fmt: skip
 
 
 def speedup(facts: Facts) -> float:
@@ -148,10 +51,7 @@ def speedup(facts: Facts) -> float:
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    match = re.fullmatch(r"sm_(\d+)[a-z]?", facts.device.architecture)
-    if match is None or int(match[1]) < 90 or "launch_cluster" in source.text:
-        return None
-    if not reduces(source):
+    if facts.compute_capability < 90 or "launch_cluster" in source.text or not reduces(source):
         return None
     code = code_of(source)
     edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
@@ -159,14 +59,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     units = facts.device.units
     edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
-    require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
-    headers = ("cooperative_groups.h", "cuda_runtime.h", "type_traits")
-    require(edits, code, ENABLE, "enable_pdl")
-    require(edits, code, BLOCKS, "cluster_blocks", "launch_cluster", includes=headers)
+    require(edits, code, "ceil_div", includes=("cstdint",))
+    require(edits, code, "enable_pdl")
+    require(edits, code, "launch_cluster", includes=("cooperative_groups.h", "cuda_runtime.h", "type_traits"))
     text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
     for kind in sorted(kinds):
-        text = behind(source.reparsed(text), f"block_{kind}", REDUCTIONS[kind])
-    return behind(source.reparsed(text), "row_threads", ITEMS) if "cluster_items(" in text else text
+        text = behind(source.reparsed(text), f"block_{kind}", f"cluster_{kind}")
+    return behind(source.reparsed(text), "row_threads", "cluster_items") if "cluster_items(" in text else text
 
 
 def _new_kernel(found: RowKernel, name: str) -> str:

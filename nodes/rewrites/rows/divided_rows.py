@@ -11,8 +11,8 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer, same, statements
+from nodes.rewrites.syntax.source import Source, Unsupported, operands
+from nodes.rewrites.syntax.tree import field_of, is_integer, left_by, one_variable, same, statements
 
 OUTER, INNER = Symbol("the outer row"), Symbol("the inner row")
 STRIDE_AT_LEAST = 8
@@ -80,15 +80,11 @@ class DividedRows:
 
     def _declared(self, statement: Node) -> tuple[Node, Node] | None:
         """Name and value of `const int name = value;`, where that is for good and the only one declared."""
-        declarators = statement.children_by_field_name("declarator") if statement.type == "declaration" else []
-        if len(declarators) != 1 or declarators[0].type != "init_declarator":
-            return None
-        name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-        if name is None or value is None or name.type != "identifier":
+        variable = one_variable(statement) if statement.type == "declaration" else None
+        if variable is None or not self._is_integer(self._type(statement)):
             return None
         assigned = {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
-        settled = self.source.of(name) not in assigned
-        return (name, value) if settled and self._is_integer(self._type(statement)) else None
+        return variable if self.source.of(variable[0]) not in assigned else None
 
     def _type(self, declaration: Node) -> str:
         return self.source.of(declaration, "type")
@@ -118,8 +114,7 @@ class DividedRows:
             if found is None or not inside(found.declaration, body):
                 raise Unsupported("a variable that outlives its row")
         for jump in source.walk(body, "break_statement", "continue_statement", "return_statement", "goto_statement"):
-            here = enclosing(jump.parent, "for_statement", "while_statement", "do_statement")
-            if jump.type in {"return_statement", "goto_statement"} or same(here, loop):
+            if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop):
                 raise Unsupported("a row that is left early")
         self.scopes.append(body)
 
@@ -288,7 +283,7 @@ class DividedRows:
     def _outer_rows(self) -> list[Node]:
         """The factors of the guard's bound that are the number of outer rows; none where it is not written as a product,
         of what is known before the rows are."""
-        found = self._left(factors_of(self.source, self.guard.bound), [part.value for part in self._divided()])
+        found = self._left(operands(self.source, self.guard.bound, "*"), [part.value for part in self._divided()])
         known = all(self._is_known(name) for factor in found for name in self.source.walk(factor, "identifier"))
         return found if known else []
 
@@ -306,20 +301,6 @@ def symbol_of(polynomial: Polynomial) -> Symbol | None:
     """The division that the polynomial is, where it is one."""
     only = next(iter(polynomial.symbols), None)
     return only if only is not None and only.operator and polynomial == Polynomial.symbol(only) else None
-
-
-def factors_of(source: Source, product: Node) -> list[Node]:
-    found, stack = [], [product]
-    while stack:
-        node = stack.pop()
-        operands = [field_of(node, "left"), field_of(node, "right")]
-        if node.type == "parenthesized_expression" and node.named_child_count == 1:
-            stack.append(node.named_children[0])
-        elif node.type == "binary_expression" and source.of(node, "operator") == "*":
-            stack += [operand for operand in reversed(operands) if operand is not None]
-        else:
-            found.append(node)
-    return found
 
 
 def uncast(source: Source, node: Node) -> Node:

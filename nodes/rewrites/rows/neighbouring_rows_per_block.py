@@ -21,28 +21,19 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, factors_of, product_of, uncast
+from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, product_of, uncast
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import renamed
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, same, statements
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
+from nodes.rewrites.syntax.tree import (
+    children_of,
+    field_of,
+    is_integer,
+    names_declared,
+    same,
+    statements,
+)
 
-SHAPE = """\
-#define NEIGHBOUR_ROWS 16  // tune: 4 8 16
-
-// How many blocks take `count` neighbouring rows, NEIGHBOUR_ROWS each.
-inline unsigned neighbour_groups(int64_t count) {
-  return static_cast<unsigned>((count + NEIGHBOUR_ROWS - 1) / NEIGHBOUR_ROWS);
-}
-
-// Whether there are neighbours enough, and blocks with a thread for each of the `steps` of their rows are neither too
-// small nor too large, nor too many. `apart`: the elements from one row to its neighbour, where 32 bits count them.
-inline bool neighbours_fit(int64_t steps, int64_t count, int64_t apart = 0) {
-  const int64_t threads = NEIGHBOUR_ROWS * steps;
-  return threads >= 32 && threads <= 1024 && count >= NEIGHBOUR_ROWS && count <= NEIGHBOUR_ROWS * int64_t{65535} &&
-         (count + NEIGHBOUR_ROWS) * apart <= INT32_MAX;
-}
-"""
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows ({outer}) of one {inner} a block, a thread a step: what is read by row lies
 // side by side, and no index is divided.
@@ -73,7 +64,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 found.write_launch(edits, launch, name)
     if not edits.changes:
         return None
-    require(edits, code, SHAPE, "neighbour_groups", "neighbours_fit", includes=("cstdint",))
+    require(edits, code, "neighbours", includes=("cstdint",))
     return edits.apply()
 
 
@@ -108,17 +99,13 @@ def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str,
 
 
 def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
-    return [source.of(declared_name(d)) for node in declarations for d in node.children_by_field_name("declarator")]
+    return [source.of(name) for node in declarations for name in names_declared(node)]
 
 
 class _Rows(DividedRows):
     """A kernel that this rewrite fits. Raises Unsupported for any other."""
 
-    # What the kernel is.
-
-    # How it splits its rows.
-
-    # How many there are.
+    # How many rows there are.
 
     def _host_rows(self, launch: Launch) -> list[Node]:
         """The same of what the launch passes for the bound."""
@@ -135,7 +122,7 @@ class _Rows(DividedRows):
             here = self.code.definition(name)
             if here is None or self.code.mutated(here):
                 return []
-        return self._left(factors_of(self.source, passed), [value for value in known if value is not None])
+        return self._left(operands(self.source, passed, "*"), [value for value in known if value is not None])
 
     def _passed(self, arguments: dict[str, Node], node: Node) -> Polynomial | None:
         argument = arguments.get(self.source.of(node))
@@ -195,12 +182,7 @@ class _Rows(DividedRows):
         """The kernel for neighbouring rows, with a comment that says so."""
         kernel, source, edits = self.kernel, self.source, Edits(self.source)
         edits.replace(kernel.name_node, name)
-        present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-        kind = field_of(kernel.node, "type")
-        if present is not None:
-            edits.replace(present, BOUNDS)
-        elif kind is not None:
-            edits.replace(kind, f"{source.of(kind)} {BOUNDS}")
+        edits.replace(*kernel.bounded(BOUNDS))
         for _, _, declaration in self.names.values():
             if declaration is not None:
                 edits.remove(declaration, comment=True)

@@ -16,7 +16,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.arithmetic.fast_math import kind
-from nodes.rewrites.rows.cache_row_in_registers import HOLD
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
@@ -75,7 +75,7 @@ class Passes:
 
     def _bounds(self) -> tuple[str, str]:
         """How many steps a thread keeps, and the bytes of one, as cache_row_in_registers wrote them into the kernel's launch bounds."""
-        bounds = next((c for c in self.kernel.node.children if c.type == "launch_bounds"), None)
+        bounds = self.kernel.launch_bounds
         for call in self.source.walk(bounds, "call_expression") if bounds is not None else ():
             if called(self.source, call) == "row_width":
                 items, size = (self.source.of(argument) for argument in arguments(call))
@@ -214,7 +214,7 @@ class Passes:
     def _is_harmless(self, call: Node) -> bool:
         """Whether a call leaves its arguments as they are: a conversion, a function that only computes, hold_packed."""
         name = called(self.source, call)
-        held = name == "hold_packed" and HOLD in self.source.text
+        held = name == "hold_packed" and text_of("hold_packed") in self.source.text
         return held or (name in _PURE and name not in self.code.overloads) or cast_to(self.code, call) is not None
 
     def root(self, lvalue: Node) -> Definition | None:

@@ -12,18 +12,21 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.indices import COORDINATES
+from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
+from nodes.rewrites.launch.grid_stride import names_integer
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer, same
+from nodes.rewrites.syntax.tree import enclosing, field_of
 
 ELEMENT = Symbol("element of the row")
-_TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative")
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,7 @@ class RowKernel:
         if any(o.start != Polynomial.symbol(THREAD) or o.step != Polynomial.symbol(BLOCK_DIM) for o in self.loops):
             raise Unsupported("a loop that does not stride by the block")
         self.reductions = self._reductions()
-        self.barriers = [
-            node for node in self.source.walk(kernel.body, "expression_statement")
-            if self.source.of(node).replace(" ", "") == "__syncthreads();"
-        ]  # fmt: skip
+        self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]
         self._check_talk()
         self._check_threads()
         self._check_blocks()
@@ -72,31 +72,22 @@ class RowKernel:
 
     def _check_talk(self) -> None:
         ours = {f"block_{kind}" for kind in HELPERS}
-        functions, seen = [self.kernel.node], set()
-        while functions:
-            function = functions.pop()
-            for node in self.source.walk(function, "call_expression", "type_qualifier"):
-                text = self.source.of(node)
-                if node.type == "type_qualifier":
-                    if text == "__shared__":
-                        raise Unsupported("shared memory beside the reductions")
-                    continue
-                name = self.source.called(node)
-                if name in ours or (same(function, self.kernel.node) and any(inside(node, b) for b in self.barriers)):
-                    continue
-                if _TALKS.match(name):
+        mine = map(self.source.called, self.source.walk(self.kernel.node, "call_expression"))
+        helpers = self.code.reached(*mine, beside=ours)
+        for function in (self.kernel.node, *helpers):
+            if any(self.source.of(word) == "__shared__" for word in self.source.walk(function, "type_qualifier")):
+                raise Unsupported("shared memory beside the reductions")
+            for call in self.source.walk(function, "call_expression"):
+                name = self.source.called(call)
+                if name not in ours and TALKS.fullmatch(name) and not any(inside(call, b) for b in self.barriers):
                     raise Unsupported(f"threads talk through {name}")
-                for helper in self.code.overloads.get(name, []):
-                    if helper.start_byte not in seen:
-                        seen.add(helper.start_byte)
-                        functions.append(helper)
-                        words = {self.source.of(n) for n in self.source.walk(helper, "field_expression")}
-                        if any(word.startswith(("threadIdx", "blockIdx", "blockDim", "gridDim")) for word in words):
-                            raise Unsupported("a helper that asks which thread it is")
-        for name in ("y", "z"):
-            for where in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
-                if self.uses(f"{where}.{name}"):
-                    raise Unsupported(f"{where}.{name} is in use")
+        for helper in helpers:
+            if any(self.source.of(n).startswith(COORDINATES) for n in self.source.walk(helper, "field_expression")):
+                raise Unsupported("a helper that asks which thread it is")
+        for axis in ("y", "z"):
+            for where in COORDINATES:
+                if self.uses(f"{where}.{axis}"):
+                    raise Unsupported(f"{where}.{axis} is in use")
 
     def kind(self, reduction: Node) -> str:
         """sum, max or min"""
@@ -115,12 +106,12 @@ class RowKernel:
             polynomial = self.code.polynomial(node)
             if not polynomial.depends_on(THREAD) and not polynomial.depends_on(BLOCK_DIM):
                 continue
-            if any(inside(node, part) for part in headers) or self._is_leader(node):
+            if any(inside(node, part) for part in headers) or is_first_thread(self.code, node.parent):
                 continue
             rest = self._by_element(node, polynomial)
             if not rest.depends_on(THREAD) and not rest.depends_on(BLOCK_DIM):
                 continue
-            if not self._is_settled(node):
+            if not names_integer(self.code, node):
                 raise Unsupported("threadIdx.x outside the loops")  # of a settled integer, the uses are looked at
 
     def _made_of_threads(self) -> set[str]:
@@ -137,33 +128,6 @@ class RowKernel:
     def _words(self, node: Node | None) -> set[str]:
         found = self.source.walk(node, "identifier", "field_expression") if node is not None else ()
         return {self.source.of(n) for n in found}
-
-    def _is_leader(self, node: Node) -> bool:
-        parent = node.parent
-        if parent is None or parent.type != "binary_expression":
-            return False
-        left, right = field_of(parent, "left"), field_of(parent, "right")
-        return (
-            self.source.of(parent, "operator") == "=="
-            and same(left, node)
-            and self.code.polynomial(node) == Polynomial.symbol(THREAD)
-            and right is not None
-            and self.code.polynomial(right).value == 0
-        )
-
-    def _is_settled(self, node: Node) -> bool:
-        here: Node | None = node
-        while here is not None and here.type != "init_declarator":
-            if here.type.endswith("statement"):
-                return False
-            here = here.parent
-        if here is None or here.parent is None or here.parent.type != "declaration":
-            return False
-        name = field_of(here, "declarator")
-        kind = self.source.of(here.parent, "type")
-        if name is None or name.type != "identifier" or not (kind == "auto" or is_integer(kind)):
-            return False
-        return self.source.of(name) not in {self.source.of(n) for n in self.code.assigned(self.kernel.body)}
 
     def _by_element(self, node: Node, polynomial: Polynomial) -> Polynomial:
         """With the row's element in place of a loop's variable, or of `threadIdx.x + item * blockDim.x`."""
@@ -301,9 +265,9 @@ def with_second_form(
     return edits, kinds
 
 
-def behind(source: Source, function: str, text: str) -> str:
-    """The source with a function that builds on another right behind it."""
-    code = code_of(source)
+def behind(source: Source, function: str, file: str) -> str:
+    """The source with what a file of prelude/ builds on a function right behind that."""
+    code, text = code_of(source), text_of(file)
     node = code.functions[function]
     if text.split("(")[0].split()[-1] in code.functions:
         raise Unsupported("a function of that name that is somebody else's")

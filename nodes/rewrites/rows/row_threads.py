@@ -28,7 +28,16 @@ from nodes.rewrites.analysis.regions import (
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, enclosing, field_of, is_zero, same, statements
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    children_of,
+    declared_name,
+    field_of,
+    is_zero,
+    left_by,
+    same,
+    statements,
+)
 
 SHORTEST = 64
 """Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""
@@ -116,7 +125,7 @@ class RowThreads:
             if self.kernel.changes_within(loop.bound, [loop.body]) or not self._is_long(loop):
                 raise Unsupported("a loop that is not over a row")
             for jump in source.walk(loop.body, "break_statement", "return_statement", "goto_statement"):
-                if jump.type != "break_statement" or same(self._left_by(jump), node):
+                if jump.type != "break_statement" or same(left_by(jump), node):
                     raise Unsupported("a row that is left early")
             found.append(loop)
         if not found:
@@ -126,9 +135,6 @@ class RowThreads:
             if not any(inside(jump, loop.node) for loop in found):
                 raise Unsupported("a row that is left early")  # the loop over rows ends with a barrier
         return found
-
-    def _left_by(self, jump: Node) -> Node | None:
-        return enclosing(jump.parent, *LOOPS, "switch_statement")
 
     def _is_long(self, loop: Loop) -> bool:
         """Whether the bound is only known at run time, or large."""
@@ -354,12 +360,6 @@ class RowThreads:
             raise Unsupported("no elements side by side")
 
     # Where it is launched.
-
-    def number(self, launch: Launch, node: Node) -> int | None:
-        """What an expression of the host's is, where it is a number. `dim3 grid(a + 1), block(WIDTH)` reads as a function
-        with a parameter of that type."""
-        value = self.code.polynomial(node).value or self._macro(self.source.of(node))
-        return value if value is not None else value_in(self.code, self.kernel, launch, node)
 
     def _macro(self, name: str) -> int | None:
         macro = self.code.macros.get(name)

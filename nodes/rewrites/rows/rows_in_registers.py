@@ -13,8 +13,9 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, ro
 from nodes.rewrites.analysis.vectors import seen_through
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, same, statements
+from nodes.rewrites.syntax.tree import field_of, names_declared, one_variable, same, statements
 
 CANONICAL = Symbol("element")
 
@@ -45,11 +46,11 @@ class RowReader:
         for value in [*(v for v in self.values if v.address in self.kept), *self.early, *self._first_loads()]:
             if value.address not in self.names:
                 stem = value.variable.removesuffix("_pack")
-                name = next(n for n in (f"{stem}_row", *(f"{stem}_row_{i}" for i in range(2, 99))) if n not in taken)
+                name = free(f"{stem}_row", taken)
                 taken.add(name)
                 self.names[value.address] = name
         self.holds = False
-        """Whether packs are held in whole registers, see HOLD."""
+        """Whether packs are held in whole registers, see hold_packed.cuh."""
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")
 
@@ -124,15 +125,11 @@ class RowReader:
     def _value(self, number: int, statement: Node, access: Access, whole: Node) -> Value | None:
         text = self.source.of
         if statement.type == "declaration" and access.reads and not access.writes:
-            declarators = statement.children_by_field_name("declarator")
-            if len(declarators) != 1 or declarators[0].type != "init_declarator":
-                return None
-            name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
-            kind = text(statement, "type")
-            if name is None or name.type != "identifier" or not same(value, whole):
+            variable, kind = one_variable(statement), text(statement, "type")
+            if variable is None or not same(variable[1], whole):
                 return None
             kind = access.element if kind == "auto" and not access.address else kind
-            return None if kind == "auto" else Value(number, text(name), kind, access, statement, True)
+            return None if kind == "auto" else Value(number, text(variable[0]), kind, access, statement, True)
         if statement.type == "expression_statement" and access.writes and not access.reads:
             expression = statement.named_children[0]
             if access.address and same(expression, whole):
@@ -217,7 +214,7 @@ class RowReader:
             if len(declarators) != 1:
                 continue
             declarator = declarators[0]
-            if any(self.source.of(c) == "__shared__" for c in node.children) and declarator.type == "array_declarator":
+            if self.source.says(node, "__shared__") and declarator.type == "array_declarator":
                 name = field_of(declarator, "declarator")
                 if name is not None and name.type == "identifier":
                     found[self.source.of(name)] = node
@@ -292,7 +289,7 @@ class RowReader:
         for function in functions:
             for node in self.source.walk(function, "declaration"):
                 declarator = field_of(node, "declarator")
-                if not any(self.source.of(c) == "__shared__" for c in node.children) or declarator is None:
+                if not self.source.says(node, "__shared__") or declarator is None:
                     continue
                 if declarator.type != "array_declarator" or any(
                     self.source.of(c) == "extern" for c in self.source.walk(node)
@@ -389,7 +386,7 @@ class RowReader:
         for statement in statements(self.loops[0].body):
             if statement.type != "declaration":
                 continue
-            declared = {self.source.of(declared_name(d)) for d in statement.children_by_field_name("declarator")}
+            declared = {self.source.of(name) for name in names_declared(statement)}
             if (names - declared) & {self.source.of(n) for n in self.source.walk(statement, "identifier")}:
                 found.append(statement)
                 names |= declared

@@ -12,7 +12,6 @@ from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.analysis.regions import begin_row
 from nodes.rewrites.prelude.block_reductions import reduces
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
 from nodes.rewrites.syntax.insert import renamed
@@ -24,65 +23,6 @@ SPEEDUP = 1.0
 TUNABLES = """\
 #define SHORT_ROWS_FROM {rows}  // tune: {fewer} {rows} {more}
 #define SHORT_ROW_THREADS 128  // tune: 64 128 256
-"""
-ITEMS = """\
-// How many steps of a short row one thread takes, the fewest with which the row fits a warp; 0 where it does not, and
-// where there are fewer than SHORT_ROWS_FROM rows: more threads a row are done sooner then.
-inline int short_row_items(int64_t rows, int64_t steps) {
-  if (rows < SHORT_ROWS_FROM) return 0;
-  for (int items = 1; items <= 8; items *= 2) {
-    if (steps <= 32 * items) return items;
-  }
-  return 0;
-}
-
-// The threads of such a row: a power of two, so that rows do not straddle warps.
-inline unsigned short_row_threads(int64_t steps, int items) {
-  unsigned threads = 1;
-  while (static_cast<int64_t>(threads) * items < steps) threads *= 2;
-  return threads;
-}
-"""
-MASK = """\
-// The lanes of this thread's row: blockDim.x of them, a power of two up to 32.
-__device__ __forceinline__ unsigned row_lanes() {
-  return (0xffffffffu >> (32 - blockDim.x)) << (threadIdx.y * blockDim.x % 32);
-}
-"""
-REDUCTIONS = {
-    "sum": """\
-// The sum over the threads of a row, for each of them.
-template <typename V>
-__device__ __forceinline__ V row_sum(V value) {
-  const unsigned lanes = row_lanes();
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    if (offset < blockDim.x) value += __shfl_xor_sync(lanes, value, offset);
-  }
-  return value;
-}
-""",
-    "max": """\
-// The largest value of the threads of a row, for each of them.
-template <typename V>
-__device__ __forceinline__ V row_max(V value) {
-  const unsigned lanes = row_lanes();
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    if (offset < blockDim.x) value = max(value, __shfl_xor_sync(lanes, value, offset));
-  }
-  return value;
-}
-""",
-}
-REDUCTIONS["min"] = REDUCTIONS["max"].replace("max", "min").replace("largest", "smallest")
-REDUCTIONS["shifted_sum"] = """\
-// The same as block_shifted_sum over the threads of a row, for each of them.
-template <typename V, typename F>
-__device__ __forceinline__ ShiftedSum<V> row_shifted_sum(V shift, V sum, F exponential) {
-  const V largest = row_max(shift);
-  return {largest, row_sum(shift < largest ? sum * exponential(shift - largest) : sum)};
-}
 """
 
 
@@ -109,14 +49,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     units = facts.device.units
     edits.insert(insertion_point(source), "\n" + TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
-    require(edits, code, CEIL_DIV, "ceil_div", includes=("cstdint",))
-    require(edits, code, ITEMS, "short_row_items", "short_row_threads", includes=("type_traits",))
-    require(edits, code, MASK, "row_lanes")
+    require(edits, code, "ceil_div", includes=("cstdint",))
+    require(edits, code, "short_row_items", "row_lanes", includes=("type_traits",))
     shifted = "shifted_sum" in kinds
     for kind in sorted(kinds - {"shifted_sum"} | ({"sum", "max"} if shifted else set())):
-        require(edits, code, REDUCTIONS[kind], f"row_{kind}")
+        require(edits, code, f"row_{kind}")
     text = edits.apply()
-    return behind(source.reparsed(text), "block_shifted_sum", REDUCTIONS["shifted_sum"]) if shifted else text
+    return behind(source.reparsed(text), "block_shifted_sum", "row_shifted_sum") if shifted else text
 
 
 def _total(found: RowKernel) -> str:
@@ -128,13 +67,7 @@ def _new_kernel(found: RowKernel, name: str) -> str:
     kernel, source, code = found.kernel, found.source, found.code
     edits = Edits(source)
     edits.replace(kernel.name_node, name)
-    bounds = "__launch_bounds__(SHORT_ROW_THREADS)"
-    present = next((c for c in kernel.node.children if c.type == "launch_bounds"), None)
-    kind = field_of(kernel.node, "type")
-    if present is not None:
-        edits.replace(present, bounds)
-    elif kind is not None:
-        edits.replace(kind, f"{source.of(kind)} {bounds}")
+    edits.replace(*kernel.bounded("__launch_bounds__(SHORT_ROW_THREADS)"))
     for call in found.reductions:
         function = field_of(call, "function")
         edits.replace(function, f"row_{found.kind(call)}")

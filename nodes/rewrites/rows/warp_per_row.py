@@ -19,23 +19,23 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import extent_of, width_of
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
 from nodes.rewrites.memory.vectorize_short_loops import own_vector
-from nodes.rewrites.prelude.lanes import CEIL_DIV
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.cache_row_in_registers import HOLD, RowKeeper
+from nodes.rewrites.rows.cache_row_in_registers import RowKeeper
 from nodes.rewrites.rows.row_kernels import unless_single
 from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import LOOPS, field_of, left_by, same, statements
 
 TUNABLES = """\
 #define TEAM_ITEMS {items}  // tune: 1 2 4
@@ -44,25 +44,6 @@ LONG_BYTES = 32 * 16 * 4
 """A row is long of which a warp cannot hold all with four loads of 16 bytes a lane."""
 THREADS = """\
 #define TEAM_THREADS 256  // tune: 128 256 512
-"""
-WITH_TEAM = """\
-// Calls `run` with the fewest lanes that a row of `steps` fits into, TEAM_ITEMS steps of `BYTES` each or, of a whole warp, up
-// to four times as many; says whether there were any.
-template <int BYTES, typename Run>
-bool with_team(int64_t steps, Run run) {
-  const auto fits = [&](auto team, auto items) {
-    constexpr int kept = decltype(items)::value;
-    if constexpr (kept * BYTES <= 256 || kept == 1) {
-      if (steps <= decltype(team)::value * kept) return run(team, items), true;
-    }
-    return false;
-  };
-  constexpr std::integral_constant<int, TEAM_ITEMS> few;
-  return fits(std::integral_constant<int, 4>{}, few) || fits(std::integral_constant<int, 8>{}, few) ||
-         fits(std::integral_constant<int, 16>{}, few) || fits(std::integral_constant<int, 32>{}, few) ||
-         fits(std::integral_constant<int, 32>{}, std::integral_constant<int, 2 * TEAM_ITEMS>{}) ||
-         fits(std::integral_constant<int, 32>{}, std::integral_constant<int, 4 * TEAM_ITEMS>{});
-}
 """
 
 
@@ -87,19 +68,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             flat, holds, planar = flat or keeper.flat, holds or keeper.holds, planar or keeper.planar
     if not edits.changes:
         return None
-    require(
-        edits,
-        code,
-        TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""),
-        "TEAM_ITEMS",
-        "TEAM_THREADS",
-    )
+    bring(edits, code, TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""))
     if flat:
-        require(edits, code, CEIL_DIV, "ceil_div")
-    require(edits, code, WITH_TEAM, "with_team", includes=("cstdint", "type_traits"))
+        require(edits, code, "ceil_div")
+    require(edits, code, "with_team", includes=("cstdint", "type_traits"))
     require_team(edits, code, kinds, planar=planar)
     if holds:
-        require(edits, code, HOLD, "hold_packed")
+        require(edits, code, "hold_packed")
     return without_unused(code, edits.apply())
 
 
@@ -160,8 +135,7 @@ class TeamKeeper(RowKeeper):
     def _bounds(self) -> str:
         if self.flat:
             return "__launch_bounds__(TEAM_THREADS)"
-        present = next((c for c in self.kernel.node.children if c.type == "launch_bounds"), None)
-        return self.source.of(present)
+        return self.source.of(self.kernel.launch_bounds)
 
     def _numbers(self) -> str:
         return f"int {self.team}, int {self.count}"
@@ -198,10 +172,7 @@ class TeamKeeper(RowKeeper):
 
     def _width(self, launch: Launch) -> int:
         """The threads of a launch's blocks, whole warps along x."""
-        if launch.extents(launch.block)[1:] != ("1", "1"):
-            raise Unsupported("a block of more than one dimension")
-        node = launch.along_x(launch.block)
-        width = extent_of(self.code, self.kernel, node)
+        width = width_of(self.code, self.kernel, launch)
         if not width or width % WARP or not WARP <= width <= 1024:
             raise Unsupported("a block that is not whole warps")
         return width
@@ -360,7 +331,8 @@ class TeamKeeper(RowKeeper):
             if carries_state(kernel, statements(loop.body)):
                 raise Unsupported("elements that depend on each other")
             if source.has(loop.body, "return_statement", "goto_statement") or any(
-                _leaves(jump, loop) for jump in source.walk(loop.body, "break_statement", "continue_statement")
+                same(left_by(jump), loop.node)
+                for jump in source.walk(loop.body, "break_statement", "continue_statement")
             ):
                 raise Unsupported("a loop that is left")
         for loop in self.warp_loops:
@@ -454,13 +426,6 @@ def inside_any(nodes: list[Node], outer: Node) -> bool:
     return any(inside(node, outer) for node in nodes)
 
 
-def _leaves(jump: Node, loop: Loop) -> bool:
-    return not any(
-        here.type in {"for_statement", "while_statement", "do_statement", "switch_statement", "lambda_expression"}
-        for here in upward(jump.parent, loop.node)
-    )
-
-
 def _function_name(function: Node) -> Node | None:
     here = field_of(function, "declarator")
     while here is not None and here.type not in {"identifier", "template_function"}:
@@ -501,17 +466,3 @@ def _along_x(code: Code, kernel: Kernel, launch: Launch) -> int | None:
     if launch.extents(launch.block)[1] == "1":
         return None
     return extent_of(code, kernel, launch.along_x(launch.block))
-
-
-def extent_of(code: Code, kernel: Kernel, node: Node) -> int | None:
-    """A number in a launch's shape."""
-    if node.type == "parameter_declaration":  # `dim3 block(WIDTH)` reads as a function
-        node = field_of(node, "type") or node
-    found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
-    if found is None:
-        return code.polynomial(node).value
-    if found.kind == "macro":
-        text = code.source.of(found.declaration, "value").split("//")[0].strip(" ()")
-        return int(text) if text.isdigit() else None
-    settled = found.kind in {"local", "global"} and found.value is not None and not code.mutated(found)
-    return code.polynomial(found.value).value or value_in(code, kernel, None, found.value) if settled else None

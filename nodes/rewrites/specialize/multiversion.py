@@ -41,7 +41,6 @@ _WORDS = ("identifier", "namespace_identifier", "type_identifier")
 _INLINE = "inline"
 """Behind the name of an inline namespace: it cannot be opened again in a file that has none."""
 _DECLARES = {"declaration", "function_definition", "type_definition"}
-_FIXED = {"const", "constexpr"}
 
 
 def multiversion(source: Source, other: Source, spec: Spec, version: Version) -> str:
@@ -171,9 +170,7 @@ class _File:
             return bool(variables) and not self._is_fixed(node)
         inside = self.source.walk(node, "declaration") if node.type == "function_definition" else ()
         return any(
-            any(self.source.of(child) == "static" for child in one.children)
-            and not any(self.source.of(child) == "__shared__" for child in one.children)
-            and not self._is_fixed(one)
+            self.source.says(one, "static") and not self.source.says(one, "__shared__") and not self._is_fixed(one)
             for one in inside
         )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import tree_sitter_cuda
-from tree_sitter import Language, Node, Parser, Query, QueryCursor
+from tree_sitter import Language, Node, Parser
 
 from nodes.rewrites.syntax.tree import field_of
 
@@ -96,14 +96,13 @@ class Source:
         """Whether the node is one of this tree."""
         return node.id in self._parsed.order
 
+    def says(self, declaration: Node, *words: str) -> bool:
+        """Whether one of these words stands in front of what a declaration declares: `extern`, `__shared__`, `static`."""
+        return any(self.of(child) in words for child in declaration.children)
+
     def has(self, node: Node | None, *types: str) -> bool:
         """Whether there is any of these types among the node and all below it."""
         return next(self.walk(node, *types), None) is not None
-
-    def query(self, pattern: str, node: Node | None = None) -> list[dict[str, list[Node]]]:
-        """Matches of a tree-sitter query, each a mapping of capture name to nodes."""
-        cursor = QueryCursor(Query(_LANGUAGE, pattern))
-        return [captures for _, captures in cursor.matches(node or self.root)]
 
     def render(self, node: Node, replaced: Iterable[tuple[Node, str]]) -> str:
         """The text of a node with some nodes below it replaced; a replaced node's own inside is gone with it."""
@@ -235,9 +234,9 @@ class Edits:
     def insert(self, at: int, text: str) -> None:
         self.changes.append((at, at, text))
 
-    def remove(self, node: Node, comment: bool = False, instead: str = "") -> None:
-        """Deletes a statement with its line, with a comment of its own above it where asked for; where something else stands on
-        that line, puts `instead` in its place."""
+    def remove(self, node: Node, comment: bool = False, instead: str = "", blank: bool = False) -> None:
+        """Deletes a statement with its line, with a comment of its own above it and a blank line behind it where asked for; where
+        something else stands on that line, puts `instead` in its place."""
         above = node.prev_named_sibling if comment else None
         own = above is not None and above.type == "comment" and above.end_point[0] == node.start_point[0] - 1
         if own and self.source.alone(above):
@@ -245,7 +244,10 @@ class Edits:
         alone = self.source.alone(node)
         self.replace(node, "" if alone else instead)
         if alone:
-            self.changes[-1] = (self.source.line_start(node), self.source.line_end(node), "")
+            end = self.source.line_end(node)
+            after = self.source.data.find(b"\n", end) + 1 if blank else 0
+            end = after if after and not self.source.data[end:after].strip() else end
+            self.changes[-1] = (self.source.line_start(node), end, "")
 
     def apply(self) -> str:
         """The new text. Raises Unsupported where two changes overlap."""
@@ -259,3 +261,20 @@ class Edits:
             pieces[:0] = [text.encode(), data[stop:end]]
             end = start
         return (data[:end] + b"".join(pieces)).decode()
+
+
+def one_by_one(
+    source: Source, form: Callable[..., bool | None], places: Callable[[Source], Iterable[tuple]], most: int
+) -> str | None:
+    """As `repeated`, each time where it applies first: `form(edits, *place)` changes a place, or says False or raises
+    Unsupported."""
+
+    def first(left: Source) -> str | None:
+        for place in places(left):
+            edits = Edits(left)
+            with suppress(Unsupported):
+                if form(edits, *place) is not False:
+                    return edits.apply()
+        return None
+
+    return repeated(source, first, most)

@@ -59,6 +59,28 @@ def declared_name(declarator: Node | None) -> Node | None:
     return declarator if named else None
 
 
+def names_declared(node: Node) -> list[Node]:
+    """The names of a declaration, or of a parameter's."""
+    names = (declared_name(declarator) for declarator in node.children_by_field_name("declarator"))
+    return [name for name in names if name is not None]
+
+
+def one_variable(statement: Node | None) -> tuple[Node, Node] | None:
+    """Name and value of `T name = value;`, of a statement that declares this variable alone; None for any other."""
+    declarators = statement.children_by_field_name("declarator") if statement is not None else []
+    if len(declarators) != 1 or declarators[0].type != "init_declarator":
+        return None
+    name, value = field_of(declarators[0], "declarator"), field_of(declarators[0], "value")
+    return (name, value) if value is not None and name is not None and name.type == "identifier" else None
+
+
+def left_by(jump: Node) -> Node | None:
+    """The loop or switch that a `break` leaves, the loop whose round a `continue` does; None where a function is in between."""
+    ends = LOOPS if jump.type == "continue_statement" else LOOPS | {"switch_statement"}
+    found = enclosing(jump.parent, *ends, "lambda_expression", "function_definition")
+    return found if found is not None and found.type in ends else None
+
+
 def is_zero(literal: str) -> bool:
     """Whether the text is a number, and that 0."""
     try:

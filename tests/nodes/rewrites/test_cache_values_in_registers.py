@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodes.policies.rules import applied_step
-from nodes.rewrites.prelude.lanes import CEIL_DIV
-from nodes.rewrites.rows.cache_row_in_registers import ITEMS
-from nodes.rewrites.rows.cache_values_in_registers import ROOM
+from nodes.rewrites.prelude import text_of
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cache_row_in_registers import ASKED
 from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, compile_strictly, refused
@@ -217,7 +215,7 @@ FITS = [
 def test_values_are_kept_where_the_widest_block_has_registers_for_them(tmp_path: Path) -> None:
     lines = [f"static_assert({'' if fits else '!'}row_has_room<{', '.join(map(str, sizes))}>);" for sizes, fits in FITS]
     source = tmp_path / "fits.cpp"
-    source.write_text("\n".join([ASKED, CEIL_DIV, ITEMS, ROOM, *lines]))
+    source.write_text("\n".join([ASKED, *map(text_of, ("ceil_div", "row_items", "row_has_room")), *lines]))
     subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", source], check=True)
 
 

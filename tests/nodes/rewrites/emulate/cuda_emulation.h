@@ -96,6 +96,13 @@ inline void begin(Context& context, char* stack, size_t bytes, void (*run)()) {
 }
 #endif
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  unsigned group;
+};
+
 struct Fiber {
   Context context;
   dim3 thread;
@@ -103,6 +110,8 @@ struct Fiber {
   bool done = false;
   const unsigned* waits_for = nullptr;  // runs on when *waits_for != waits_at
   unsigned waits_at = 0;
+  std::vector<Copy> copies;  // that it has asked for and not waited for
+  unsigned groups = 0;       // of copies, closed by commits
 };
 
 struct Meeting {
@@ -237,6 +246,21 @@ V exchange(V value, unsigned from) {
 }
 
 }  // namespace emulate
+
+// What cp.async brings arrives as late as it may: when the thread waits for its group.
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes) {
+  const size_t places = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  if ((bytes != 4 && bytes != 8 && bytes != 16) || places % bytes) emulate::fail("a copy that cp.async does not make");
+  emulate::self->copies.push_back({to, from, bytes, emulate::self->groups});
+}
+inline void __pipeline_commit() { ++emulate::self->groups; }
+inline void __pipeline_wait_prior(unsigned left) {
+  auto& copies = emulate::self->copies;
+  while (!copies.empty() && copies.front().group + left < emulate::self->groups) {
+    std::memcpy(copies.front().to, copies.front().from, copies.front().bytes);
+    copies.erase(copies.begin());
+  }
+}
 
 inline void __syncthreads() { emulate::meet(emulate::everyone[emulate::rank]); }
 inline void __syncwarp(unsigned = ~0u) { emulate::meet(emulate::warps[emulate::rank][emulate::self->linear / 32]); }

@@ -40,6 +40,7 @@ HEADERS = (
     "cuda_bf16.h",
     "cuda_fp8.h",
     "cooperative_groups.h",
+    "cuda_pipeline.h",
     "device_launch_parameters.h",
     "math_constants.h",
 )
