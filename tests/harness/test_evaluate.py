@@ -22,7 +22,7 @@ from harness.store import Store, digest
 from kernels import catalog
 from kernels.spec import Workload
 
-pytestmark = pytest.mark.xdist_group("evaluate")
+pytestmark = [pytest.mark.xdist_group("evaluate"), pytest.mark.usefixtures("few_samples")]
 
 
 @pytest.fixture(scope="module")
