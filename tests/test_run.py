@@ -78,9 +78,7 @@ Call = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], few_samples: None
-) -> Call:
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """The same in this process, in the test's folder: most of what a short command takes is `import torch`."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("OPENAI", "ASTROLABE"))]:

@@ -24,10 +24,7 @@ from nodes.state import Incumbent, Settings, State
 from tests.test_run import BASELINE, REFERENCE, SPEC
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
-    pytest.mark.usefixtures("few_samples"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
 
 @pytest.fixture
