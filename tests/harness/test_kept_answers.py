@@ -236,14 +236,27 @@ def test_a_tool_that_could_not_be_run_is_asked_again(tmp_path: Path, monkeypatch
     one.close()
 
 
-def test_the_sanitizer_sees_what_is_small_and_every_dtype(tmp_path: Path) -> None:
+def test_the_sanitizer_sees_what_is_small_and_every_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the candidate's own process is gone by then: it would have the GPU's memory that the tool needs."""
     of = catalog.load("silu_and_mul")
     large = [
         Workload(axes={"tokens": 4096, "hidden": n}, dtype=t) for t in ("float16", "bfloat16") for n in (512, 1024)
     ]
     spec = of.spec.model_copy(update={"workloads": (*SEEN, *large, UNSEEN)})
     one = Evaluator(replace(of, spec=spec), "cuda", Store(tmp_path), facts=GPU, memory_bytes=80 << 30)
-    assert {w.label for w in one._sanitized()} == {w.label for w in (*SEEN, UNSEEN, large[0], large[2])}
+    seen: list[Any] = []
+
+    def watch(*given: Any) -> tuple[Report, ...]:
+        seen.extend([*given, list(dropped)])
+        return (Report(tool="memcheck", errors=0),)
+
+    dropped: list[str] = []
+    monkeypatch.setattr(one.pool, "drop", dropped.append)
+    monkeypatch.setattr("harness.sanitizer.watch", watch)
+    assert one.sanitize(passed("mine")).passed
+    of_spec, of_build, workloads, device, say, gone = seen
+    assert (of_spec, of_build, device, say, gone) == (spec, build("mine"), "cuda", one.say, ["mine"])
+    assert {w.label for w in workloads} == {w.label for w in (*SEEN, UNSEEN, large[0], large[2])}
     one.close()
 
 
