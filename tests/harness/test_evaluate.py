@@ -188,6 +188,7 @@ def test_answers_are_kept(small, source, store, monkeypatch):
 def test_failures_are_verdicts_with_reasons(evaluator, source, change, outcome, word):
     verdict = judged(evaluator, change(source))
     assert verdict.outcome is outcome and word in verdict.reason
+    assert bool(verdict.build.artefact) is verdict.build.ok is (outcome is not Outcome.COMPILE_ERROR)
 
 
 CRASH = """
