@@ -219,10 +219,14 @@ class Mixture:
     def mix(self, to: torch.Tensor, at_a: int, at_b: int) -> None:
         """Write the input of the call that reads `a` from byte `at_a` and `b` from `at_b` on; to: uint8 [size]."""
         if to.device.type == "cpu":
-            places = (self.a.data_ptr() + at_a, self.x.data_ptr() + at_a, self.b.data_ptr() + at_b)
-            host().mix(to.data_ptr(), *places, self.size, self.round_bytes)
+            self.mix_to(to.data_ptr(), at_a, at_b)
         else:
             self.mix_by_torch(to, at_a, at_b)
+
+    def mix_to(self, address: int, at_a: int, at_b: int) -> None:
+        """On a CPU: the same, to that address."""
+        places = (self.a.data_ptr() + at_a, self.x.data_ptr() + at_a, self.b.data_ptr() + at_b)
+        host().mix(address, *places, self.size, self.round_bytes)
 
     def mix_by_torch(self, to: torch.Tensor, at_a: int, at_b: int) -> None:
         """The same on any device."""
@@ -369,25 +373,29 @@ class Production:
 
     def produce(self, slots: list[int]) -> None:
         """On a CPU: write the inputs of these argument sets anew, and poison their outputs."""
-        views = {tensor.name: self.layout.bytes_view(self.arena, tensor) for tensor in self.spec.tensors}
-        outputs = [views[tensor.name] for tensor in self.spec.outputs if tensor.role == "output"]
+        # By addresses: to make a tensor of each place takes longer than to write a small one.
+        inputs = [(self._places(mixture.tensor), mixture) for mixture in self.mixtures]
+        outputs = [self._places(tensor) for tensor in self.spec.outputs if tensor.role == "output"]
         drawn = iter(memoryview(os.urandom(16 * len(self.mixtures) * len(slots))).cast("Q"))
         for slot in slots:
             self.offsets[slot] = [
                 (next(drawn) % self.steps * HOST_STEP, next(drawn) % self.steps * HOST_STEP) for _ in self.mixtures
             ]
-            for mixture, at in zip(self.mixtures, self.offsets[slot], strict=True):
-                mixture.mix(views[mixture.tensor.name][slot], *at)
-            for view in outputs:
-                ctypes.memset(view[slot].data_ptr(), 0xFF, view.shape[1])
+            for ((first, step, _), mixture), at in zip(inputs, self.offsets[slot], strict=True):
+                mixture.mix_to(first + slot * step, *at)
+            for first, step, size in outputs:
+                ctypes.memset(first + slot * step, 0xFF, size)
+
+    def _places(self, tensor: Tensor) -> tuple[int, int, int]:
+        """On a CPU: the address of a tensor in the first argument set, bytes from one set to the next, and its own."""
+        view = self.layout.bytes_view(self.arena, tensor)
+        return view.data_ptr(), view.stride(0), view.shape[1]
 
     def forget(self, slots: list[int]) -> None:
         """On a CPU: take what was written for these argument sets out of all caches."""
-        for slot in slots:
-            for tensor in self.spec.tensors:
-                if not is_kept(tensor):
-                    raw = self.layout.bytes_view(self.arena, tensor)[slot]
-                    host().forget(raw.data_ptr(), len(raw))
+        for first, step, size in [self._places(tensor) for tensor in self.spec.tensors if not is_kept(tensor)]:
+            for slot in slots:
+                host().forget(first + slot * step, size)
 
     def last_digest(self) -> int:
         """On a GPU: what lies there of the last argument set's call."""

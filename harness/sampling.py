@@ -347,7 +347,8 @@ class Contest:
             if self.device == "cuda":
                 left = int((view.view(getattr(torch, f"int{8 * width}")) == -1).sum())
             else:
-                left = sum(host().poisoned(view[slot].data_ptr(), view[slot].numel(), width) for slot in called)
+                first, step, count = view.data_ptr(), view.stride(0) * width, view[0].numel()
+                left = sum(host().poisoned(first + slot * step, count, width) for slot in called)
             if left:
                 return f"{left} elements of {tensor.name} were not written"
         return ""

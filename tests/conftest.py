@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -36,6 +37,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contest in this process ends after as few samples as there may be. Beside other tests it would go on for a second
+    more in each of them, in vain: intervals do not become narrow there."""
+    from harness.sampling import PROTOCOLS
+
+    monkeypatch.setitem(PROTOCOLS, "cpu", replace(PROTOCOLS["cpu"], patience_s=0.0))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,6 +15,7 @@ from kernels.spec import Workload
 
 pytestmark = [
     pytest.mark.xdist_group("evaluate"),
+    pytest.mark.usefixtures("few_samples"),
     pytest.mark.skipif(bool(backends.get("cpu").why_unavailable()), reason=backends.get("cpu").why_unavailable()),
 ]
 SMALL = Workload(axes={"tokens": 8, "hidden": 512}, dtype="float32", devices=("cpu",))

@@ -9,7 +9,6 @@ PASSED is one that the box or the protocol makes harmless: then it is measured, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from harness import backends
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.rig import CALL_S
-from harness.sampling import PROTOCOLS
 from kernels.spec import Device
 
 HANGS_S = 0.5
@@ -53,12 +51,12 @@ def evaluators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluators]
         one.close()
 
 
-def examine(evaluators: Evaluators, name: str, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def examine(evaluators: Evaluators, name: str, suffix: str, request: pytest.FixtureRequest) -> None:
     text = cheats.source(name, suffix)
     allowed = cheats.must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
     if allowed == {Outcome.PASSED}:  # nothing is to be found out, so as few samples do as there may be
-        monkeypatch.setitem(PROTOCOLS, "cpu", replace(PROTOCOLS["cpu"], patience_s=0.0))
+        request.getfixturevalue("few_samples")
     evaluator = evaluators.get(suffix, cheats.kernel_of(text))
     evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S
     faults: list[str] = []
@@ -80,19 +78,19 @@ def examine(evaluators: Evaluators, name: str, suffix: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", cheats.names(".cpp"))
-def test_on_a_cpu(evaluators: Evaluators, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    examine(evaluators, name, ".cpp", monkeypatch)
+def test_on_a_cpu(evaluators: Evaluators, name: str, request: pytest.FixtureRequest) -> None:
+    examine(evaluators, name, ".cpp", request)
 
 
 @pytest.mark.parametrize("name", cheats.names(".py"))
-def test_in_python(evaluators: Evaluators, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    examine(evaluators, name, ".py", monkeypatch)
+def test_in_python(evaluators: Evaluators, name: str, request: pytest.FixtureRequest) -> None:
+    examine(evaluators, name, ".py", request)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", cheats.names(".cu"))
-def test_on_a_gpu(evaluators: Evaluators, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    examine(evaluators, name, ".cu", monkeypatch)
+def test_on_a_gpu(evaluators: Evaluators, name: str, request: pytest.FixtureRequest) -> None:
+    examine(evaluators, name, ".cu", request)
 
 
 @pytest.mark.parametrize("suffix", [".cpp", ".cu", ".py"])

@@ -18,7 +18,10 @@ from harness.store import Store
 from harness.verification import mapped_bench
 from kernels import catalog
 
-pytestmark = pytest.mark.xdist_group("zygote")  # one import of torch, not one for each process of pytest
+pytestmark = [
+    pytest.mark.xdist_group("zygote"),  # one import of torch, not one for each process of pytest
+    pytest.mark.usefixtures("few_samples"),
+]
 
 NUMPY = """
 import numpy as np

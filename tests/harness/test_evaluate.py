@@ -22,7 +22,7 @@ from harness.store import Store, digest
 from kernels import catalog
 from kernels.spec import Workload
 
-pytestmark = pytest.mark.xdist_group("evaluate")
+pytestmark = [pytest.mark.xdist_group("evaluate"), pytest.mark.usefixtures("few_samples")]
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +188,7 @@ def test_answers_are_kept(small, source, store, monkeypatch):
 def test_failures_are_verdicts_with_reasons(evaluator, source, change, outcome, word):
     verdict = judged(evaluator, change(source))
     assert verdict.outcome is outcome and word in verdict.reason
+    assert bool(verdict.build.artefact) is verdict.build.ok is (outcome is not Outcome.COMPILE_ERROR)
 
 
 CRASH = """

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from harness import backends
+from harness import backends, company
 from harness.contests import Elsewhere, Match
 from harness.evaluate import Evaluator, Readings, Sanitized
 from harness.quick import Quick
 from harness.records import Build, Check, Comparison, DeviceFacts, Draws, Interval, Outcome, Suite, Verdict
+from harness.rig import CALL_S
 from harness.sanitizer import Report
 from harness.search import Tuned
 from harness.store import Store
@@ -236,15 +237,64 @@ def test_a_tool_that_could_not_be_run_is_asked_again(tmp_path: Path, monkeypatch
     one.close()
 
 
-def test_the_sanitizer_sees_what_is_small_and_every_dtype(tmp_path: Path) -> None:
+def test_the_sanitizer_sees_what_is_small_and_every_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the candidate's own process is gone by then: it would have the GPU's memory that the tool needs."""
     of = catalog.load("silu_and_mul")
     large = [
         Workload(axes={"tokens": 4096, "hidden": n}, dtype=t) for t in ("float16", "bfloat16") for n in (512, 1024)
     ]
     spec = of.spec.model_copy(update={"workloads": (*SEEN, *large, UNSEEN)})
     one = Evaluator(replace(of, spec=spec), "cuda", Store(tmp_path), facts=GPU, memory_bytes=80 << 30)
-    assert {w.label for w in one._sanitized()} == {w.label for w in (*SEEN, UNSEEN, large[0], large[2])}
+    seen: list[Any] = []
+
+    def watch(*given: Any) -> tuple[Report, ...]:
+        seen.extend([*given, list(dropped)])
+        return (Report(tool="memcheck", errors=0),)
+
+    dropped: list[str] = []
+    monkeypatch.setattr(one.pool, "drop", dropped.append)
+    monkeypatch.setattr("harness.sanitizer.watch", watch)
+    assert one.sanitize(passed("mine")).passed
+    of_spec, of_build, workloads, device, say, gone = seen
+    assert (of_spec, of_build, device, say, gone) == (spec, build("mine"), "cuda", one.say, ["mine"])
+    assert {w.label for w in workloads} == {w.label for w in (*SEEN, UNSEEN, large[0], large[2])}
     one.close()
+
+
+# --- what a rig is told, and not ------------------------------------------------------------------------------------
+
+
+def test_a_call_may_take_so_long_and_libraries_may_do_some_of_a_problems_work_unless_one_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    usual, own = Counting(tmp_path), Counting(tmp_path, own_kernels="all")
+    assert (usual.call_s, usual.own_kernels, usual.pool._libraries) == (CALL_S, "some", True)
+    assert (own.own_kernels, own.pool._libraries) == ("all", False)
+    usual.close(), own.close()
+
+
+def test_a_contest_is_of_the_case_that_was_asked_for(tmp_path: Path) -> None:
+    with Evaluator(kernel(*SEEN, UNSEEN), "cpu", Store(tmp_path)) as one:
+        for cache, on in (("hot", "alone"), ("cold", "plain")):
+            held = one.contest(SEEN[1], cache, on)  # type: ignore[arg-type]
+            assert (held.kernel, held.workload, held.cache, held.company) == (one.kernel, SEEN[1], cache, on)
+            assert held.layout.slots > 1 and held.size <= one.memory(held.size).size
+
+
+def test_around_a_timed_call_on_a_gpu_are_kernels_of_ours_or_nothing_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Counting(tmp_path)
+    monkeypatch.setattr(one, "build", lambda name: build(name))
+    ours = one.store.put(company.SOURCE.read_text())
+    assert one._company() == Path(f"{ours}.so")
+    broken = build("ours").model_copy(update={"ok": False, "log": "no such flag"})
+    monkeypatch.setattr(one, "build", lambda _name: broken)
+    with pytest.raises(RuntimeError, match=r"the kernels around a timed call do not compile:\nno such flag"):
+        one._company()
+    one.close()
+    with Lit(tmp_path / "cpu") as here:
+        assert here._company() is None
 
 
 # --- the bound of light ------------------------------------------------------------------------------------------------
