@@ -44,7 +44,7 @@ def test_the_parts_of_a_verdict_are_all_there(small, monkeypatch, capsys):
         for (owner, name), function in before.items():
             setattr(owner, name, function)
     said = capsys.readouterr().out
-    assert "PASSED" in said and "timing.timed_request" in said and "Contest.sample" in said
+    assert "PASSED" in said and "sampling.timed_request" in said and "Contest.sample" in said
 
 
 def test_a_kernel_beside_itself_and_beside_a_slower_one(small, monkeypatch, capsys):
