@@ -1,6 +1,6 @@
 """Runs one scenario again and again in forked processes that are killed by SIGKILL at a given point, and resumed.
 
-    main(FOLDER)    prints {"unbroken": {...}, "<node> <visit> <when>": {...}, ...}
+    kills.py FOLDER    prints {"unbroken": {...}, "<node> <visit> <when>": {...}, ...}
 
 Forking after the imports makes a case cost a tenth of a second. `when` is one of
     begins    in the node's first line
@@ -144,3 +144,7 @@ def main(folder: Path) -> None:
                 name = f"{node} {visit} {when}"
                 results[name] = case(folder / name.replace(" ", "-"), Death(node, visit, when))
     json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 
 from graph.workflow import NODES
-from tests import forked
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 VISITED = {node.__name__ for node in NODES} - {"drafter"}
 """By a run about a kernel: only a problem is drafted."""
@@ -37,8 +40,8 @@ def make() -> dict[str, Any]:
     # In memory where there is such a place: SIGKILL does not care, and three thousand fsyncs do.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        code = "import sys; from pathlib import Path; from tests.graph import kills; kills.main(Path(sys.argv[1]))"
-        done = forked.run(code, folder)
+        command = [sys.executable, "-m", "tests.graph.kills", folder]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
