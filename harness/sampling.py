@@ -118,6 +118,8 @@ class Side:
     """Per call with its neighbours, one for each sample."""
     lacking: list[float] = field(default_factory=list)
     """Our clock minus the worker's, per request, the mean of a sample's."""
+    quickest_s: float = math.inf
+    """Seconds per call by our clock, in the quickest request of a sample."""
     graph: bool = True
     looked: int = 0
     """Calls that were looked at."""
@@ -211,6 +213,7 @@ class Contest:
         self._fill_sample(side, side.pace_s)
         side.seconds.clear()
         side.lacking.clear()
+        side.quickest_s = math.inf
 
     def _fill_sample(self, side: Side, pace_s: float) -> None:
         """As many calls a sample as take its time at that pace."""
@@ -291,6 +294,7 @@ class Contest:
             if own > ours * 1.01 + 1e-4:
                 raise WorkerFailure(Outcome.CHEATED, "its clock says more seconds than have passed")
             inside, outside = inside + own, outside + ours
+            side.quickest_s = min(side.quickest_s, ours / side.calls / side.passes)
             self._examine(side, look=number == looked)
         side.seconds.append(inside / side.rounds / side.calls / side.passes)
         side.lacking.append((outside - inside) / side.rounds)

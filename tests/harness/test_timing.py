@@ -677,6 +677,17 @@ def test_a_long_sample_outlasts_what_the_pipe_costs(
         assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(LONG_S / pace_s)))
 
 
+def test_the_quickest_request_of_all_samples_is_kept_by_our_clock(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = stage(negation("float32", 100))
+    lone = side("lone", [], [], calls=2, rounds=3)
+    outside_s = [5e-3, 2e-3, 9e-3, 7e-3, 3e-3, 4e-3]
+    monkeypatch.setattr(one, "_request", lambda *_: (1e-3, outside_s.pop(0)))
+    monkeypatch.setattr(one, "_examine", lambda *_, look: None)
+    one.sample(lone)
+    one.sample(lone)
+    assert outside_s == [] and lone.quickest_s == pytest.approx(1e-3)
+
+
 @pytest.mark.parametrize("look", [False, True])
 def test_one_call_of_a_long_sample_may_be_looked_at(stage: Any, monkeypatch: pytest.MonkeyPatch, look: bool) -> None:
     one = stage(negation("float32", 100))
@@ -738,10 +749,15 @@ class Scripted:
         side.lacking.append(self.more.pop(0))
 
 
-def claimed(device: str, true_s: float, claimed_s: float, long_s: list[float]) -> float:
-    """What is believed of a side whose calls take `true_s`, beside one whose calls take 1 ms."""
-    first = side("first", [1e-3] * 8, [PIPE_S] * 8, calls=CALLS)
-    other = side("other", [claimed_s] * 8, [PIPE_S + CALLS * (true_s - claimed_s)] * 8, calls=CALLS)
+def claimed(
+    device: str, true_s: float, claimed_s: float, long_s: list[float], *, taken_s: list[float] | None = None
+) -> float:
+    """What is believed of a side whose calls take `true_s`, beside one whose calls take 1 ms; others take `taken_s` of requests."""
+    taken = taken_s or [0.0] * 8
+    first = side("first", [1e-3] * 8, [PIPE_S + more for more in taken], calls=CALLS)
+    lacking = [PIPE_S + more + CALLS * (true_s - claimed_s) for more in taken]
+    quickest_s = claimed_s + min(lacking) / CALLS
+    other = side("other", [claimed_s] * 8, lacking, calls=CALLS, quickest_s=quickest_s)
     _confirm(Scripted(device, first=[1e-3] * ACCUSING_PAIRS, other=long_s), first, other, None)  # type: ignore[arg-type]
     return statistics.median(a / b for a, b in zip(first.seconds, other.seconds, strict=True))
 
@@ -780,6 +796,14 @@ def test_a_clock_that_is_a_little_slow_is_corrected_where_most_of_a_call_is_its_
 def test_a_clock_that_claims_far_too_much_is_accused() -> None:
     with pytest.raises(SideFailure, match=r"its clock says 2.00x in short samples, ours 1.00x"):
         claimed("cpu", 1e-3, 0.5e-3, [1e-3] * ACCUSING_PAIRS)
+
+
+def test_nobody_is_accused_whose_quickest_request_bears_the_clock_out() -> None:
+    """Nor believed: twice as fast, and 1.1 times in requests of which others take most."""
+    others_s = [0.0, *[20 * CALLS * 1e-3] * 7]
+    assert 1 <= claimed("cpu", 0.5e-3, 0.5e-3, [0.9e-3] * ACCUSING_PAIRS, taken_s=others_s) < 1.2
+    with pytest.raises(SideFailure, match="its clock says"):
+        claimed("cpu", 1e-3, 0.5e-3, [0.9e-3] * ACCUSING_PAIRS, taken_s=others_s)
 
 
 def test_nobody_is_accused_by_three_pairs_that_others_interrupted() -> None:
