@@ -23,10 +23,10 @@ def cache_folder() -> Path:
 
 def store() -> Store | None:
     """None where this user can keep nothing: then each run makes its own."""
-    folder = cache_folder().absolute() / "runs"
     try:
+        folder = cache_folder().absolute() / "runs"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # or who has no home
         return None
     return Store(folder) if os.access(folder, os.W_OK) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,6 +59,13 @@ def test_who_can_keep_nothing_makes_it_where_it_is_wanted(tmp_path: Path, monkey
     monkeypatch.setenv("ASTROLABE_CACHE", str(tmp_path / "file"))
     assert machine.store() is None
     assert built(str(tmp_path / "one")) == str(tmp_path / "one" / "candidate.so")
+
+
+def test_who_has_no_home_can_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASTROLABE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: {}["nobody by that number"])
+    assert machine.store() is None
 
 
 def test_runs_share_the_builds_of_our_sources_and_of_no_candidate(cache: Path, tmp_path: Path) -> None:
