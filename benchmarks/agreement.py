@@ -19,7 +19,7 @@ from typing import Self
 from rich.console import Console
 from rich.table import Table
 
-from harness import model
+from harness import device, model
 from harness.evaluate import Evaluator
 from harness.records import Build, Company
 from harness.sampling import Side
@@ -34,14 +34,14 @@ AXES = {
 }
 """Kernels that a decode step calls once for each token of the batch."""
 COMPANIES: tuple[Company, ...] = ("plain", "pdl")
-CLOCKS = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "--loop-ms=20"]
+CLOCKS = ("nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "--loop-ms=20", "-i")
 
 
 class Clocks:
-    """Those of the first GPU while it is worked on: matrix products may take the power that a kernel's clock then lacks."""
+    """Those of the GPU that is used while it is worked on: matrix products may take the power that a kernel's clock then lacks."""
 
     def __enter__(self) -> Self:
-        self.process = subprocess.Popen(CLOCKS, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*CLOCKS, device.first_visible()], stdout=subprocess.PIPE, text=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,17 +65,8 @@ def main() -> None:
     options = parser.parse_args()
     table = Table(title=f"microseconds that a call saves, {options.layers} layers, {options.dtype}")
     columns = (
-        "kernel",
-        "batch",
-        "company",
-        "in company",
-        "saved",
-        "clock",
-        "in the model, saved",
-        "clock",
-        "step",
-        "step gains",
-    )
+        "kernel", "batch", "company", "in company", "saved", "clock", "in the model, saved", "clock", "step", "step gains",
+    )  # fmt: skip
     for column in columns:
         table.add_column(column, justify="right")
     console = Console(width=150)

@@ -18,8 +18,8 @@ from kernels.spec import Frozen, Workload, expression
 ELSEWHERE: tuple[Company, ...] = ("pdl", "alone")
 """Companies beside the plain one, which decides."""
 SMALL_GAIN = 0.15
-"""What is FASTER or SLOWER by less is timed once more in fresh processes, the same for all cases, and both count alike: of 567 contests of a binary
-with itself on an H200 ten were SLOWER as long as their two processes lived, by 3 to 11 %, nine of them cold."""
+"""What is FASTER or SLOWER by less is timed once more in fresh processes, the same for all cases, and both count alike: of 567
+contests of a binary with itself on an H200 ten were SLOWER as long as their two processes lived, by 3 to 11 %, nine of them cold."""
 RIVAL_TRIES = 3
 """A busy machine has accused an incumbent, and with that ended a run; a baseline that fails thrice has a fault."""
 ALONE_TRIES = 3
@@ -194,7 +194,6 @@ def _of_one_case(rig: Rig, match: Match, case: Case, result: Result) -> Timed:
         more["incumbent_speedup"] = result.speedup("incumbent")
     timing = timing_of(
         rig, match, case, result, light_us=_light_us(rig, match, case, result),
-        compute_us=roofs.compute_us(rig, workload, min(result.median_us[match.mine], result.median_us["baseline"])),
         note="" if result.graph[match.mine] else "cannot be captured in a CUDA graph; timed with plain launches", **more,
     )  # fmt: skip
     return Timed(timing, result.checks[match.mine], result.ratios[match.mine], against)
@@ -237,6 +236,7 @@ def timing_of(rig: Rig, match: Match, case: Case, result: Result, **more: Any) -
         against_incumbent=comparison.median_interval(against) if against else None,
         moved_bytes=rig.moved(workload),
         flops=expression(rig.spec.flops, workload.axes) or None,
+        compute_us=roofs.compute_us(rig, workload, min(result.median_us[match.mine], result.median_us["baseline"])),
         samples=result.samples,
         **more,
     )
@@ -258,8 +258,11 @@ def contested(rig: Rig, match: Match, case: Case, **how: Any) -> Result:
 
 
 def _anew(rig: Rig, match: Match) -> None:
-    """Fresh processes: what a pair of them has by chance, both keep as long as they live. And of one age: an old process has large blocks at hand that a new one asks the kernel for at every call, so a numpy
-    function was 5 to 10 % slower than itself from an Evaluator's second verdict on."""
+    """Fresh processes: what a pair of them has by chance, both keep as long as they live.
+
+    And of one age: an old process has large blocks at hand that a new one asks the kernel for at every call, so a numpy
+    function was 5 to 10 % slower than itself from an Evaluator's second verdict on.
+    """
     for one in (*match.rivals.values(), match.build.candidate):
         rig.pool.drop(one)
 

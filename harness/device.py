@@ -155,12 +155,12 @@ def _highest_clock_mhz() -> int | None:
     """Of the GPU's multiprocessors, as nvidia-smi has it; None where it does not say."""
     if shutil.which("nvidia-smi") is None:
         return None
-    command = ["nvidia-smi", "-i", _first_visible(), "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", "-i", first_visible(), "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
     said = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return int(said) if said.isdigit() else None
 
 
-def _first_visible() -> str:
+def first_visible() -> str:
     """What nvidia-smi, which lists all GPUs, calls the one that is device 0 here."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
@@ -171,7 +171,7 @@ def clocks() -> dict[str, str]:
         return {}
     names = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active"
     done = subprocess.run(
-        ["nvidia-smi", "-i", _first_visible(), f"--query-gpu={names}", "--format=csv,noheader"],
+        ["nvidia-smi", "-i", first_visible(), f"--query-gpu={names}", "--format=csv,noheader"],
         capture_output=True,
         text=True,
     )

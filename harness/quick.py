@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from harness import contests, roofs
+from harness import contests
 from harness.contests import Match
 from harness.engines.process import WorkerFailure
 from harness.records import Cache, Outcome, Timing
@@ -62,7 +62,5 @@ def _timing(rig: Rig, match: Match, case: contests.Case) -> Timing:
         if isinstance(fault, SideFailure):
             raise
         raise SideFailure("candidate", fault.outcome, fault.reason) from None
-    baseline_us = result.median_us["baseline"]
-    light_us = min(rig.light_us(case[0], case[1]), baseline_us)
-    compute_us = roofs.compute_us(rig, case[0], min(result.median_us[match.mine], baseline_us))
-    return contests.timing_of(rig, match, case, result, light_us=light_us, compute_us=compute_us)
+    light_us = min(rig.light_us(case[0], case[1]), result.median_us["baseline"])
+    return contests.timing_of(rig, match, case, result, light_us=light_us)

@@ -74,19 +74,16 @@ def row_of(rung: str, what: str, record: Any, accuracy: float, graph: Graph, spa
 def render(page: Page) -> str:
     """One HTML file that opens offline, in light and dark, on a phone; no script."""
     timelines = [row for row in page.rows if row.spans]
-    return (
-        page_environment("minibatch")
-        .get_template("epochs.html.j2")
-        .render(
-            page=page,
-            bars=[bars(page.rows, width) for width in WIDTHS],
-            timelines=[(row, [timeline(row.spans, width) for width in WIDTHS]) for row in timelines],
-            stages=[stage for stage in STAGES if any(span.stage == stage for row in timelines for span in row.spans)],
-            columns=list(dict.fromkeys(name for row in page.rows for name in row.stages_s)),
-            seconds=seconds,
-            busy=lambda row: sum(spent for name, spent in row.stages_s.items() if name != "waiting"),
-            slowest=max((row.epoch_s for row in page.rows if row.epoch_s), default=None),
-        )
+    template = page_environment("minibatch").get_template("epochs.html.j2")
+    return template.render(
+        page=page,
+        bars=[bars(page.rows, width) for width in WIDTHS],
+        timelines=[(row, [timeline(row.spans, width) for width in WIDTHS]) for row in timelines],
+        stages=[stage for stage in STAGES if any(span.stage == stage for row in timelines for span in row.spans)],
+        columns=list(dict.fromkeys(name for row in page.rows for name in row.stages_s)),
+        seconds=seconds,
+        busy=lambda row: sum(spent for name, spent in row.stages_s.items() if name != "waiting"),
+        slowest=max((row.epoch_s for row in page.rows if row.epoch_s), default=None),
     )
 
 

@@ -23,7 +23,6 @@ from harness import libraries, sandbox, scratch
 from harness.device import Arena, choose, cuda_library
 from harness.engines import Engine, EngineChoice, Say
 from harness.records import Outcome
-from harness.scratch import remove_tree
 from harness.watchdog import Watchdog
 from harness.worker import send
 from kernels.spec import Device
@@ -374,7 +373,7 @@ class Worker:
         self.channel.close()
         self.log.close()
         for folder in (self.scratch, self.code):
-            remove_tree(folder)
+            scratch.remove_tree(folder)
 
 
 def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:
