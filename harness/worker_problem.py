@@ -521,13 +521,19 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
 
 
 def compiled(model: Any, mode: str) -> Any:
-    """torch.compile of Model. Its compilers run in this box, one after another, and a first call waits for them."""
+    """torch.compile of Model. Its compilers run in this box, one after another, and a first call waits for them.
+
+    Each size gets a compilation of its own: for any size at once is slower at each, and marks what it returns.
+    """
     import torch
+    import torch._dynamo.config as tracing
     import torch._inductor.config as config
 
     config.compile_threads = 1
     config.cpp_cache_precompile_headers = False
-    return torch.compile(model, mode=mode)
+    tracing.recompile_limit = 64
+    tracing.fail_on_recompile_limit_hit = True  # else it were eager from there on
+    return torch.compile(model, mode=mode, dynamic=False)
 
 
 # --- whose kernels ---------------------------------------------------------------------------------------------------
