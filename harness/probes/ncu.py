@@ -28,6 +28,7 @@ METRICS = {
     "DRAM throughput %": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "SM throughput %": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "issue slots busy %": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "tensor cores busy %": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     "occupancy %": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "theoretical occupancy %": "sm__maximum_warps_per_active_cycle_pct",
     "registers a thread": "launch__registers_per_thread",
