@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <map>
 
 #define WARPS 4  // that multiply; a tile has 16 keys for each
 #define RING 3
@@ -13,13 +14,16 @@ constexpr int kHead = 128;
 constexpr int kMostRows = 1 << 15;  // partial results: 16 MiB
 
 // What a split of the keys came to, for each query head: maximum and sum of the weights, and the weighted values, not divided.
-// A row is (sequence * heads + head) * splits + split. One call at a time.
-__device__ float2 partial_weights[kMostRows];
-__device__ __align__(16) float partial_values[kMostRows * kHead];
+// A row is (sequence * heads + head) * splits + split. A stream has its own: calls on two of them are in flight together.
+struct Partial {
+    float2* weights;
+    float4* values;
+};
 
 struct Sizes {
     int heads_kv, group, length, splits, keys_a_split;
     float scale_log2;  // scores come in base 2
+    Partial partial;
 };
 
 __device__ __forceinline__ float power(float of, float maximum) {  // 2^(of - maximum); 0 where there was no key
@@ -27,12 +31,12 @@ __device__ __forceinline__ float power(float of, float maximum) {  // 2^(of - ma
 }
 
 // The splits of one head together: a warp takes every fourth, a lane four elements. Splits are at most as many as threads.
-__device__ __forceinline__ void merge(__half* __restrict__ out, int64_t head, int splits) {
+__device__ __forceinline__ void merge(__half* __restrict__ out, Partial partial, int64_t head, int splits) {
     __shared__ float shares[kHead], largest[4], totals[4];
     __shared__ float4 parts[4][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool mine = threadIdx.x < splits;
-    const float2 theirs = mine ? __ldcg(&partial_weights[head * splits + threadIdx.x]) : make_float2(-INFINITY, 0.0f);
+    const float2 theirs = mine ? __ldcg(&partial.weights[head * splits + threadIdx.x]) : make_float2(-INFINITY, 0.0f);
     float maximum = theirs.x;
     for (int step = 16; step; step >>= 1) maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
     if (lane == 0) largest[warp] = maximum;
@@ -44,7 +48,7 @@ __device__ __forceinline__ void merge(__half* __restrict__ out, int64_t head, in
     if (lane == 0) totals[warp] = total;
     shares[threadIdx.x] = share;
     __syncthreads();
-    const float4* const rows = reinterpret_cast<const float4*>(partial_values) + head * splits * 32 + lane;
+    const float4* const rows = partial.values + head * splits * 32 + lane;
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int split = warp; split < splits; split += 4) {
@@ -266,15 +270,15 @@ attend(const __half* __restrict__ query, const __grid_constant__ CUtensorMap map
         if (n.splits == 1) {
             out[head * kHead + element] = __float2half(one / total);
         } else {
-            if (element == 0) partial_weights[row] = make_float2(largest, total);
-            partial_values[row * kHead + element] = one;
+            if (element == 0) n.partial.weights[row] = make_float2(largest, total);
+            reinterpret_cast<float*>(n.partial.values)[row * kHead + element] = one;
         }
     }
 }
 
-__global__ void __launch_bounds__(kHead) merge_all(__half* __restrict__ out, int splits) {
+__global__ void __launch_bounds__(kHead) merge_all(__half* __restrict__ out, Partial partial, int splits) {
     cudaGridDependencySynchronize();
-    merge(out, blockIdx.x, splits);
+    merge(out, partial, blockIdx.x, splits);
 }
 
 using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
@@ -300,10 +304,19 @@ static bool encode(CUtensorMap* map, const __half* tensor, int64_t pairs, int64_
                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+static bool find_room(Partial* partial, cudaStream_t stream) {
+    static std::map<cudaStream_t, char*> kept;
+    char*& room = kept[stream];
+    constexpr size_t of_values = size_t(kMostRows) * kHead * sizeof(float);
+    if (!room && cudaMalloc(&room, of_values + kMostRows * sizeof(float2)) != cudaSuccess) return false;
+    partial->values = reinterpret_cast<float4*>(room), partial->weights = reinterpret_cast<float2*>(room + of_values);
+    return true;
+}
+
 extern "C" void decode_attention_float16(
     const __half* query, const __half* keys, const __half* values, __half* out, int64_t batch, int64_t heads_kv,
     int64_t group, int64_t length, float scale, cudaStream_t stream) {
-    Sizes n{int(heads_kv), int(group), int(length), 1, 0, scale * 1.4426950408889634f};
+    Sizes n{int(heads_kv), int(group), int(length), 1, 0, scale * 1.4426950408889634f, {}};
     const int64_t pairs = batch * heads_kv;
     CUtensorMap map_keys, map_values;
     if (!encode(&map_keys, keys, pairs, length) || !encode(&map_values, values, pairs, length)) return;  // and the outputs stay poison
@@ -311,6 +324,7 @@ extern "C" void decode_attention_float16(
     n.splits = best_splits(pairs * chunks, pairs * group, n.length, kTile, multiprocessors() * BLOCKS);
     n.keys_a_split = (tiles + n.splits - 1) / n.splits * kTile;
     n.splits = (n.length + n.keys_a_split - 1) / n.keys_a_split;  // none without a key
+    if (n.splits > 1 && !find_room(&n.partial, stream)) return;  // and the outputs stay poison
     cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     attend<<<dim3(pairs * n.splits, chunks), kThreads, kBytes, stream>>>(query, map_keys, map_values, out, n);
     if (n.splits == 1) return;
@@ -319,5 +333,5 @@ extern "C" void decode_attention_float16(
     early.val.programmaticStreamSerializationAllowed = EARLY;  // behind our own kernel only
     cudaLaunchConfig_t how{};
     how.gridDim = dim3(pairs * group), how.blockDim = dim3(kHead), how.stream = stream, how.attrs = &early, how.numAttrs = 1;
-    cudaLaunchKernelEx(&how, merge_all, out, n.splits);
+    cudaLaunchKernelEx(&how, merge_all, out, n.partial, n.splits);
 }

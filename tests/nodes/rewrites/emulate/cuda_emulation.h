@@ -339,6 +339,7 @@ inline int cudaDeviceGetAttribute(int* value, int attribute, int) {
   *value = device[attribute];
   return 0;
 }
+template <typename T> int cudaMalloc(T** at, std::size_t bytes) { return (*at = static_cast<T*>(std::malloc(bytes))) ? 0 : 2; }
 inline int cudaGetLastError() { return 0; }
 
 // Types.
