@@ -11,6 +11,7 @@ from harness.device import generator
 from harness.engines.process import WorkerFailure
 from harness.problems import Problem
 from harness.records import Build, Outcome, Verdict
+from harness.rig import VERSION
 from harness.store import digest
 from kernels.spec import Frozen, Workload
 
@@ -30,12 +31,16 @@ class Profile(Frozen):
 
 
 def degenerate(rig: Rig, problem: Problem) -> tuple[str, ...]:
-    """What passes KernelBench's check on this problem without computing; found once, at the size that agents see."""
-    key = rig.key("degenerate")
+    """What passes KernelBench's check on this problem without computing; found once, at the largest size that is timed.
+
+    Not asked anew where a tester adds workloads: the question is about the problem as it is shipped.
+    """
+    workload = [one for one in rig.suite() if one.timed][-1]
+    key = digest("degenerate", VERSION, problem.defines_right(), workload.label, rig.facts.model_dump_json())
 
     def look() -> degeneracy.Degenerate:
         rig.say("looking whether the problem can be solved without computing")
-        return degeneracy.look(problem, rig.suite()[-1], rig.device)
+        return degeneracy.look(problem, workload, rig.device)
 
     return rig.store.once("degenerate", key, degeneracy.Degenerate, look).passes
 

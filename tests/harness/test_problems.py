@@ -245,6 +245,23 @@ def test_a_degenerate_problem_is_found_by_measuring(opened, forward: str, passes
     assert degenerate.look(problem, problem.spec.workloads[0], "cpu").passes == passes
 
 
+def test_whether_it_is_degenerate_is_asked_once_and_of_the_shipped_size(opened, tmp_path: Path, monkeypatch):
+    problem = opened(SMALL)
+    asked: list[str] = []
+    monkeypatch.setattr(
+        degenerate, "look", lambda _problem, workload, _on: (asked.append(workload.label), degenerate.Degenerate())[1]
+    )
+    with Evaluator(problem, "cpu", Store(tmp_path)) as evaluator:
+        eager = evaluator.build(evaluator.store.put(problem.text))
+        assert evaluator.verify(eager).passed
+        shipped = evaluator.suite()[-1]
+        evaluator.extend(
+            (shipped.model_copy(update={"axes": {"lead": 2 * shipped.axes["lead"] + 8}, "timed": False}),), {}
+        )
+        assert evaluator.verify(eager).passed
+    assert asked == [shipped.label]
+
+
 @pytest.mark.slow
 def test_convolutions_take_operands_of_tf32_where_torch_lets_them_on_a_gpu():
     """Of ten bits and rounded to the nearest; nothing else is."""
