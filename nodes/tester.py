@@ -6,13 +6,19 @@ from langgraph.runtime import Runtime
 
 from kernels.spec import Workload
 from nodes.context import Context
+from nodes.drafter import drafting
 from nodes.roles import TesterAnswer, TesterRequest
 from nodes.state import State
 
 
 def tester(state: State, runtime: Runtime[Context]) -> dict:
     """Keeps the additions that the spec allows, one by one; nothing can be removed or loosened."""
-    context, settings = runtime.context, state["settings"]
+    with drafting(state, runtime.context):
+        return {"tests": _tests(state, runtime.context), "device": runtime.context.evaluator.facts}
+
+
+def _tests(state: State, context: Context) -> TesterAnswer:
+    settings = state["settings"]
     answer = context.policies["tester"].tester(
         TesterRequest(
             spec=context.visible_spec(state),
@@ -20,19 +26,20 @@ def tester(state: State, runtime: Runtime[Context]) -> dict:
             baseline_source=context.store.get(settings.source),
         )
     )
-    kept = TesterAnswer(reasons=answer.reasons)
-    proposed = [workload.model_copy(update={"held_out": False}) for workload in answer.workloads]
-    for added in proposed:
+    proposed = []
+    for workload in answer.workloads:
+        added = workload.model_copy(update={"held_out": False})
         if settings.dtypes and added.dtype not in settings.dtypes:
             context.say("tester", f"not added: {added.label}: this run is restricted to {', '.join(settings.dtypes)}")
-    proposed = [added for added in proposed if not settings.dtypes or added.dtype in settings.dtypes]
-    kept = _with_workloads(kept, proposed, settings.source, context)
+        else:
+            proposed.append(added)
+    kept = _with_workloads(TesterAnswer(reasons=answer.reasons), proposed, settings.source, context)
     for name, distributions in answer.values.items():
         before, kept = kept, _with(kept, _more_values(kept, name, distributions), settings.source, context)
         if kept is before and len(distributions) > 1:  # one of them is not for this kernel, the others may be
             for distribution in distributions:
                 kept = _with(kept, _more_values(kept, name, (distribution,)), settings.source, context)
-    return {"tests": kept, "device": context.evaluator.facts}
+    return kept
 
 
 def _with_workloads(kept: TesterAnswer, proposed: list[Workload], source: str, context: Context) -> TesterAnswer:

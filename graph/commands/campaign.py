@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,8 @@ from graph.commands.opened import door, engine
 from graph.commands.options import EXIT_INTERRUPTED, Parser, budget, number, of_problems, on_engine, protocol
 
 if TYPE_CHECKING:
-    from graph.campaign import Plan
+    from graph.ahead import Ahead
+    from graph.campaign import Campaign, Plan
     from harness.engines import Engine
 
 
@@ -99,8 +102,8 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
         entries = found.entries([plan.kind for plan in plans])
         board = Board(len(problems) * len(plans) * asked.samples, entries, out, live=not asked.no_live)
         board.workers = at_work.lines
-        with board.shown():
-            whole = found.work(plans, board, stop)
+        with board.shown(), _ahead(found, plans, at_work) as ahead:
+            whole = found.work(plans, board, stop, ahead)
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)
         sys.stderr.flush()
@@ -116,6 +119,21 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     if len(plans) == 1:
         print(board.so_far(), file=out)
     return 0
+
+
+@contextmanager
+def _ahead(found: Campaign, plans: list[Plan], at_work: Engine) -> Iterator[Ahead | None]:
+    """What reads and drafts the next problems, where there are cores for it on which nothing is timed."""
+    from graph.ahead import Ahead, apart
+
+    cores = at_work.cores()
+    if not cores.spare:
+        yield None
+        return
+    with apart(cores):
+        waiting = list(dict.fromkeys(task.path for task in found.left(plans)))
+        with closing(Ahead(plans[0].prepare, waiting, cores.spare, at_once=plans[0].at_once())) as ahead:
+            yield ahead
 
 
 def _suite_name(suite: str) -> str:
@@ -150,6 +168,7 @@ def _plan(
     from graph import campaign as campaigns
     from graph.choices import choose
     from graph.commands import run
+    from nodes import drafting
 
     place = ["--engine", asked.engine, "--device-model", kind or asked.device_model, "--tls", asked.tls]
     place += ["--insecure"] if asked.insecure else []
@@ -160,8 +179,16 @@ def _plan(
         settings.words = each
         return choose(settings, at_work)
 
+    def prepare(path: Path) -> None:
+        """What is found is kept in this process; what is wrong with the problem is said in its turn."""
+        with suppress(*campaigns.UNFIT):
+            choice = chosen(path, "")
+            if choice.settings.policy["drafter"] == "rules":
+                drafting.draft(choice.kernel.text, at_work.device)
+
     return campaigns.Plan(
         choose=chosen,
+        prepare=prepare,
         door=lambda runs: door(asked, runs, at_work, stop),
         ask=lambda _question, _store: None,
         protocol=campaigns.by_kernelbench(at_work.device) if asked.protocol else None,

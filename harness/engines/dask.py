@@ -26,9 +26,10 @@ from tornado.ioloop import IOLoop
 
 from harness.cluster import ClusterError, Model, Status, build_resource, code, security
 from harness.cluster.local import Local
+from harness.cluster.places import own_cores
 from harness.cluster.scheduler import FAILURES, configure
 from harness.cluster.worker import Cancelled, Elsewhere, Lacking, answer, content_key
-from harness.engines import Engine, EngineChoice, EngineError, Say
+from harness.engines import Cores, Engine, EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
 from harness.jobs import Answer, Job, Text
 from harness.remote import Remote, TookDown
@@ -404,6 +405,12 @@ class Devices:
     def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
         model = self.model
         return Remote(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
+
+    def cores(self) -> Cores:
+        every = tuple(own_cores())
+        if self.cluster.local is None or not self.cluster.local.builders:
+            return Cores(own=every, spare=())
+        return Cores(own=self.cluster.local.builders, spare=self.cluster.local.builders)
 
     def width(self) -> int:
         return max(1, self.cluster.count(self.model))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import libraries, sandbox, scratch
 from harness.device import Arena, choose, cuda_library
-from harness.engines import Engine, EngineChoice, Say
+from harness.engines import Cores, Engine, EngineChoice, Say
 from harness.records import Outcome
 from harness.watchdog import Watchdog
 from harness.worker import send
@@ -45,6 +45,8 @@ class WorkerFailure(Exception):
 
 
 REQUEST_S = 60.0
+CORES_OF_A_GPU = 6
+"""Whoever judges on one, the candidate's and its rival's threads."""
 STOP_S = 5.0
 REFUSALS = ("WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
 """What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
@@ -129,6 +131,8 @@ class Worker:
         finally:
             theirs.close()
         try:
+            with suppress(ProcessLookupError):  # it runs where its asker does, whoever started it or forked it for us
+                os.sched_setaffinity(self.process.pid, os.sched_getaffinity(0))
             gpu = device == "cuda"
             self.watchdog = Watchdog(self.process.pid, limits, scratch=str(self.scratch), tree=self._has_children())
             common = {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
@@ -403,6 +407,12 @@ class ThisMachine:
         from harness.evaluate import Evaluator  # which imports this module
 
         return Evaluator(kernel, self.device, store, **settings)
+
+    def cores(self) -> Cores:
+        every = tuple(sorted(os.sched_getaffinity(0)))
+        if self.device == "cpu" or len(every) < 2 * CORES_OF_A_GPU:
+            return Cores(own=every, spare=())
+        return Cores(own=every[:CORES_OF_A_GPU], spare=every[CORES_OF_A_GPU:])
 
     def width(self) -> int:
         return 1

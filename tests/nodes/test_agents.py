@@ -214,6 +214,25 @@ def test_what_the_baseline_passes_on_is_checked_all_at_once(tmp_path: Path) -> N
     assert kept.workloads == tests.workloads and asked == [None]
 
 
+def test_the_rules_draft_is_built_while_the_tester_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def draft(problem: str, device: str) -> roles.DraftAnswer:
+        asked.append(problem)
+        return roles.DraftAnswer(source="speed 3")
+
+    monkeypatch.setattr("nodes.drafter.draft_by_rules", draft)
+    policy = Fixed(tests=roles.TesterAnswer())
+    bench = Bench(tmp_path, policy, kernel=str(tmp_path / "problem.py"))
+    built: list[str] = []
+    monkeypatch.setattr(bench.evaluator, "build", lambda source: built.append(bench.store.get(source)))
+    node_tester(bench.state, bench.runtime)
+    assert not asked  # another answers for the drafter, and not before it is asked
+    policy.name = "rules"
+    node_tester(bench.state, bench.runtime)
+    assert asked == [BASELINE] and built == ["speed 3"]
+
+
 def test_one_distribution_that_is_refused_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Fixed(tests=roles.TesterAnswer(values={"input": ("zeros", "infinities", "tiny")})))
     allowed = bench.evaluator.extend
