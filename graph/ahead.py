@@ -31,9 +31,8 @@ class Ahead:
             threading.Event(),
         )
         count = min(len(self.spare) // CORES_OF_A_PROBLEM or len(self.spare), 2 * at_once)
-        self.threads = [threading.Thread(target=self._work, name="ahead", daemon=True) for _ in range(count)]
-        for thread in self.threads:
-            thread.start()
+        for _ in range(count):
+            threading.Thread(target=self._work, name="ahead", daemon=True).start()
 
     def begins(self, path: Path) -> None:
         """That problem is worked on now: it need not be prepared, or there is room for another."""
@@ -55,10 +54,8 @@ class Ahead:
             self.prepare(path)
 
     def close(self) -> None:
-        """Waits for what is being prepared. Safe to call twice."""
+        """What is being prepared goes on for now, and ends with this process: who interrupts a campaign waits for nothing."""
         self.closed.set()
-        for thread in self.threads:
-            thread.join()
 
 
 @contextmanager

@@ -34,6 +34,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--levels", metavar="1,2,3", default="", help="only these")
     made.add_argument(
+        "--shuffle", type=number(int, 0), metavar="SEED",
+        help="in an order drawn from SEED, levels mixed evenly: what was done by then is a sample of all (by number)",
+    )  # fmt: skip
+    made.add_argument(
         "--samples", type=number(int, 1), default=1, metavar="K",
         help="runs of each problem that know nothing of each other; the report has pass@k over them (1)",
     )  # fmt: skip
@@ -158,7 +162,8 @@ def _problems(asked: argparse.Namespace, folder: Path) -> list[Path]:
     suite = asked.suite
     if hugging_face.is_one(suite):
         suite = str(hugging_face.fetched(suite, folder.resolve() / "suite"))
-    return suites.problems(suite, levels)
+    files = suites.problems(suite, levels)
+    return files if asked.shuffle is None else suites.shuffled(files, asked.shuffle)
 
 
 def _plan(
