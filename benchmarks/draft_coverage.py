@@ -1,15 +1,15 @@
 """Which problems of a suite the drafter's rules can draft, and what the others need: a table by level and by reason.
 
-    python -m benchmarks.draft_coverage --suite PATH [--levels 1,2,3] [--device cuda|cpu] [--build] [--jobs N] [--json FILE]
+    python -m benchmarks.draft_coverage --suite PATH [--levels 1,2,3] [--device cuda|cpu] [--build] [--jobs N] [--json FILE] [--keep DIR]
 
 PATH is a checkout of KernelBench (or its folder of levels), or `starter`. Every problem is drafted in the compilers' box at its shipped
-sizes, without data, so neither a GPU nor the memory is needed. `--build` compiles each draft as well (nvcc for sm_90 to PTX, or g++).
+sizes, without data, so neither a GPU nor the memory is needed. `--build` compiles each draft as well, as a candidate is compiled (nvcc for sm_90a, or g++);
+`--keep` writes the drafts, one file a problem.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import collections
 import json
 import re
@@ -23,15 +23,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness.backends import run_boxed
-from harness.device import cuda_home
+from harness.backends import cpu, cuda, run_boxed
+from harness.backends.model_new import native_source
+from harness.device import facts as device_facts
+from harness.records import DeviceFacts
+from harness.store import write_atomically
+from harness.verification import first_error
 from harness.zygote import site_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nodes" / "draft"
 STARTER = ROOT / "kernels" / "suites" / "starter"
 DRAFT_S, BUILD_S = 300.0, 300.0
-CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 
 
 def main() -> None:
@@ -42,12 +45,13 @@ def main() -> None:
     parser.add_argument("--build", action="store_true", help="compile each draft")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write one record a problem")
+    parser.add_argument("--keep", type=Path, help="write each draft there")
     options = parser.parse_args()
     problems = found(options.suite, [int(level) for level in options.levels.split(",")])
     if not problems:
         raise SystemExit(f"{options.suite} holds no level1/*.py; name a checkout of KernelBench, or starter")
     with ThreadPoolExecutor(options.jobs) as pool:
-        records = list(pool.map(lambda path: record(path, options.device, options.build), problems))
+        records = list(pool.map(lambda path: record(path, options.device, options.build, options.keep), problems))
     if options.json:
         options.json.write_text(json.dumps(records, indent=1))
     show(records, options.build)
@@ -61,7 +65,7 @@ def found(suite: str, levels: list[int]) -> list[Path]:
     return [path for level in levels for path in sorted((folder / f"level{level}").glob("*.py"), key=by_number)]
 
 
-def record(path: Path, device: str, build: bool) -> dict:
+def record(path: Path, device: str, build: bool, keep: Path | None = None) -> dict:
     """{problem, seconds, kernels, rules, left to torch | none: sentence, build: "" or the compiler's first error}."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="astrolabe-coverage-") as folder:
@@ -84,6 +88,8 @@ def record(path: Path, device: str, build: bool) -> dict:
         if "none" in answer:
             return {**said, "none": answer["none"]}
         said |= {"kernels": [kernel["summary"] for kernel in answer["kernels"]], "notes": answer["notes"]}
+        if keep is not None:
+            write_atomically(keep / f"{said['problem']}.py", answer["source"])
         if build:
             said["build"] = compiled(answer["source"], device, scratch)
         print(said["problem"], len(said["kernels"]), said.get("build", ""), flush=True, file=sys.stderr)
@@ -91,29 +97,15 @@ def record(path: Path, device: str, build: bool) -> dict:
 
 
 def compiled(text: str, device: str, scratch: Path) -> str:
-    """ "" or the first error of the compiler for the draft's native source."""
-    constants = [
-        node.value for node in ast.parse(text).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == CONSTANTS[device]
-    ]  # fmt: skip
-    source = scratch / ("draft.cu" if device == "cuda" else "draft.cpp")
-    source.write_text(ast.literal_eval(constants[0]))
-    home = cuda_home()
-    if device == "cuda":
-        if home is None:
-            raise SystemExit("--build for cuda needs nvcc; install the CUDA toolkit or set CUDA_HOME")
-        command = [
-            str(home / "bin" / "nvcc"),
-            "-std=c++17",
-            "-ptx",
-            "-arch=compute_90",
-            "-o",
-            str(scratch / "draft.ptx"),
-        ]
-    else:
-        command = ["g++", "-std=c++17", "-fopenmp", "-fsyntax-only"]
-    code, output = run_boxed([*command, str(source)], scratch, [str(home)] if home else [], BUILD_S)
-    return "" if code == 0 else next((line for line in output.splitlines() if "error" in line), output[:300])
+    """ "" or the first error of the compiler for the draft's native source, built as a candidate is."""
+    module = cuda if device == "cuda" else cpu
+    if missing := module.why_unavailable():
+        raise SystemExit(f"--build: {missing}")
+    facts = DeviceFacts(device="cuda", name="", architecture="sm_90", units=0, last_level_cache_bytes=0)
+    source = scratch / f"draft{module.SUFFIX}"
+    source.write_text(native_source(text, device))
+    done = module.compile(source, scratch / "draft.so", facts if device == "cuda" else device_facts("cpu"), BUILD_S)
+    return "" if done.ok else first_error(done.log)
 
 
 def reason_of(sentence: str) -> str:

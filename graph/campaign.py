@@ -28,6 +28,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field, ValidationError
 
+from graph.ahead import Ahead
 from graph.choices import Choice
 from graph.one_file import by_their_protocol
 from graph.result import commit
@@ -51,6 +52,8 @@ from kernels.catalog import KernelError
 from kernels.spec import Device, Frozen
 
 State = Literal["done", "unfit", "failed"]
+UNFIT = (KernelError, RunError, DeviceError, MissingTool)
+"""What is wrong with one problem, or with this machine for it: an entry, and the rest goes on."""
 
 
 class CampaignRecord(Frozen):
@@ -81,6 +84,10 @@ class Entry(Frozen):
     stop_reason: str = ""
     outcome: str = ""
     seconds: float = 0.0
+    wall_seconds: float = 0.0
+    """With what the problem waited for, and its report."""
+    nodes: dict[str, float] = Field(default_factory=dict)
+    """Of `seconds`, by node of the graph."""
     kind: str = ""
     """Of the device, where the campaign is about several."""
     sample: int = Field(default=0, ge=0)
@@ -107,6 +114,8 @@ class Plan:
     """(path, run id) -> the run's settings. Raises what graph.choices.choose raises."""
     door: Callable[[Path], Door]
     ask: Ask
+    prepare: Callable[[Path], None] = lambda _path: None
+    """Does beforehand what of a problem's run needs no device."""
     protocol: Callable[[Path, str, Store], KernelBenchResult] | None = None
     """Asks KernelBench's own protocol about a candidate (problem's path, its text, the run's store)."""
     kind: str = ""
@@ -182,28 +191,34 @@ class Campaign:
         finally:
             os.close(handle)
 
-    def work(self, plans: Sequence[Plan], watcher: Watcher, stop: threading.Event | None = None) -> bool:
-        """Go through the problems that have no entry yet, for each plan; False where the person stopped it.
-
-        `stop` is set by SIGINT or SIGTERM where several are worked on at once, and ends their sessions (graph.session.Door).
-        Raises EngineError where the place at which they are judged is lost.
-        """
+    def left(self, plans: Sequence[Plan]) -> list[Task]:
+        """What has no entry yet."""
         record = self.record
         every = [
             Task(Path(path), plan, number)
             for path in record.problems for plan in plans for number in sample_numbers(record.samples)
         ]  # fmt: skip
-        left = [task for task in every if self.entry(task.id) is None]
+        return [task for task in every if self.entry(task.id) is None]
+
+    def work(
+        self, plans: Sequence[Plan], watcher: Watcher, stop: threading.Event | None = None, ahead: Ahead | None = None
+    ) -> bool:
+        """Go through the problems that have no entry yet, for each plan; False where the person stopped it.
+
+        `stop` is set by SIGINT or SIGTERM where several are worked on at once, and ends their sessions (graph.session.Door).
+        Raises EngineError where the place at which they are judged is lost.
+        """
+        left = self.left(plans)
         if stop is None:
-            whole = all(self._ended(task, watcher) for task in left)
+            whole = all(self._ended(task, watcher, ahead) for task in left)
         else:
             with _stopped_by_signals(stop):
-                whole = self._side_by_side(left, watcher, stop)
+                whole = self._side_by_side(left, watcher, stop, ahead)
         if whole:
             self.report(plans)
         return whole
 
-    def _side_by_side(self, left: list[Task], watcher: Watcher, stop: threading.Event) -> bool:
+    def _side_by_side(self, left: list[Task], watcher: Watcher, stop: threading.Event, ahead: Ahead | None) -> bool:
         at_work: dict[Future[bool], Plan] = {}
         whole, limit = True, max(1, len(left))
         with ThreadPoolExecutor(max_workers=limit, thread_name_prefix="problem") as pool:
@@ -212,7 +227,7 @@ class Campaign:
                     for task in list(left):
                         plan = task.plan
                         if sum(one is plan for one in at_work.values()) < plan.at_once():
-                            at_work[pool.submit(self._ended, task, watcher)] = plan
+                            at_work[pool.submit(self._ended, task, watcher, ahead)] = plan
                             left.remove(task)
                     done, _running = wait(at_work, timeout=0.5, return_when=FIRST_COMPLETED)
                     for one in done:
@@ -223,14 +238,22 @@ class Campaign:
                     stop.set()
         return whole and not stop.is_set() and all(one.result() for one in at_work)
 
-    def _ended(self, task: Task, watcher: Watcher) -> bool:
+    def _ended(self, task: Task, watcher: Watcher, ahead: Ahead | None) -> bool:
         """Work on one problem until it has an entry; False where the person interrupted it."""
         plan, name, began = task.plan, task.id, time.monotonic()
+        if ahead is not None:
+            ahead.begins(task.path)
         ended = self._one(task, watcher.front(name))
         if ended is None:
             return False
-        seconds = ended.seconds or time.monotonic() - began
-        entry = ended.model_copy(update={"seconds": seconds, "kind": plan.kind, "sample": task.number or 0})
+        whole = time.monotonic() - began
+        update = {
+            "seconds": ended.seconds or whole,
+            "wall_seconds": whole,
+            "kind": plan.kind,
+            "sample": task.number or 0,
+        }
+        entry = ended.model_copy(update=update)
         with self.writing:
             write_atomically(self.folder / "entries" / f"{name}.json", entry.model_dump_json(indent=1))
             watcher.ended(entry)
@@ -251,10 +274,8 @@ class Campaign:
                 ending = plan.door(runs).start(record, choice.source, front, plan.ask, choice.draft)
         except EngineError:  # nothing about this problem: it goes on once the engine is there again
             raise
-        except KernelError as error:
-            return self._lost(path, name, "unfit", str(error))
-        except (RunError, DeviceError, MissingTool) as error:
-            return self._lost(path, name, "failed", str(error))
+        except UNFIT as error:
+            return self._lost(path, name, "unfit" if isinstance(error, KernelError) else "failed", str(error))
         except Exception as error:  # noqa: BLE001, a defect of ours at one problem must not cost the others; it is counted
             return self._lost(path, name, "failed", f"our own failure: {type(error).__name__}: {error}")
         if ending.state == "interrupted":
@@ -303,6 +324,7 @@ class Campaign:
             stop_reason=result.stop_reason,
             outcome=str(result.answer.outcome) if result.answer else _last_outcome(result),
             seconds=result.spent.seconds,
+            nodes=result.spent.nodes,
             solved=_solved(path, result, len(attempts)),
         )
 

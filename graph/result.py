@@ -101,6 +101,7 @@ def result(
             tokens_in=total.tokens_in,
             tokens_out=total.tokens_out,
             money_usd=total.money_usd,
+            nodes={name: round(visits.seconds, 2) for name, visits in state["spent"].nodes.items()},
         )
         if total
         else SpentRow(),

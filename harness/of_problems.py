@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from harness import degenerate as degeneracy
@@ -11,6 +13,7 @@ from harness.device import generator
 from harness.engines.process import WorkerFailure
 from harness.problems import Problem
 from harness.records import Build, Outcome, Verdict
+from harness.rig import VERSION
 from harness.store import digest
 from kernels.spec import Frozen, Workload
 
@@ -30,25 +33,40 @@ class Profile(Frozen):
 
 
 def degenerate(rig: Rig, problem: Problem) -> tuple[str, ...]:
-    """What passes KernelBench's check on this problem without computing; found once, at the size that agents see."""
-    key = rig.key("degenerate")
+    """What passes KernelBench's check on this problem without computing; found once, at the largest size that is timed.
+
+    Not asked anew where a tester adds workloads: the question is about the problem as it is shipped.
+    """
+    workload = [one for one in rig.suite() if one.timed][-1]
+    key = digest("degenerate", VERSION, problem.defines_right(), workload.label, rig.facts.model_dump_json())
 
     def look() -> degeneracy.Degenerate:
         rig.say("looking whether the problem can be solved without computing")
-        return degeneracy.look(problem, rig.suite()[-1], rig.device)
+        return degeneracy.look(problem, workload, rig.device)
 
     return rig.store.once("degenerate", key, degeneracy.Degenerate, look).passes
 
 
 def look_at_kernels(rig: Rig, problem: Problem, build: Build, workload: Workload) -> tuple[str, ...]:
-    """Notes for the verdict. Raises WorkerFailure where a GPU's profile shows that the candidate's own kernels do nothing."""
+    """Notes for the verdict. Raises WorkerFailure where a GPU's profile shows that the candidate's own kernels do nothing.
+
+    On a GPU the candidate's process, and eager torch's, ends with it.
+    """
     notes = (problem.says(),)
-    if build.candidate in problem.sources() or rig.own_kernels == "all":
+    if rig.own_kernels == "all":
+        return notes
+    eager = rig.store.put(problem.text)
+    if build.candidate == eager and rig.device == "cuda":
+        with suppress(
+            WorkerFailure
+        ):  # its process is warm now; what fails here fails where a candidate is compared with it
+            profile(rig, build, workload, eager=True)
+    if build.candidate in problem.sources():
         return notes
     if rig.device == "cpu":
         return (*notes, UNSEEN)
-    eager = rig.build(rig.store.put(problem.text))
-    before, now = (profile(rig, one, workload) for one in (eager, build))
+    now = profile(rig, build, workload)
+    before = profile(rig, rig.build(eager), workload, eager=True)
     if not before or not now:
         return (*notes, "whose kernels did the work is not known: no profile could be had (CUPTI)")
     found = shares.divide(now, before)
@@ -57,33 +75,51 @@ def look_at_kernels(rig: Rig, problem: Problem, build: Build, workload: Workload
     return (*notes, found.says)
 
 
-def profile(rig: Rig, build: Build, workload: Workload) -> dict[str, float]:
-    """Of a warm call: what a first one does besides is not what is divided, and after a pause a GPU's clocks are low."""
-    key = digest("profile", build.candidate, workload.label, rig.facts.model_dump_json())
-    return rig.store.once(
-        "profile", key, Profile, lambda: Profile(kernels=kernels_of_a_call(rig, build, workload, warm=True))
-    ).kernels
+def profile(rig: Rig, build: Build, workload: Workload, *, eager: bool = False) -> dict[str, float]:
+    """Of a warm call: what a first one does besides is not what is divided, and after a pause a GPU's clocks are low.
 
-
-def kernels_of_a_call(rig: Rig, build: Build, workload: Workload, *, warm: bool = False) -> dict[str, float]:
-    """Microseconds by kernel name, {} without CUPTI; `warm`: of a call behind WARM_CALLS others. Raises WorkerFailure.
-
-    In a process of its own, since CUPTI slows the process that it has watched.
+    `eager` torch's is taken at once for the first workload of either suite, in one process.
     """
+
+    def key(one: Workload) -> str:
+        return digest("profile", build.candidate, one.label, rig.facts.model_dump_json())
+
+    if (kept := rig.store.kept("profile", key(workload), Profile)) is not None:
+        return kept.kernels
+    firsts = [*rig.suite()[:1], *rig.suite(held_out=True)[:1]] if eager else []
+    wanted = {key(one): one for one in (workload, *firsts)}
+    missing = [name for name in wanted if rig.store.kept("profile", name, Profile) is None]
+    found = kernels_of_calls(rig, build, [wanted[name] for name in missing], warm=True)
+    for name, kernels in zip(missing, found, strict=True):
+        rig.store.keep("profile", name, Profile(kernels=kernels))
+    return found[0]
+
+
+def kernels_of_calls(
+    rig: Rig, build: Build, workloads: Sequence[Workload], *, warm: bool = False
+) -> list[dict[str, float]]:
+    """Of one call of each: microseconds by kernel name, {} without CUPTI; `warm`: of a call behind WARM_CALLS others.
+
+    Raises WorkerFailure. The candidate's process ends with it, since CUPTI slows the process that it has watched.
+    """
+    try:
+        return [_kernels_of_a_call(rig, build, workload, warm) for workload in workloads]
+    finally:
+        rig.pool.drop(build.candidate)
+
+
+def _kernels_of_a_call(rig: Rig, build: Build, workload: Workload, warm: bool) -> dict[str, float]:
     layout = Layout(rig.spec, workload, 1)
-    arena = rig.memory(layout.size)
+    worker, arena = rig.pool.get(build), rig.memory(layout.size)
+    if arena.id not in worker.mapped:
+        worker.map(arena)
     case = rig.cases.get(workload, distributions(rig.spec, {})[0], {})
     Bench(rig.spec, arena, layout, generator(rig.device)).write(0, case.inputs)
     rig.synchronize()
     message = {"op": "call", "dtype": workload.dtype, "calls": [layout.arguments(arena, 0)], "shapes": layout.shapes()}
-    worker = rig.start(build)
-    try:
-        worker.map(arena)
-        for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
-            worker.request(message)
-        answer = worker.request(message | {"kernels": True})
-    finally:
-        worker.close()
+    for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
+        worker.request(message)
+    answer = worker.request(message | {"kernels": True})
     try:
         return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
     except (TypeError, ValueError):

@@ -14,6 +14,7 @@ from harness.problems import COMPILING, Problem
 from harness.records import Build, Outcome
 from harness.sampling import PAIR, SideFailure
 from harness.zygote import PythonWorker, Zygote
+from harness.zygote import settle as settle_waiting
 from kernels.catalog import Kernel
 from kernels.spec import Device
 
@@ -190,7 +191,8 @@ class Pool:
             one.close()
 
     def settle(self) -> None:
-        """Wait until every process that was dropped has ended: several do so at once."""
+        """Wait until every process that was dropped has ended, several at once, and until none is being begun."""
+        settle_waiting()
         while self._dying:
             self._dying[-1].close()
             self._dying.pop()  # not before: who interrupts may ask again

@@ -8,7 +8,6 @@ tolerance). The parent keeps the values, and compares.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from harness.correctness import GIVEN, Layout
 from harness.device import Arena
 from harness.engines.process import WorkerFailure
 from harness.fitting import JUDGING_FACTOR
+from harness.once import Once
 from harness.store import digest
 from harness.zygote import PythonWorker, Zygote, shared
 from kernels import catalog, importers
@@ -336,10 +336,8 @@ class Box:
         self.workers, self.arenas, self.given = {}, {}, {}
 
 
-_described: dict[str, Description] = {}
+_described: Once[Description] = Once()
 """By text: what a problem is like does not change while this process lives."""
-_describing = threading.Lock()
-"""A campaign opens problems side by side, and all of them ask one zygote."""
 
 
 def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:
@@ -372,9 +370,7 @@ def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> 
     path, source = read(path)
     box = Box(on)
     try:
-        with _describing:
-            if (description := _described.get(source.module)) is None:
-                description = _described[source.module] = source.described(box.describe(source.module, path))
+        description = _described.get(source.module, lambda: source.described(box.describe(source.module, path)))
         token = digest(source.module)[:16]
         most_bytes = (memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
         spec = source.spec(description, token, most_bytes=most_bytes)

@@ -46,8 +46,8 @@ class Errand(Protocol):
 
     def width(self) -> int: ...
 
-    def release(self, names: set[str]) -> None:
-        """Contents that are not needed any more."""
+    def release(self, names: set[str], asker: str) -> None:
+        """That asker has no more questions, and nobody needs those contents for it."""
         ...
 
 
@@ -272,7 +272,7 @@ class Remote(Evaluator):
 
     def close(self) -> None:
         super().close()
-        self.errand.release(self.sent)
+        self.errand.release(self.sent, self.asker)
 
 
 @contextmanager

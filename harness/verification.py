@@ -117,7 +117,7 @@ def _refuse_library_kernels(rig: Rig, build: Build, workload: Workload) -> None:
     Only a name found decides: where CUPTI is not there, nothing is known.
     """
     try:
-        of_problems.kernels_of_a_call(rig, build, workload)
+        of_problems.kernels_of_calls(rig, build, [workload])
     except WorkerFailure as fault:
         if fault.outcome is Outcome.CHEATED:
             raise

@@ -195,23 +195,32 @@ def foreign_libraries(site: str, own: str) -> list[str]:
 class PythonWorker(native.Worker):
     """The requests of harness/worker.py for a candidate that is called with torch tensors."""
 
+    REQUESTS = ("warm", *native.Worker.REQUESTS)
+    torch: Any = None
+
     def enter(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         box = message["box"]
         return {"active": sandbox.enter(**{**box, "limits": sandbox.Limits(**box["limits"])})}
 
-    def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    def warm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """The device at hand, which takes a second or two, before anything of a candidate is here."""
         import torch
 
         self.torch, self.gpu, self.site = torch, message["gpu"], message["site"]
-        self.folder = message["path"]
         if self.gpu:
             torch.cuda.init()
             self.cuda = native.Cuda(loaded_cudart() or message["cuda_library"], message["device"])
             self.streams = [torch.cuda.ExternalStream(stream.value) for stream in self.cuda.streams]
             self.on_stream, self.graph = torch.cuda.stream, torch.cuda.CUDAGraph
-            if "company" in message:  # who only answers what is right is not timed
-                self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
             torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
+        return {}
+
+    def load(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        if self.torch is None:
+            self.warm(message, fds)
+        torch, self.folder = self.torch, message["path"]
+        if self.gpu and "company" in message:  # who only answers what is right is not timed
+            self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
         self.watch = Watch(OFF) if OFF else problem_side.Ledger()
         # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
         self.ours = frozenset(foreign_libraries(self.site, self.folder))

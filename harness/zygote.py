@@ -13,14 +13,15 @@ import socket
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from harness import sandbox
 from harness.device import cuda_library
-from harness.engines.process import LIMITS, Worker, signal_group
+from harness.engines.process import LIMITS, START_S, Worker, WorkerFailure, signal_group
 from kernels.spec import Scalar, Size, Spec, Tensor
 
 FAR_SIDE = Path(__file__).with_name("worker_python.py")
@@ -44,8 +45,15 @@ def site_packages() -> str:
 class Zygote:
     """A process that has imported torch, never touches CUDA, loads no candidate, and forks workers. Close it."""
 
-    def __init__(self, device: str, *, libraries: bool = False) -> None:
-        """`libraries`: torch's computing operators stay, as a problem's Model needs them."""
+    def __init__(self, device: str, *, libraries: bool = False, waiting: int = 0) -> None:
+        """`libraries`: torch's computing operators stay, as a problem's Model needs them.
+
+        `waiting`: how many workers are kept that have the device at hand already, from the first one that is asked for on.
+        """
+        self.device = device
+        self.begun: deque[tuple[sandbox.Limits, Future[Waiting]]] = deque()
+        self.beginning = ThreadPoolExecutor(max(1, waiting), thread_name_prefix="waiting")
+        self.wanted = waiting
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control, self.site, self.lock = ours, site_packages(), threading.Lock()
         cores = str(len(os.sched_getaffinity(0)))
@@ -100,6 +108,32 @@ class Zygote:
             theirs.close()
         return ForkedProcess(pid, ours)
 
+    def waiting(self, limits: sandbox.Limits) -> Waiting | None:
+        """A worker of these limits that waits, to be closed by whoever takes it, and another begun in its place; None where
+        none is kept, or the one that was has failed."""
+        if not self.wanted:
+            return None
+        with self.lock:
+            found = next((one for one in self.begun if one[0] == limits), None)
+            if found is not None:
+                self.begun.remove(found)
+            while len(self.begun) < self.wanted:
+                self.begun.append((limits, self.beginning.submit(Waiting, self, limits)))
+        if found is None:
+            return None
+        try:
+            worker = found[1].result()
+        except (WorkerFailure, RuntimeError):  # whoever asked starts its own, and finds out why
+            return None
+        if worker.alive:
+            return worker
+        worker.close()
+        return None
+
+    def settle(self) -> None:
+        """Wait until no worker is being begun: nothing may be timed beside that."""
+        wait([future for _, future in self.begun])
+
     def _said(self) -> str:
         self.process.kill()
         _, text = self.process.communicate()
@@ -112,6 +146,12 @@ class Zygote:
 
     def close(self) -> None:
         """End it, and with it the workers that are left. Safe to call twice."""
+        self.wanted = 0
+        self.beginning.shutdown(cancel_futures=True)
+        while self.begun:
+            _, future = self.begun.popleft()
+            if not future.cancelled() and future.exception() is None:
+                future.result().close()
         self.control.close()
         self.process.kill()
         self.process.wait()
@@ -119,6 +159,8 @@ class Zygote:
             self.process.stderr.close()
 
 
+WAITING = 2
+"""Of the workers of problems on a GPU: a problem starts six, one after another, each with the second or two of CUDA's start."""
 _shared: dict[tuple[str, bool], Zygote] = {}
 _sharing = threading.Lock()
 
@@ -135,8 +177,15 @@ def shared(device: str, *, libraries: bool) -> Zygote:
                 found.close()
             else:
                 atexit.register(_close_shared, device, libraries)
-            found = _shared[device, libraries] = Zygote(device, libraries=libraries)
+            waiting = WAITING if device == "cuda" and libraries else 0
+            found = _shared[device, libraries] = Zygote(device, libraries=libraries, waiting=waiting)
         return found
+
+
+def settle() -> None:
+    """Wait until no worker of the shared zygotes is being begun."""
+    for one in list(_shared.values()):
+        one.settle()
 
 
 def _close_shared(device: str, libraries: bool) -> None:
@@ -196,6 +245,14 @@ class PythonWorker(Worker):
             self.warnings.append(STATIC)
         return answer
 
+    def _enter(self) -> None:
+        waiting = None if self.compilers else self.zygote.waiting(self.limits)
+        if waiting is None:
+            super()._enter()
+            return
+        self.__dict__.update({name: value for name, value in vars(waiting).items() if name not in vars(self)})
+        self.move()
+
     def _start(self, theirs: socket.socket) -> ForkedProcess:
         return self.zygote.fork(self.scratch, theirs, self.log.fileno())
 
@@ -236,3 +293,16 @@ class PythonWorker(Worker):
             "site": self.zygote.site,
             "compilers": self.compilers,
         }
+
+
+class Waiting(PythonWorker):
+    """A process that is in its box and has the device at hand, and has loaded nothing: the next one that is asked for."""
+
+    def __init__(self, zygote: Zygote, limits: sandbox.Limits) -> None:
+        self.zygote, self.device, self.limits, self.compilers = zygote, zygote.device, limits, False
+        Worker._enter(self)
+        try:
+            self.request({"op": "warm", "site": zygote.site, **self._device()}, timeout_s=START_S)
+        except BaseException:
+            self.close()
+            raise

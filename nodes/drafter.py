@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from langgraph.runtime import Runtime
 
 from nodes.coder import failure
 from nodes.context import Context
+from nodes.drafting import draft as draft_by_rules
 from nodes.roles import DraftAnswer, DraftRequest, Plan
-from nodes.state import Draft, Settings, State
+from nodes.state import Draft, Settings, State, is_problem
 
 PLAN = "draft"
 
@@ -39,6 +43,27 @@ def drafter(state: State, runtime: Runtime[Context]) -> dict:
     if draft.refused:
         context.say("drafter", f"no draft: {draft.refused}")
     return {"draft": draft.model_copy(update={"seconds": time.monotonic() - began})}
+
+
+@contextmanager
+def drafting(state: State, context: Context) -> Iterator[None]:
+    """The rules' draft of a problem is made and built meanwhile: neither needs the device, and nothing may be timed here.
+
+    The drafter finds both where they are kept, and says what went wrong with either.
+    """
+    settings = state["settings"]
+    if not is_problem(settings) or settings.draft or context.policies["drafter"].name != "rules":
+        yield
+        return
+
+    def work() -> None:
+        answer = draft_by_rules(context.store.get(settings.source), settings.device)
+        if answer.source.strip():
+            context.evaluator.build(context.store.put(answer.source))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="draft") as pool:
+        pool.submit(work)
+        yield
 
 
 def _answer(draft: Draft, repair: int, settings: Settings, context: Context, state: State) -> DraftAnswer:

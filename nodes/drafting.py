@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 
 from harness.backends import run_boxed
+from harness.once import Once
+from harness.store import digest
 from harness.zygote import site_packages
 from nodes.roles import DraftAnswer
 
@@ -17,8 +19,16 @@ DRAFT_S = 300.0
 MOST_BYTES = 8 << 20
 
 
+_drafts: Once[DraftAnswer] = Once()
+"""A campaign drafts its next problems while it times this one."""
+
+
 def draft(problem: str, device: str) -> DraftAnswer:
-    """A ModelNew for the problem's text, or one sentence why there is none."""
+    """A ModelNew for the problem's text, or one sentence why there is none; worked out once in this process."""
+    return _drafts.get(digest(problem, device), lambda: _drafted(problem, device))
+
+
+def _drafted(problem: str, device: str) -> DraftAnswer:
     with tempfile.TemporaryDirectory(prefix="astrolabe-draft-") as folder:
         scratch = Path(folder)
         shutil.copytree(PACKAGE, scratch / "draft", ignore=shutil.ignore_patterns("__pycache__"))

@@ -6,13 +6,19 @@ from langgraph.runtime import Runtime
 
 from kernels.spec import Workload
 from nodes.context import Context
+from nodes.drafter import drafting
 from nodes.roles import TesterAnswer, TesterRequest
 from nodes.state import State
 
 
 def tester(state: State, runtime: Runtime[Context]) -> dict:
     """Keeps the additions that the spec allows, one by one; nothing can be removed or loosened."""
-    context, settings = runtime.context, state["settings"]
+    with drafting(state, runtime.context):
+        return {"tests": _tests(state, runtime.context), "device": runtime.context.evaluator.facts}
+
+
+def _tests(state: State, context: Context) -> TesterAnswer:
+    settings = state["settings"]
     answer = context.policies["tester"].tester(
         TesterRequest(
             spec=context.visible_spec(state),
@@ -20,20 +26,45 @@ def tester(state: State, runtime: Runtime[Context]) -> dict:
             baseline_source=context.store.get(settings.source),
         )
     )
-    kept = TesterAnswer(reasons=answer.reasons)
+    proposed = []
     for workload in answer.workloads:
         added = workload.model_copy(update={"held_out": False})
         if settings.dtypes and added.dtype not in settings.dtypes:
             context.say("tester", f"not added: {added.label}: this run is restricted to {', '.join(settings.dtypes)}")
         else:
-            more = kept.model_copy(update={"workloads": (*kept.workloads, added)})
-            kept = _with(kept, more, settings.source, context, only=added)
+            proposed.append(added)
+    kept = _with_workloads(TesterAnswer(reasons=answer.reasons), proposed, settings.source, context)
     for name, distributions in answer.values.items():
         before, kept = kept, _with(kept, _more_values(kept, name, distributions), settings.source, context)
         if kept is before and len(distributions) > 1:  # one of them is not for this kernel, the others may be
             for distribution in distributions:
                 kept = _with(kept, _more_values(kept, name, (distribution,)), settings.source, context)
-    return {"tests": kept, "device": context.evaluator.facts}
+    return kept
+
+
+def _with_workloads(kept: TesterAnswer, proposed: list[Workload], source: str, context: Context) -> TesterAnswer:
+    """Those that the spec allows, where the baseline passes on all of them; else each that it passes on, by itself.
+
+    Asked of all together, the answer is the one that the baseline's gate asks for next, and is kept for it.
+    """
+    evaluator, allowed = context.evaluator, kept
+    for added in proposed:
+        more = allowed.model_copy(update={"workloads": (*allowed.workloads, added)})
+        try:
+            if added.label in {known.label for known in (*context.kernel.spec.workloads, *allowed.workloads)}:
+                raise ValueError(f"{added.label} is in the suite already")
+            evaluator.extend(more.workloads, more.values)
+            allowed = more
+        except ValueError as error:
+            context.say("tester", f"not added: {error}")
+            evaluator.extend(allowed.workloads, allowed.values)
+    if allowed is kept or evaluator.verify(evaluator.build(source)).passed:
+        return allowed
+    evaluator.extend(kept.workloads, kept.values)
+    for added in allowed.workloads:
+        more = kept.model_copy(update={"workloads": (*kept.workloads, added)})
+        kept = _with(kept, more, source, context, only=added)
+    return kept
 
 
 def _more_values(kept: TesterAnswer, name: str, distributions: tuple[str, ...]) -> TesterAnswer:

@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,8 @@ from graph.commands.opened import door, engine
 from graph.commands.options import EXIT_INTERRUPTED, Parser, budget, number, of_problems, on_engine, protocol
 
 if TYPE_CHECKING:
-    from graph.campaign import Plan
+    from graph.ahead import Ahead
+    from graph.campaign import Campaign, Plan
     from harness.engines import Engine
 
 
@@ -30,6 +33,10 @@ def parser() -> argparse.ArgumentParser:
         "hf:ScalingIntelligence/KernelBench fetches it from the Hugging Face hub",
     )
     made.add_argument("--levels", metavar="1,2,3", default="", help="only these")
+    made.add_argument(
+        "--shuffle", type=number(int, 0), metavar="SEED",
+        help="in an order drawn from SEED, levels mixed evenly: what was done by then is a sample of all (by number)",
+    )  # fmt: skip
     made.add_argument(
         "--samples", type=number(int, 1), default=1, metavar="K",
         help="runs of each problem that know nothing of each other; the report has pass@k over them (1)",
@@ -99,8 +106,8 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
         entries = found.entries([plan.kind for plan in plans])
         board = Board(len(problems) * len(plans) * asked.samples, entries, out, live=not asked.no_live)
         board.workers = at_work.lines
-        with board.shown():
-            whole = found.work(plans, board, stop)
+        with board.shown(), _ahead(found, plans, at_work) as ahead:
+            whole = found.work(plans, board, stop, ahead)
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)
         sys.stderr.flush()
@@ -116,6 +123,21 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     if len(plans) == 1:
         print(board.so_far(), file=out)
     return 0
+
+
+@contextmanager
+def _ahead(found: Campaign, plans: list[Plan], at_work: Engine) -> Iterator[Ahead | None]:
+    """What reads and drafts the next problems, where there are cores for it on which nothing is timed."""
+    from graph.ahead import Ahead, apart
+
+    cores = at_work.cores()
+    if not cores.spare:
+        yield None
+        return
+    with apart(cores):
+        waiting = list(dict.fromkeys(task.path for task in found.left(plans)))
+        with closing(Ahead(plans[0].prepare, waiting, cores.spare, at_once=plans[0].at_once())) as ahead:
+            yield ahead
 
 
 def _suite_name(suite: str) -> str:
@@ -140,7 +162,8 @@ def _problems(asked: argparse.Namespace, folder: Path) -> list[Path]:
     suite = asked.suite
     if hugging_face.is_one(suite):
         suite = str(hugging_face.fetched(suite, folder.resolve() / "suite"))
-    return suites.problems(suite, levels)
+    files = suites.problems(suite, levels)
+    return files if asked.shuffle is None else suites.shuffled(files, asked.shuffle)
 
 
 def _plan(
@@ -150,6 +173,7 @@ def _plan(
     from graph import campaign as campaigns
     from graph.choices import choose
     from graph.commands import run
+    from nodes import drafting
 
     place = ["--engine", asked.engine, "--device-model", kind or asked.device_model, "--tls", asked.tls]
     place += ["--insecure"] if asked.insecure else []
@@ -160,8 +184,16 @@ def _plan(
         settings.words = each
         return choose(settings, at_work)
 
+    def prepare(path: Path) -> None:
+        """What is found is kept in this process; what is wrong with the problem is said in its turn."""
+        with suppress(*campaigns.UNFIT):
+            choice = chosen(path, "")
+            if choice.settings.policy["drafter"] == "rules":
+                drafting.draft(choice.kernel.text, at_work.device)
+
     return campaigns.Plan(
         choose=chosen,
+        prepare=prepare,
         door=lambda runs: door(asked, runs, at_work, stop),
         ask=lambda _question, _store: None,
         protocol=campaigns.by_kernelbench(at_work.device) if asked.protocol else None,

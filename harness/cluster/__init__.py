@@ -2,6 +2,7 @@
 
 scheduler.py    Dask's scheduler, on loopback unless told otherwise, then with TLS
 supervisor.py   one a machine: starts a process for each place, again where it ended
+homes.py        which device is asked: where the asker's kernel is warm
 places.py       what a machine offers: GPUs or shares of its cores, each with cores of its own, and cores that build
 worker.py       one process a place: a Dask worker that answers jobs (harness/jobs.py), one timed job at a time
 fitness.py      whether a place may time anything: a binary against itself, and room on the disk

@@ -23,14 +23,18 @@ class Local:
         self.supervisor: subprocess.Popen | None = None
         self.devices = 0
         """That will join."""
+        self.builders: tuple[int, ...] = ()
+        """Cores that build for its GPUs, and may do what else is not timed."""
         try:
             if device == "cpu":
                 self.devices = workers or 2
                 words = ["--cores", str(self.devices)]
             else:
-                names = list(places.gpus())[:workers]
+                near = places.gpus()
+                names = list(near)[:workers]
                 if not names:
                     raise ClusterError(places.NONE)
+                self.builders = places.of_gpus(names, places.own_cores(), near)[-1].cores
                 self.devices = len(names)
                 words = ["--gpus", ",".join(names)]
             # On a machine with several users anybody may connect to a port on loopback, and a cluster executes what it is sent.

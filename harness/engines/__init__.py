@@ -56,6 +56,15 @@ def choice(text: str, *, model: str = "", tls: str = "", insecure: bool = False)
     return EngineChoice(name=name, model=model, tls=tls, insecure=insecure, **more)
 
 
+class Cores(Frozen):
+    """Of this machine, while an engine is open."""
+
+    own: tuple[int, ...]
+    """For the asking process and what it starts, which may be what is timed."""
+    spare: tuple[int, ...]
+    """On these nothing is timed and nothing else of ours runs, or it does what does not mind: builds."""
+
+
 class Engine(Protocol):
     """Opened once for all that it is asked; safe for several threads. Close it."""
 
@@ -80,6 +89,10 @@ class Engine(Protocol):
 
     def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
         """`settings` as harness.evaluate.Evaluator takes them."""
+        ...
+
+    def cores(self) -> Cores:
+        """Which cores may work while something is timed; none are spare where it might be disturbed."""
         ...
 
     def width(self) -> int:

@@ -1,7 +1,8 @@
 """A cluster of Dask workers as the place where jobs run: this machine's own, or one whose scheduler runs already.
 
 The scheduler decides who works: a device offers one unit of a resource that is named after its kind, so it does one job at
-a time, and whatever builds offers units of another. A job whose worker dies goes to another one; the second death in a row
+a time, and whatever builds offers units of another. A timed job names the device where its kernel is warm (harness/cluster/homes.py),
+unless all are busy. A job whose worker dies goes to another one; the second death in a row
 is taken to be the job's doing. Lost connections are made again and their jobs asked anew: the same question has the same name.
 """
 
@@ -25,12 +26,14 @@ from distributed.comm.core import CommClosedError
 from tornado.ioloop import IOLoop
 
 from harness.cluster import ClusterError, Model, Status, build_resource, code, security
+from harness.cluster.homes import Homes
 from harness.cluster.local import Local
+from harness.cluster.places import own_cores
 from harness.cluster.scheduler import FAILURES, configure
 from harness.cluster.worker import Cancelled, Elsewhere, Lacking, answer, content_key
-from harness.engines import Engine, EngineChoice, EngineError, Say
+from harness.engines import Cores, Engine, EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
-from harness.jobs import Answer, Job, Text
+from harness.jobs import TIMED, Answer, Job, Text
 from harness.remote import Remote, TookDown
 from harness.store import Store, digest
 from kernels.catalog import Kernel
@@ -43,6 +46,10 @@ place that was set aside is away (`parked_s` of its Orders, and the minute that 
 LOOK_S = 1.0
 LOST = (CancelledError, CommClosedError, OSError, Cancelled)
 """What a future raises whose scheduler or whose connection is gone."""
+
+
+class Moved(Exception):
+    """The worker that a job was to go to is not there any more."""
 
 
 class Loop:
@@ -84,6 +91,9 @@ class Cluster:
         self.aside: dict[str, str] = {}
         self.said: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.seen: list[Status] = []
+        self.addresses: dict[str, str] = {}
+        """Place -> its worker's, of all that were seen last."""
+        self.homes = Homes()
         self.others = 0
         """Workers of another version, or that are none of ours."""
         self.closed = threading.Event()
@@ -178,8 +188,10 @@ class Cluster:
                 workers = client.scheduler_info()["workers"]
             except (OSError, TimeoutError, RuntimeError, CancelledError):  # the connection is going; its jobs say so
                 continue
-            metrics = [worker["metrics"].get("astrolabe") or {} for worker in workers.values()]
-            found = [Status.model_validate(one) for one in metrics if one.get("code") == code()]
+            metrics = {address: worker["metrics"].get("astrolabe") or {} for address, worker in workers.items()}
+            ours = {at: Status.model_validate(one) for at, one in metrics.items() if one.get("code") == code()}
+            found = list(ours.values())
+            self.addresses = {status.place: address for address, status in ours.items()}
             self.others = len(metrics) - len(found)
             for status in found:
                 if status.state == "set aside" and self.aside.get(status.place) != status.reason:
@@ -283,10 +295,11 @@ class Cluster:
         at = self.began[name] = list[str]()  # ours, also where another thread asks the same and ends first
         try:
             while True:
-                client = self.client
+                client, place = self.client, self._place(job)
+                address = self.addresses.get(place, "")
                 try:
-                    return self._awaited(self._submit(client, job, contents, tries), job)
-                except KilledWorker:
+                    return self._awaited(self._submit(client, job, contents, tries, address), job, address)
+                except (KilledWorker, Moved):
                     pass
                 except Lacking as names:  # the worker that held them is gone
                     returned += 1
@@ -300,6 +313,8 @@ class Cluster:
                         self._again(client)
                     time.sleep(LOOK_S)
                     returned = len(at)  # whoever was at it may be so still
+                finally:
+                    self.homes.give(place)
                 tries += 1
                 # Dask counts a worker's death for all that waited there, and not over a job that was given back: we count
                 # those that had begun with it and have not said how it ended.
@@ -314,7 +329,15 @@ class Cluster:
     def _is_alive(client: Client | None) -> bool:
         return client is not None and client.status == "running"
 
-    def _submit(self, client: Client | None, job: Job, contents: dict[str, bytes], tries: int) -> Future:
+    def _place(self, job: Job) -> str:
+        """The device that is to do it, "" for any."""
+        if job.op not in TIMED:
+            return ""
+        return self.homes.take(
+            job.asker, [s.place for s in self.seen if self._can(s, job) and s.place in self.addresses]
+        )
+
+    def _submit(self, client: Client | None, job: Job, contents: dict[str, bytes], tries: int, address: str) -> Future:
         """Raises what LOST names where there is no connection."""
         if client is None or client.status != "running":
             raise CommClosedError("not connected")
@@ -322,6 +345,7 @@ class Cluster:
         key = f"{job.name}-{tries}" if tries else job.name
         return client.submit(
             answer, job.model_dump_json(), self.topic, key=key, resources={self._resource(job): 1}, pure=False, retries=0,
+            workers=[address] if address else None,
         )  # fmt: skip
 
     def _send(self, client: Client, contents: dict[str, bytes]) -> None:
@@ -334,14 +358,17 @@ class Cluster:
             with self.lock:
                 self.contents |= {key.removeprefix("content-"): future for key, future in sent.items()}
 
-    def _awaited(self, future: Future, job: Job) -> Answer:
-        """Raises what the job raised; EngineError where nobody has been there to do it for `lost_s`."""
+    def _awaited(self, future: Future, job: Job, address: str) -> Answer:
+        """Raises what the job raised; Moved where the worker of that address is gone; EngineError where nobody has been there to do it for `lost_s`."""
         done, late = threading.Event(), None
         # Not `result(timeout=...)`, which a cancelled future ends in an UnboundLocalError of Dask's.
         future.add_done_callback(lambda _future: done.set())
         while not done.wait(LOOK_S) and future.status == "pending":
             if future.client.status == "closed":
                 raise CommClosedError("the client was closed")
+            if address and address not in self.addresses.values():
+                future.cancel()
+                raise Moved(address)
             if self._somebody(job):
                 late = None
             elif late is None:
@@ -358,12 +385,18 @@ class Cluster:
         return future.result()
 
     def _somebody(self, job: Job) -> bool:
-        statuses = [status for status in self.seen if status.state == "ready"]
-        if self._resource(job) == build_resource():
-            return any(status.kind == "builder" for status in statuses)
-        return any(s.model is not None and s.model.resource == self._resource(job) for s in statuses)
+        return any(self._can(status, job) for status in self.seen)
 
-    def release(self, names: set[str]) -> None:
+    def _can(self, status: Status, job: Job) -> bool:
+        if status.state != "ready":
+            return False
+        if self._resource(job) == build_resource():
+            return status.kind == "builder"
+        return status.model is not None and status.model.resource == self._resource(job)
+
+    def release(self, names: set[str], asker: str = "") -> None:
+        """What that asker's questions needed, where it has no more of them."""
+        self.homes.leave(asker)
         with self.lock:
             for name in names:
                 self.contents.pop(name, None)
@@ -405,6 +438,12 @@ class Devices:
         model = self.model
         return Remote(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
 
+    def cores(self) -> Cores:
+        every = tuple(own_cores())
+        if self.cluster.local is None or not self.cluster.local.builders:
+            return Cores(own=every, spare=())
+        return Cores(own=self.cluster.local.builders, spare=self.cluster.local.builders)
+
     def width(self) -> int:
         return max(1, self.cluster.count(self.model))
 
@@ -422,8 +461,8 @@ class Devices:
     def toolchain(self, job: Job) -> tuple[str, str]:
         return self.cluster.toolchain(job)
 
-    def release(self, names: set[str]) -> None:
-        self.cluster.release(names)
+    def release(self, names: set[str], asker: str) -> None:
+        self.cluster.release(names, asker)
 
     def close(self) -> None:
         self.cluster.close()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import libraries, sandbox, scratch
 from harness.device import Arena, choose, cuda_library
-from harness.engines import Engine, EngineChoice, Say
+from harness.engines import Cores, Engine, EngineChoice, Say
 from harness.records import Outcome
 from harness.watchdog import Watchdog
 from harness.worker import send
@@ -45,6 +45,8 @@ class WorkerFailure(Exception):
 
 
 REQUEST_S = 60.0
+CORES_OF_A_GPU = 6
+"""Whoever judges on one, the candidate's and its rival's threads."""
 STOP_S = 5.0
 REFUSALS = ("WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
 """What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
@@ -112,6 +114,15 @@ class Worker:
     ) -> None:
         """`company`: on a GPU the library of the kernels around a timed call (harness/company.py)."""
         self.device, self.limits = device, limits
+        self._enter()
+        try:
+            self._load(artefact, symbols, company)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self) -> None:
+        """The process, in its box, with nothing of a candidate yet."""
         self.scratch = scratch.folder("worker")
         self.code = scratch.folder("code")
         """What it loads lies here, where it cannot write: a file by a name that is expected is the one that we put there."""
@@ -129,34 +140,48 @@ class Worker:
         finally:
             theirs.close()
         try:
-            gpu = device == "cuda"
-            self.watchdog = Watchdog(self.process.pid, limits, scratch=str(self.scratch), tree=self._has_children())
-            common = {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
+            self.move()  # whoever started or forked it for us
+            gpu = self.device == "cuda"
+            self.watchdog = Watchdog(
+                self.process.pid, self.limits, scratch=str(self.scratch), tree=self._has_children()
+            )
             box = {
                 "scratch": str(self.scratch),
                 **self._visible(),
                 "devices": [],
-                "limits": asdict(limits),
+                "limits": asdict(self.limits),
                 "gpu": gpu,
                 "allow_exec": False,
                 "parent": self._parent(),
             }
             box["readable"] = [*box["readable"], str(self.code)]
-            self.active: list[str] = self.request({"op": "enter", "box": box, **common}, timeout_s=START_S)["active"]
+            message = {"op": "enter", "box": box, **self._device()}
+            self.active: list[str] = self.request(message, timeout_s=START_S)["active"]
             self.own_code = libraries.mapped(self.process.pid, gpu=gpu)
-            load = {"op": "load", "path": str(self._own(artefact)), **common, **self._entry()}
-            if company is not None:
-                load["company"] = str(shutil.copyfile(company, self.code / "company.so"))
-            load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
-            found = self.request(load, timeout_s=START_S).get("found")
-            if not isinstance(found, dict):
-                raise WorkerFailure(
-                    Outcome.CHEATED, "the worker answered outside the protocol: it says not what it found"
-                )
-            self.found: dict[str, str] = found
         except BaseException:
             self.close()
             raise
+
+    def _load(self, artefact: Path, symbols: dict[str, tuple[str, ...]], company: Path | None) -> None:
+        load = {"op": "load", "path": str(self._own(artefact)), **self._device(), **self._entry()}
+        if company is not None:
+            load["company"] = str(shutil.copyfile(company, self.code / "company.so"))
+        load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
+        found = self.request(load, timeout_s=START_S).get("found")
+        if not isinstance(found, dict):
+            raise WorkerFailure(Outcome.CHEATED, "the worker answered outside the protocol: it says not what it found")
+        self.found: dict[str, str] = found
+
+    def _device(self) -> dict[str, Any]:
+        gpu = self.device == "cuda"
+        return {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
+
+    def move(self) -> None:
+        """Its threads to the cores on which whoever asks may run."""
+        cores = os.sched_getaffinity(0)
+        with suppress(OSError):  # threads come and go, and so may the process
+            for task in os.listdir(f"/proc/{self.process.pid}/task"):
+                os.sched_setaffinity(int(task), cores)
 
     # What a worker of another kind does otherwise (harness/zygote.py).
 
@@ -403,6 +428,12 @@ class ThisMachine:
         from harness.evaluate import Evaluator  # which imports this module
 
         return Evaluator(kernel, self.device, store, **settings)
+
+    def cores(self) -> Cores:
+        every = tuple(sorted(os.sched_getaffinity(0)))
+        if self.device == "cpu" or len(every) < 2 * CORES_OF_A_GPU:
+            return Cores(own=every, spare=())
+        return Cores(own=every[:CORES_OF_A_GPU], spare=every[CORES_OF_A_GPU:])
 
     def width(self) -> int:
         return 1

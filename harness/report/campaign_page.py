@@ -48,6 +48,18 @@ class Page(Frozen):
     """Independent runs of each problem, whose best is its line."""
     lines: tuple[Line, ...]
 
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the figures do not say by themselves, one sentence each."""
+        said = []
+        if left := self.total - len(self.lines):
+            said.append(
+                f"{left} of {self.total} problems were not judged: every share is of the {len(self.lines)} that were."
+            )
+        if "--rounds 0" in " ".join(self.words):
+            said.append("Drafts only (--rounds 0): nothing was rewritten or searched after the first candidate.")
+        return tuple(said)
+
 
 class Summary(Frozen):
     """summary.json: every figure of the page. Problems that have not ended yet are not in the figures; `total` has them."""

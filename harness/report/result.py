@@ -169,6 +169,8 @@ class SpentRow(Row):
     tokens_out: int = 0
     money_usd: float | None = 0.0
     """None: a price was unknown."""
+    nodes: dict[str, float] = Field(default_factory=dict)
+    """Of `seconds`, by node of the graph."""
 
 
 class Versions(Row):

@@ -4,6 +4,7 @@ flashinfer-bench's `PATH/definitions/OP/NAME.json`; SOL-ExecBench's `PATH/L1/NAM
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
     if not files:
         raise KernelError(f"{suite} is no suite: its levels hold no problem files")
     return files
+
+
+def shuffled(files: list[Path], seed: int) -> list[Path]:
+    """The files in an order drawn from the seed in which each folder (a level) is spread evenly, so that what was done of a
+    campaign that ends early is a sample of all of it.
+
+    The same on every machine, wherever the files lie.
+    """
+    places: dict[Path, float] = {}
+    for folder in sorted({path.parent for path in files}):
+        inside = sorted((path for path in files if path.parent == folder), key=_number)
+        random.Random(f"{seed} {folder.name}").shuffle(inside)
+        places |= {path: (at + 0.5) / len(inside) for at, path in enumerate(inside)}
+    return sorted(files, key=lambda path: (places[path], path.parent.name))
 
 
 def _definitions(folder: Path) -> list[Path]:

@@ -286,6 +286,8 @@ class Script:
     name = "script"
     PRICE = Usage(calls=1, tokens_in=100, tokens_out=10, money_usd=0.01)
 
+    name = "script"
+
     def __init__(
         self,
         rounds: dict[int, list[str | list[str]]],

@@ -14,6 +14,7 @@ pytest.importorskip("distributed")
 
 from harness import device, jobs
 from harness.cluster import ROOT, ClusterError, Model, Status, fitness, places, security
+from harness.cluster.homes import Homes
 from harness.cluster.local import Local
 from harness.cluster.places import Place
 from harness.cluster.scheduler import configure
@@ -423,6 +424,27 @@ def test_a_compiler_without_room_is_the_machines_failure_not_the_candidates(tmp_
     with pytest.raises(OSError) as full:
         Bench(tmp_path).answer(job("build", sources=(name,), candidate=name), {name: b"x"}, lambda _text: None)
     assert full.value.errno == errno.ENOSPC
+
+
+def test_who_asked_before_is_answered_where_its_kernel_is_warm():
+    homes, places = Homes(), ["gpu 0", "gpu 1"]
+    first, second = homes.take("a", places), homes.take("b", places)
+    assert {first, second} == set(places)
+    assert homes.take("a", places) == ""  # both are busy: the scheduler's choice
+    homes.give(first)
+    homes.give(second)
+    for asker, home in (("b", second), ("a", first), ("a", first)):
+        assert homes.take(asker, places) == home
+        homes.give(home)
+    assert homes.take("a", places) == first
+    assert homes.take("a", places) == second  # several questions at once go to several
+    homes.give(second)
+    homes.give(first)
+    assert homes.take("a", [second]) == second == homes.home["a"]  # its own is gone: it moves
+    homes.give(second)
+    homes.leave("a")
+    homes.leave("b")
+    assert homes.take("c", places) and not homes.home.keys() & {"a", "b"}
 
 
 def test_waiting_is_what_nobody_worked_on(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness import degenerate
+from harness import degenerate, of_problems
 from harness.correctness import GIVEN
 from harness.evaluate import Evaluator
 from harness.problems import Problem, open_problem, reopened
@@ -243,6 +243,36 @@ def test_a_degenerate_problem_is_found_by_measuring(opened, forward: str, passes
     text = MODEL.format("return [torch.rand(32, 64)]").replace("x + 1", forward)
     problem = opened(text)
     assert degenerate.look(problem, problem.spec.workloads[0], "cpu").passes == passes
+
+
+def test_a_process_that_was_profiled_is_not_judged_and_eager_torch_is_profiled_once_for_both_suites(
+    opened, tmp_path: Path, monkeypatch
+):
+    with Evaluator(opened(SMALL), "cpu", Store(tmp_path)) as evaluator:
+        eager = evaluator.build(evaluator.store.put(evaluator.kernel.text))
+        visible, unseen = evaluator.suite()[0], evaluator.suite(held_out=True)[0]
+        watched = evaluator.pool.get(eager)
+        assert of_problems.profile(evaluator, eager, visible, eager=True) == {}  # on a CPU there are no kernels
+        assert not watched.alive
+        monkeypatch.setattr(of_problems, "kernels_of_calls", lambda *_, **__: pytest.fail("asked again"))
+        assert of_problems.profile(evaluator, eager, unseen, eager=True) == {}
+
+
+def test_whether_it_is_degenerate_is_asked_once_and_of_the_shipped_size(opened, tmp_path: Path, monkeypatch):
+    problem = opened(SMALL)
+    asked: list[str] = []
+    monkeypatch.setattr(
+        degenerate, "look", lambda _problem, workload, _on: (asked.append(workload.label), degenerate.Degenerate())[1]
+    )
+    with Evaluator(problem, "cpu", Store(tmp_path)) as evaluator:
+        eager = evaluator.build(evaluator.store.put(problem.text))
+        assert evaluator.verify(eager).passed
+        shipped = evaluator.suite()[-1]
+        evaluator.extend(
+            (shipped.model_copy(update={"axes": {"lead": 2 * shipped.axes["lead"] + 8}, "timed": False}),), {}
+        )
+        assert evaluator.verify(eager).passed
+    assert asked == [shipped.label]
 
 
 @pytest.mark.slow

@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from harness import zygote
+from harness.problems import ProblemWorker
+from kernels.spec import Spec, Tensor, Workload
 
 CODE = """
 import importlib.util, json, sys
@@ -72,3 +77,52 @@ def test_nothing_that_a_worker_needs_initialises_cuda_before_the_fork() -> None:
     assert said["asked"] == [] and said["same"]
     assert said["now"] and said["then"] == ["how many devices"]  # the question would have been seen
     assert said["ready"] and said["off"] > 500
+
+
+PROBLEM = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n"
+PROBLEM += "def get_inputs():\n    return [torch.rand(8, 16)]\n"
+
+
+@pytest.fixture
+def waited() -> Iterator[zygote.Zygote]:
+    made = zygote.Zygote("cpu", libraries=True, waiting=1)
+    yield made
+    made.close()
+
+
+def described(by: zygote.Zygote, path: Path) -> ProblemWorker:
+    spec = Spec(
+        name="problem", summary="described", axes=("one",), dtypes=("float32",),
+        arguments=(Tensor(name="nothing", role="output", shape=("1",)),),
+        workloads=(Workload(axes={"one": 1}, dtype="float32"),),
+    )  # fmt: skip
+    path.write_text(PROBLEM)
+    problem = {"role": "describe", "text": PROBLEM}
+    return ProblemWorker(by, spec, device="cpu", artefact=path, problem=problem)
+
+
+def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
+    waited: zygote.Zygote, tmp_path: Path
+) -> None:
+    first = described(waited, tmp_path / "problem.py")
+    waited.settle()
+    (_, waiting), *_ = waited.begun
+    pid = waiting.result().process.pid
+    second = described(waited, tmp_path / "problem.py")
+    assert second.process.pid == pid != first.process.pid and second.found == first.found
+    assert second.active == first.active  # the same box
+    second.close()
+    assert not second.scratch.exists() and not second.code.exists()
+    waited.settle()
+    (_, waiting), *_ = waited.begun
+    waiting.result().kill()
+    waiting.result().process.wait()
+    third = described(waited, tmp_path / "problem.py")  # the one that waited is no more: it starts its own
+    assert third.found == first.found
+    waited.settle()
+    (_, waiting), *_ = waited.begun
+    last = waiting.result()
+    waited.close()
+    assert last.process.returncode is not None and not last.scratch.exists()
+    first.close()
+    third.close()

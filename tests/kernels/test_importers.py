@@ -127,3 +127,17 @@ def test_a_problem_too_large_is_made_with_fewer_rows_or_refused():
     fixed = kernelbench.described(description(sizes=[]), Path("p.py"))
     with pytest.raises(KernelError, match="needs more memory than there is"):
         kernelbench.spec(title, fixed, "t", most_bytes=128)
+
+
+def test_a_shuffled_suite_has_every_problem_once_and_a_part_of_it_is_a_sample_of_every_level(tmp_path: Path):
+    for level, count in ((1, 20), (2, 20), (3, 10)):
+        (tmp_path / f"level{level}").mkdir()
+        for number in range(1, count + 1):
+            (tmp_path / f"level{level}" / f"{number}_P.py").touch()
+    files = suites.problems(str(tmp_path))
+    found = suites.shuffled(files, 7)
+    assert sorted(found) == sorted(files) and found == suites.shuffled(files[::-1], 7) != suites.shuffled(files, 8)
+    for part in (5, 10, 25):
+        by_level = [sum(path.parent.name == f"level{level}" for path in found[:part]) for level in (1, 2, 3)]
+        assert by_level == [part * 2 // 5, part * 2 // 5, part // 5]
+    assert [path.name for path in found if path.parent.name == "level1"] != [path.name for path in files[:20]]

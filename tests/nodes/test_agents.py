@@ -187,7 +187,7 @@ def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path) -> None
 
     def verify(build, *, held_out=False, only=None):
         asked.append(only)
-        if only.axes["n"] == 6:
+        if only is None or only.axes["n"] == 6:
             return Verdict(
                 candidate=build.candidate, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="too long"
             )
@@ -197,7 +197,40 @@ def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path) -> None
     kept = node_tester(bench.state, bench.runtime)["tests"]
     assert [w.axes["n"] for w in kept.workloads] == [5] and bench.evaluator.added == list(kept.workloads)
     assert bench.said == ["not added: the baseline does not pass: too long"]
-    assert asked == list(tests.workloads)  # each by itself: the others are not checked again
+    assert asked == [None, *tests.workloads]  # all at once, and since that fails each by itself
+
+
+def test_what_the_baseline_passes_on_is_checked_all_at_once(tmp_path: Path) -> None:
+    tests = roles.TesterAnswer(workloads=tuple(Workload(axes={"n": n}, dtype="float32") for n in (5, 6, 7)))
+    bench = Bench(tmp_path, Fixed(tests=tests))
+    honest, asked = bench.evaluator.verify, []
+
+    def verify(build, *, held_out=False, only=None):
+        asked.append(only)
+        return honest(build, held_out=held_out, only=only)
+
+    bench.evaluator.verify = verify  # type: ignore[method-assign]
+    kept = node_tester(bench.state, bench.runtime)["tests"]
+    assert kept.workloads == tests.workloads and asked == [None]
+
+
+def test_the_rules_draft_is_built_while_the_tester_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def draft(problem: str, device: str) -> roles.DraftAnswer:
+        asked.append(problem)
+        return roles.DraftAnswer(source="speed 3")
+
+    monkeypatch.setattr("nodes.drafter.draft_by_rules", draft)
+    policy = Fixed(tests=roles.TesterAnswer())
+    bench = Bench(tmp_path, policy, kernel=str(tmp_path / "problem.py"))
+    built: list[str] = []
+    monkeypatch.setattr(bench.evaluator, "build", lambda source: built.append(bench.store.get(source)))
+    node_tester(bench.state, bench.runtime)
+    assert not asked  # another answers for the drafter, and not before it is asked
+    policy.name = "rules"
+    node_tester(bench.state, bench.runtime)
+    assert asked == [BASELINE] and built == ["speed 3"]
 
 
 def test_one_distribution_that_is_refused_does_not_take_the_others_with_it(tmp_path: Path) -> None:

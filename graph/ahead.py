@@ -1,0 +1,69 @@
+"""A campaign's next problems, prepared beside the timing of those before them, on cores on which nothing is timed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.engines import Cores
+
+CORES_OF_A_PROBLEM = 4
+"""Drawing a problem's inputs, torch.export: little of either is parallel."""
+MOST_AHEAD = 4
+"""Problems prepared for each that is worked on: what one takes varies a hundredfold."""
+
+
+class Ahead:
+    """Prepares the problems that wait, in their order, no more than so many ahead. Close it."""
+
+    def __init__(
+        self, prepare: Callable[[Path], None], waiting: Sequence[Path], spare: Sequence[int], at_once: int
+    ) -> None:
+        """`prepare` keeps what it finds where the problem's run will look for it; what it raises ends the thread that asked."""
+        self.prepare, self.waiting, self.spare = prepare, deque(waiting), set(spare)
+        self.lock, self.room, self.closed = (
+            threading.Lock(),
+            threading.Semaphore(MOST_AHEAD * at_once),
+            threading.Event(),
+        )
+        count = min(len(self.spare) // CORES_OF_A_PROBLEM or len(self.spare), 2 * at_once)
+        for _ in range(count):
+            threading.Thread(target=self._work, name="ahead", daemon=True).start()
+
+    def begins(self, path: Path) -> None:
+        """That problem is worked on now: it need not be prepared, or there is room for another."""
+        with self.lock:
+            if path in self.waiting:
+                self.waiting.remove(path)
+                return
+        self.room.release()
+
+    def _work(self) -> None:
+        os.sched_setaffinity(0, self.spare)  # of this thread, and of the processes that it starts
+        while not self.closed.is_set():
+            if not self.room.acquire(timeout=0.5):
+                continue
+            with self.lock:
+                if not self.waiting:
+                    return
+                path = self.waiting.popleft()
+            self.prepare(path)
+
+    def close(self) -> None:
+        """What is being prepared goes on for now, and ends with this process: who interrupts a campaign waits for nothing."""
+        self.closed.set()
+
+
+@contextmanager
+def apart(cores: Cores) -> Iterator[None]:
+    """This thread, and what it starts from now on, on the cores that the engine leaves to it."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores.own)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,31 @@
+"""What a campaign's page says beside its figures."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from harness.report.campaign_page import Line, Page, render
+from harness.report.fast_p import Solved
+
+
+def page(words: tuple[str, ...], judged: int, total: int) -> Page:
+    lines = [
+        Line(
+            id=f"l1-00{at}", state="done", outcome="PASSED", reason="", link="", seconds=1.0, stop_reason="rounds",
+            solved=Solved(level=1, number=at, name="P"),
+        )
+        for at in range(judged)
+    ]  # fmt: skip
+    return Page(
+        name="kb", suite="kb", device="cuda", words=words, commit="", started=datetime(2026, 1, 1, tzinfo=UTC),
+        total=total, lines=tuple(lines),
+    )  # fmt: skip
+
+
+def test_what_was_not_judged_or_not_rewritten_is_said_above_the_figures():
+    assert page(("--rounds", "3"), 4, 4).limits == ()
+    cut = page(("--compare", "none", "--rounds", "0"), 3, 4)
+    assert cut.limits[0].startswith("1 of 4 problems were not judged") and "of the 3 that were" in cut.limits[0]
+    assert cut.limits[1].startswith("Drafts only (--rounds 0)")
+    html = render(cut)
+    assert all(html.index(said) < html.index("<table") for said in cut.limits)
