@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <map>
 
 #define AT_A_TIME 4
 
@@ -10,13 +11,16 @@ constexpr int kHead = 128;
 constexpr int kMostRows = 1 << 15;  // partial results: 16 MiB
 
 // What a split of the keys came to, for each query head: maximum and sum of the weights, and the weighted values, not divided.
-// A row is (sequence * heads + head) * splits + split. One call at a time.
-__device__ float2 partial_weights[kMostRows];
-__device__ __align__(16) float partial_values[kMostRows * kHead];
+// A row is (sequence * heads + head) * splits + split. A stream has its own: calls on two of them are in flight together.
+struct Partial {
+    float2* weights;
+    float4* values;
+};
 
 struct Sizes {
     int heads_kv, group, length, splits, keys_a_split;
     float scale_log2;  // scores come in base 2
+    Partial partial;
 };
 
 __device__ __forceinline__ float power(float of, float maximum) {  // 2^(of - maximum); 0 where there was no key
@@ -24,12 +28,12 @@ __device__ __forceinline__ float power(float of, float maximum) {  // 2^(of - ma
 }
 
 // The splits of one head together: a warp takes every fourth, a lane four elements. Splits are at most as many as threads.
-__device__ __forceinline__ void merge(__half* __restrict__ out, int64_t head, int splits) {
+__device__ __forceinline__ void merge(__half* __restrict__ out, Partial partial, int64_t head, int splits) {
     __shared__ float shares[kHead], largest[4], totals[4];
     __shared__ float4 parts[4][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool mine = threadIdx.x < splits;
-    const float2 theirs = mine ? __ldcg(&partial_weights[head * splits + threadIdx.x]) : make_float2(-INFINITY, 0.0f);
+    const float2 theirs = mine ? __ldcg(&partial.weights[head * splits + threadIdx.x]) : make_float2(-INFINITY, 0.0f);
     float maximum = theirs.x;
     for (int step = 16; step; step >>= 1) maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
     if (lane == 0) largest[warp] = maximum;
@@ -41,7 +45,7 @@ __device__ __forceinline__ void merge(__half* __restrict__ out, int64_t head, in
     if (lane == 0) totals[warp] = total;
     shares[threadIdx.x] = share;
     __syncthreads();
-    const float4* const rows = reinterpret_cast<const float4*>(partial_values) + head * splits * 32 + lane;
+    const float4* const rows = partial.values + head * splits * 32 + lane;
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int split = warp; split < splits; split += 4) {
@@ -179,13 +183,22 @@ attend(const __half* __restrict__ query, const __half* __restrict__ keys, const 
         if (n.splits == 1) {
             out[head * kHead + threadIdx.x] = __float2half(one / total);
         } else {
-            if (threadIdx.x == 0) partial_weights[row] = make_float2(largest, total);
-            partial_values[row * kHead + threadIdx.x] = one;
+            if (threadIdx.x == 0) n.partial.weights[row] = make_float2(largest, total);
+            reinterpret_cast<float*>(n.partial.values)[row * kHead + threadIdx.x] = one;
         }
     }
 }
 
-__global__ void __launch_bounds__(kHead) merge_all(__half* __restrict__ out, int splits) { merge(out, blockIdx.x, splits); }
+__global__ void __launch_bounds__(kHead) merge_all(__half* __restrict__ out, Partial partial, int splits) { merge(out, partial, blockIdx.x, splits); }
+
+static bool find_room(Partial* partial, cudaStream_t stream) {
+    static std::map<cudaStream_t, char*> kept;
+    char*& room = kept[stream];
+    constexpr size_t of_values = size_t(kMostRows) * kHead * sizeof(float);
+    if (!room && cudaMalloc(&room, of_values + kMostRows * sizeof(float2)) != cudaSuccess) return false;
+    partial->values = reinterpret_cast<float4*>(room), partial->weights = reinterpret_cast<float2*>(room + of_values);
+    return true;
+}
 
 template <int HEADS>
 void launch(const __half* query, const __half* keys, const __half* values, __half* out, int64_t batch, Sizes n, cudaStream_t stream) {
@@ -195,14 +208,15 @@ void launch(const __half* query, const __half* keys, const __half* values, __hal
     const int tiles = (n.length + 63) / 64;
     n.keys_a_split = (tiles + n.splits - 1) / n.splits * 64;
     n.splits = (n.length + n.keys_a_split - 1) / n.keys_a_split;  // none without a key
+    if (n.splits > 1 && !find_room(&n.partial, stream)) return;  // and the outputs stay poison
     attend<HEADS><<<dim3(pairs * n.splits, chunks), kThreads, 0, stream>>>(query, keys, values, out, n);
-    if (n.splits > 1) merge_all<<<pairs * n.group, kHead, 0, stream>>>(out, n.splits);
+    if (n.splits > 1) merge_all<<<pairs * n.group, kHead, 0, stream>>>(out, n.partial, n.splits);
 }
 
 extern "C" void decode_attention_float16(
     const __half* query, const __half* keys, const __half* values, __half* out, int64_t batch, int64_t heads_kv,
     int64_t group, int64_t length, float scale, cudaStream_t stream) {
-    const Sizes n{int(heads_kv), int(group), int(length), 1, 0, scale * 1.4426950408889634f};
+    const Sizes n{int(heads_kv), int(group), int(length), 1, 0, scale * 1.4426950408889634f, {}};
     if (group == 1) launch<1>(query, keys, values, out, batch, n, stream);
     else if (group <= 4) launch<4>(query, keys, values, out, batch, n, stream);
     else launch<8>(query, keys, values, out, batch, n, stream);
