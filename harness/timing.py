@@ -74,8 +74,9 @@ class Result:
 
     def joined(self, other: Result) -> Result:
         """Both contests of the same sides as one."""
+        share = self.samples / (self.samples + other.samples)
         return Result(
-            {name: (us + other.median_us[name]) / 2 for name, us in self.median_us.items()},
+            {name: share * us + (1 - share) * other.median_us[name] for name, us in self.median_us.items()},
             {name: [*ratios, *other.ratios[name]] for name, ratios in self.ratios.items()},
             {name: [*checks, *other.checks[name]] for name, checks in self.checks.items()},
             self.samples + other.samples,

@@ -103,17 +103,35 @@ MATCH = Match(build("mine"), {"baseline": "base"})
 
 @pytest.mark.parametrize(
     ("mine", "samples", "median"),
-    [([10 / 1.04, 10.0], 16, (1.04 + 1) / 2), ([10 * 1.04, 10.0], 16, None), ([10 / 1.16], 8, 1.16), ([10.0], 8, 1.0)],
-    ids=["a little faster", "a little slower", "much faster", "the same"],
+    [
+        ([10 / 1.04, 10.0], 16, (1.04 + 1) / 2),
+        ([10 * 1.04, 10.0], 16, None),
+        ([10 / 1.16], 8, 1.16),
+        ([10.0], 8, 1.0),
+        ([10 / 1.06] * 2, 16, 1.06),
+        ([10 / 1.04] * 3, 24, 1.04),
+        ([10 * 1.04, 10 * 1.04, 10.0], 24, 1 / 1.04),
+    ],
+    ids=[
+        "a little faster",
+        "a little slower",
+        "much faster",
+        "the same",
+        "twice the same",
+        "thrice the same",
+        "not at the third",
+    ],
 )
 def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
     tmp_path: Any, mine: list[float], samples: int, median: float | None
 ) -> None:
-    rig = Paper(Store(tmp_path), baseline=[10.0] * 2, candidate=mine)
+    rig = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=mine)
     (found,) = contests.timed(rig, MATCH, [CASE])  # type: ignore[arg-type]
-    assert found.timing.samples == len(found.speedups) == samples
-    assert rig.dropped == (["base", "mine"] if samples == 16 else [])
-    assert rig.blocks == ((8, 8) if samples == 16 else None), "both count alike"
+    assert found.timing.samples == len(found.speedups) == samples and not rig.left["candidate"]
+    assert rig.dropped == ["base", "mine"] * (samples // 8 - 1)
+    assert rig.blocks == ((8, 8) if samples > 8 else None), "all count alike"
+    if samples == 24:
+        assert found.timing.time_us == pytest.approx(sum(mine) / 3, rel=1e-9)
     if median is not None:
         assert found.timing.speedup.median == pytest.approx(median, rel=1e-6)
     assert [check.name for check in found.checks] == ["candidate"] * (samples // 8)
