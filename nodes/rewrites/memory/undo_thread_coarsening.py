@@ -36,7 +36,6 @@ _NARROW = {"int", "unsigned", "unsigned int", "int32_t", "uint32_t"}
     "cuda",
     expected="nothing by itself: pack has threads take neighbours as one",
     normalizes=True,
-    after=("fuse_kernels",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
