@@ -40,7 +40,6 @@ _SIMPLE = frozenset({
     "cuda",
     expected="nothing by itself: later steps see the loads and stores that a function had hidden",
     normalizes=True,
-    after=("inline_vector_methods",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

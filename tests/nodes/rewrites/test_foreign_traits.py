@@ -136,19 +136,6 @@ def test_loops_that_only_look_like_it(loop: str) -> None:
     assert refused(kernel(f"  const int tid = threadIdx.x;\n  {loop}"), "canonicalize_loops")
 
 
-def test_defaults_are_written_out() -> None:
-    text = kernel(
-        "  y[0] = kBias ? bias[0] : x[0];",
-        parameters="const float* x, float* y, int n, const float* bias = nullptr",
-        launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);",
-        head="template <int W, bool kBias = false> ",
-    )
-    new = after(text, "fill_default_arguments")
-    assert "template <int W, bool kBias> " in new and "const float* bias)" in new
-    assert "plain<256, false><<<rows, 256, 0, stream>>>(x, y, n, nullptr);" in new
-    assert refused(text.replace("bool kBias = false", "bool kBias = W == 4"), "fill_default_arguments")
-
-
 def test_a_function_of_the_files_own_with_our_name() -> None:
     own = "template <class T> T ceil_div(T a, T b) { return (a + b - 1) / b; }\n"
     text = own + TREE.replace("sums<<<rows,", "sums<<<ceil_div(rows, 1L),")
