@@ -99,7 +99,7 @@ class Packed:
 def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     """The region with its packs; None where it has none, or where packs would change what it does."""
     if region.kind == "guard":
-        if kernel.synchronises:
+        if kernel.synchronises or _asks_more(code.source, region):
             return None
         code = Code(code.source, pinned=frozenset({region.symbol.where}))
         kernel = next(k for k in code.kernels if k.name == kernel.name and k.node.start_byte == kernel.node.start_byte)
@@ -131,6 +131,12 @@ def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         group.name = free(f"{array_name(code.source, group.first)}_pack", taken)
         taken.add(group.name)
     return Packed(kernel, region, kept, [*found.multiples, (region.bound, 1)], found.shared)
+
+
+def _asks_more(source: Source, region: Region) -> bool:
+    """Whether the guard asks for something else of the element, which each lane would have to ask for itself."""
+    named = source.walk(field_of(region.guard, "condition"), "identifier")
+    return any(source.of(node) == region.name and not inside(node, region.condition) for node in named)
 
 
 def _may_move(code: Code, kernel: Kernel, region: Region) -> bool:

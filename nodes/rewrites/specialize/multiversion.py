@@ -92,9 +92,18 @@ class _File:
         """Names that mean something of this file wherever they stand. Raises Unsupported where a form has none."""
         found = {*self.macros, *self._dynamic()}
         for item in self.items:
-            names = self._names(item)
-            found.update(names)
-        return frozenset(found - {""})
+            found.update(self._names(item))
+        return frozenset(found - {"", *self._promised()})
+
+    def _promised(self) -> set[str]:
+        """Functions that are declared and nowhere defined: the library's."""
+        found: dict[str, set[str]] = {"declaration": set(), "function_definition": set()}
+        for item in self.items:
+            inner = item.named_children[-1] if item.type == "template_declaration" else item
+            given = self.source.has(field_of(inner, "declarator"), "function_declarator")
+            if inner.type in found and given and field_of(inner, "declarator", "value") is None:
+                found[inner.type].update(self._names(inner))
+        return found["declaration"] - found["function_definition"]
 
     def entry(self, dtype: str) -> Node | None:
         """The definition of the entry point for a data type, None where no such function can be seen."""

@@ -28,13 +28,9 @@ def body(text: str) -> str:
 @pytest.mark.parametrize(
     ("call", "loop"),
     [
-        ("std::copy(x, x + n, y + 2)", "y[2 + i] = x[i];"),
-        ("std::fill_n(y, n, 0.5f)", "y[i] = 0.5f;"),
         ("memset(y, 0, n * sizeof(float))", "y[i] = 0;"),
         ("memset(y, 0, n * sizeof(double))", None),
         ("memset(y, 1, n * sizeof(float))", None),
-        ("std::copy(y + 1, y + n, y)", None),
-        ("std::fill(y, y + n, x[0])", None),
         ("memcpy(&y[0], x, n * sizeof(float))", None),
     ],
 )

@@ -94,6 +94,14 @@ def test_an_element_that_depends_on_its_thread_stays_with_it() -> None:
     assert not refused(named, "vectorize")
 
 
+@pytest.mark.parametrize(
+    "guard", ["if (i < n && x[i] > 0)", "if (i >= n || x[i] < 0) return;\n ", "if (i % 3 && i < n)"]
+)
+def test_a_guard_that_asks_for_the_element_stays(guard: str) -> None:
+    """Of the catalogue's look_up, `if (i < count && local[i] >= 0)`, an index was left over that nothing declared."""
+    assert refused(kernel(f"{INDEX}{guard} y[i] = x[i];"), "vectorize")
+
+
 def test_a_store_in_parentheses_is_a_store() -> None:
     """`(y[i]) = v` was once taken for a load."""
     text = kernel(f"{INDEX}if (i < n) {{ (y[i]) = x[i]; }}")
