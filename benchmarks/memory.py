@@ -30,8 +30,8 @@ PAIRS = {
         "gelu_and_mul:quick_gelu", "relu_squared:bias_scale_residual", "quantize_rows:quantize_fp8", "thread_softmax:thread_layer_norm",
     ),
     "cpu": (
-        "cpu_softmax:cpu_scratch_softmax", "fused_add_rmsnorm:cpu_layernorm", "cpu_gelu:cpu_chain", "silu_and_mul:cpu_walking_swiglu",
-        "cpu_row_extremes:cpu_column_sums", "cpu_chain:cpu_passes", "cpu_layernorm:cpu_quantise", "gather_rows_by_id:cpu_embedding",
+        "cpu_softmax:cpu_row_extremes", "fused_add_rmsnorm:cpu_layernorm", "cpu_gelu:cpu_chain", "silu_and_mul:cpu_gelu",
+        "cpu_row_extremes:cpu_column_sums", "cpu_rotary:cpu_rotary_positions", "cpu_layernorm:cpu_quantise", "gather_rows_by_id:cpu_embedding",
     ),
 }  # fmt: skip
 SHARE = 0.97

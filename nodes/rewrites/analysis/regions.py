@@ -61,8 +61,6 @@ class Region:
     """guard: the if statement."""
     axis: str = "x"
     """guard: along which of the grid's dimensions the elements run."""
-    otherwise: Node | None = None
-    """guard: the else branch, in which the one thread behind the last element does what is left over."""
 
     def holds(self, node: Node) -> bool:
         return any(inside(node, statement) for statement in self.body)
@@ -108,9 +106,8 @@ def is_extent(kernel: Kernel, step: Polynomial) -> bool:
     )  # fmt: skip
 
 
-def regions(kernel: Kernel, with_rest: bool = False) -> list[Region]:
-    """Every place of the kernel that hands out single elements, in source order; guards with an else branch only where
-    `with_rest` says that the caller knows of these."""
+def regions(kernel: Kernel) -> list[Region]:
+    """Every place of the kernel that hands out single elements, in source order."""
     found: list[Region] = []
     for loop in thread_loops(kernel):
         kind: Literal["block", "team", "grid", "guard"]
@@ -130,15 +127,13 @@ def regions(kernel: Kernel, with_rest: bool = False) -> list[Region]:
         found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
     if not found:
         guarded = _guarded(kernel)
-        if guarded is not None and (with_rest or guarded.otherwise is None):
+        if guarded is not None:
             found.append(guarded)
     return found
 
 
 def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
-    """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
-    if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
-        return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
+    """`threadIdx.x % 32` of threads that step by 32."""
     (place, *more) = start.symbols
     return not more and start == _poly(place) and place.operator == "%" and place.operands == (_poly(THREAD), step)
 
@@ -170,20 +165,15 @@ def _guarded(kernel: Kernel) -> Region | None:
                 continue
             if guard.type != "if_statement":
                 return None
-            otherwise = field_of(guard, "alternative")
             consequence, holder = field_of(guard, "consequence"), field_of(guard, "condition")
             condition = field_of(holder, "value")
-            if consequence is None or condition is None:
+            if consequence is None or condition is None or field_of(guard, "alternative") is not None:
                 return None
             leaves = only_returns(source, consequence)
             comparison = _comparison(code, condition, name, ">=" if leaves else "<", "||" if leaves else "&&")
             if comparison is None or (not leaves and later != len(body) - 1):
                 return None
             bound = field_of(comparison, "right")
-            if otherwise is not None and (
-                leaves or not same(comparison, condition) or not _is_rest(kernel, otherwise, symbol, bound)
-            ):
-                return None
             between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
             if between is None:
                 return None
@@ -191,43 +181,8 @@ def _guarded(kernel: Kernel) -> Region | None:
             return Region(
                 "guard", name, symbol, source.of(statement, "type"), bound, code.polynomial(bound),
                 between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
-                otherwise=otherwise,
             )  # fmt: skip
     return None
-
-
-def _is_rest(kernel: Kernel, otherwise: Node, symbol: Symbol, bound: Node) -> bool:
-    """Whether of all indices that are not below the bound, the branch does something for the bound itself alone.
-
-    `else if (i == n / 2 && ...)`, or where i counts twos, `else if (2 * i < n)` and `else for (j = 2 * i; j < n; ++j)`.
-    """
-    code = Code(kernel.source, pinned=frozenset({symbol.where}))
-    limit, element = code.polynomial(bound), Polynomial.symbol(symbol)
-    branch = [statement for child in otherwise.named_children for statement in statements(child)]
-    if len(branch) != 1:
-        return False
-    (only,) = branch
-
-    def reaches(left: Polynomial, right: Polynomial) -> bool:
-        """Whether `left < right` says that the index is below the bound, where that is rounded up."""
-        (divided, *more) = limit.symbols or {symbol}
-        if more or limit != Polynomial.symbol(divided) or divided.operator != "/":
-            return False
-        whole, by = divided.operands
-        return right == whole and by.value is not None and left == Polynomial.constant(by.value) * element
-
-    if only.type == "for_statement":
-        loop = next((loop for loop in kernel.loops if same(loop.node, only)), None)
-        return loop is not None and loop.step.value == 1 and reaches(code.polynomial(loop.start_node), loop.bound)
-    if only.type != "if_statement" or field_of(only, "alternative") is not None:
-        return False
-    for part in operands(kernel.source, field_of(only, "condition", "value"), "&&"):
-        found = match(kernel.source, part, "$a == $b", "$a < $b")
-        if found is not None:
-            a, b = code.polynomial(found["a"]), code.polynomial(found["b"])
-            if {a, b} == {element, limit} if "==" in found.pattern else reaches(a, b):
-                return True
-    return False
 
 
 def _not_for_guard(kernel: Kernel, between: list[Node], condition: Node, index: str) -> tuple[Node, ...] | None:

@@ -36,7 +36,7 @@ _SOMETIMES = frozenset({"for_statement", "if_statement", "conditional_expression
     expected="work per element falls by what was computed anew for every element of a row",
     speedup=4.0,
     helps={"memory", "latency", "compute"},
-    after=("loop_fusion",),
+    after=("unflatten_loop",),
 )
 def rewrite(source: Source, facts: object) -> str | None:
     """From the innermost loops outwards, until nothing moves any more."""

@@ -55,7 +55,7 @@ class _Moved:
     expected="calls into the mathematical library fall from one an element to one a column",
     speedup=3.0,
     helps={"latency", "compute"},
-    after=("loop_fusion",),
+    after=("unflatten_loop",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: object) -> str | None:

@@ -280,9 +280,10 @@ def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:
     first = loops[0]
     steps = host_text(kernel, launch, first.bound_node)
     width = first.start.coefficient(THREAD)
+    if width.value is None:
+        raise Unsupported("a stride that the host cannot know")
     if width.value != 1:
-        factor = _factor_text(kernel, launch, width)
-        steps = f"ceil_div({steps}, {factor})"
+        steps = f"ceil_div({steps}, {width.value})"
     for loop in loops[1:]:  # a tail, or all of the row where packs do not fit: at least a share of its threads
         if loop.bound != first.bound:
             steps = f"std::max<int64_t>({steps}, ceil_div({host_text(kernel, launch, loop.bound_node)}, 16))"
@@ -291,17 +292,3 @@ def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:
 
 def _single_launch(kernel: Kernel, block: Node) -> bool:
     return sum(same(launch.statement.parent, block) for launch in kernel.code.launches) == 1
-
-
-def _factor_text(kernel: Kernel, launch: Launch, width: Polynomial) -> str:
-    if width.value is not None:
-        return str(width.value)
-    (monomial, coefficient), *more = width.terms
-    if more:
-        raise Unsupported("a stride of several terms")
-    parts = [str(coefficient)] if coefficient != 1 else []
-    for symbol in monomial:
-        if symbol.node is None:
-            raise Unsupported("a stride that the host cannot know")
-        parts.append(host_text(kernel, launch, symbol.node))
-    return " * ".join(parts)

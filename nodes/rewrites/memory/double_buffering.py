@@ -13,7 +13,7 @@
       const float4 v = v_ahead[turn][threadIdx.x];
       ...
 
-Each thread reads what it copied itself, so nobody waits at a barrier. load_pipelining has steps in flight in registers instead.
+Each thread reads what it copied itself, so nobody waits at a barrier.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Packed:
 def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     """The region with its packs; None where it has none, or where packs would change what it does."""
     if region.kind == "guard":
-        if kernel.synchronises:
+        if kernel.synchronises or _asks_more(code.source, region):
             return None
         code = Code(code.source, pinned=frozenset({region.symbol.where}))
         kernel = next(k for k in code.kernels if k.name == kernel.name and k.node.start_byte == kernel.node.start_byte)
@@ -133,17 +133,19 @@ def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     return Packed(kernel, region, kept, [*found.multiples, (region.bound, 1)], found.shared)
 
 
+def _asks_more(source: Source, region: Region) -> bool:
+    """Whether the guard asks for something else of the element, which each lane would have to ask for itself."""
+    named = source.walk(field_of(region.guard, "condition"), "identifier")
+    return any(source.of(node) == region.name and not inside(node, region.condition) for node in named)
+
+
 def _may_move(code: Code, kernel: Kernel, region: Region) -> bool:
     """Whether it makes no difference which thread has an element."""
     if region.kind == "guard" and not counts_elements(kernel, region):
         return False
     stores = any(access.writes for access in accesses_in(kernel, region))
-    if _tell_apart(code, region, [*(region.body if stores else ()), *([region.otherwise] if region.otherwise else ())]):
+    if _tell_apart(code, region, [*(region.body if stores else ())]):
         return False  # what an element becomes is not to depend on who has it
-    if region.otherwise is not None and any(
-        not inside(a.node, region.guard) and region.holds(a.node) for a in kernel.accesses
-    ):
-        return False  # loads in front of a guard that both of its branches use
     if carries_state(kernel, list(region.body)) and not streams(kernel, region):
         return False
     # A thread's own share, written out, would become another share.
@@ -464,12 +466,4 @@ def multiples_of_width(
 
 def _is_sized(kernel: Kernel, element: str) -> bool:
     plain = kernel.code.plain_type(_vectors.spelt_out(kernel, element))
-    return element in kernel.template_names or plain in _vectors.ELEMENT_BYTES or bool(trait_bytes(kernel, element))
-
-
-def trait_bytes(kernel: Kernel, element: str) -> list[int]:
-    """The sizes of `typename Trait<T>::type`, by T; empty where one is not known."""
-    found = [
-        _vectors.ELEMENT_BYTES.get(kernel.code.plain_type(name), 0) for name in _vectors.trait_types(kernel, element)
-    ]
-    return found if all(0 < size <= 8 for size in found) else []
+    return element in kernel.template_names or plain in _vectors.ELEMENT_BYTES

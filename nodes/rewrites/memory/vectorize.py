@@ -34,9 +34,7 @@ from nodes.rewrites.memory.packs import (
     counts_elements,
     multiples_of_width,
     packable,
-    trait_bytes,
 )
-from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
@@ -45,9 +43,6 @@ from nodes.rewrites.syntax.tree import field_of, same
 PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16
 """
-PAIRED = {
-    "__half2": "__half2", "half2": "__half2", "__nv_bfloat162": "__nv_bfloat162", "nv_bfloat162": "__nv_bfloat162",
-}  # fmt: skip
 
 
 @rule(
@@ -59,48 +54,25 @@ PAIRED = {
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    plain = _vectors.written_out(source)
-    if plain != source.text and (packed := _packed(source.reparsed(plain))) is not None:
-        return packed
-    return _packed(source)
-
-
-def _packed(source: Source) -> str | None:
-    code, edits, pairs = code_of(source), Edits(source), set[str]()
+    code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            found = [
-                packed for region in regions(kernel, True) if (packed := packable(code, kernel, region)) is not None
-            ]
+            found = [packed for region in regions(kernel) if (packed := packable(code, kernel, region)) is not None]
             while parted := next((packed for packed in found if _parted(kernel, packed, found)), None):
                 found = [packed for packed in found if packed is not parted]
             if found:
                 _rewrite_kernel(edits, code, kernel, found)
-                pairs |= _pairs(kernel, found)
     if not edits.changes:
         return None
     try:
         bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
         require(edits, code, "lanes")
-        for pair in sorted(pairs):
-            bring(edits, code, text_of("lanes_of_pairs").replace("__half2", pair), overloads=True)
         require(edits, code, "aligned_to_16_bytes")
         if any("ceil_div(" in change[2] for change in edits.changes):
             require(edits, code, "ceil_div")
         return without_unused(code, edits.apply())
     except Unsupported:
         return None
-
-
-def _pairs(kernel: Kernel, found: list[Packed]) -> set[str]:
-    """The types of two halves that the packs are made of, whatever the launches' template arguments are."""
-    elements = {group.first.element for packed in found for group in packed.groups}
-    for element in list(elements):
-        elements |= {_vectors.spelt_out(kernel, element), *_vectors.trait_types(kernel, element)}
-        if element in kernel.template_names:
-            at = kernel.template_names.index(element)
-            elements |= {argument for launch in kernel.launches for argument in launch.template_arguments[at : at + 1]}
-    return {PAIRED[plain] for element in elements if (plain := kernel.code.plain_type(element)) in PAIRED}
 
 
 def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
@@ -119,8 +91,6 @@ def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
             shared = mine.root == other.root if mine.root else mine.base == other.base and not other.root
             if not shared or not (mine.writes or other.writes) or region.holds(other.node):
                 continue
-            if region.otherwise is not None and inside(other.node, region.otherwise):
-                continue  # of a thread that has no elements
             fellow = next((p for p in found if p.region.holds(other.node)), None)
             if fellow is not None and fellow.region.bound == region.bound and fellow.region.kind == region.kind:
                 continue
@@ -181,9 +151,6 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     if generic:
         return sorted(generic)[0]
     sizes = {e: _vectors.ELEMENT_BYTES.get(kernel.code.plain_type(_vectors.spelt_out(kernel, e)), 0) for e in elements}
-    for element in elements:
-        if not sizes[element]:
-            sizes[element] = min(trait_bytes(kernel, element), default=0)
     if not all(sizes.values()):
         raise Unsupported(f"elements of unknown size: {', '.join(sorted(e for e in elements if not sizes[e]))}")
     wide = [e for e in elements if sizes[e] >= 2] or sorted(elements)
@@ -191,10 +158,6 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     if sizes[narrowest] >= 16:
         raise Unsupported("as wide as a load can be")
     return narrowest
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text))
 
 
 def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> None:
@@ -250,7 +213,7 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
 
 def _put(edits: Edits, region: Region, text: str, pack: str, width: str) -> None:
     """The text in place of the region's body, and packs in place of elements in its header."""
-    source, kind = edits.source, region.type if region.type != "auto" else "int64_t"
+    source = edits.source
     outer = source.indent(region.loop.node if region.loop else region.guard or region.body[0])
     behind_return = region.guard is not None and not any(inside(s, region.guard) for s in region.body)
     bound = source.of(region.bound_node)
@@ -265,11 +228,6 @@ def _put(edits: Edits, region: Region, text: str, pack: str, width: str) -> None
     left = field_of(region.condition, "left")
     edits.replace(name, pack)
     edits.replace(left, pack)
-    if region.otherwise is not None:
-        definition = region.definition
-        edits.insert(
-            definition.end_byte, f"\n{source.indent(definition)}const {kind} {region.name} = {pack} * {width};"
-        )
     edits.replace(region.bound_node, f"{bound} / {width}")
     consequence = field_of(region.guard, "consequence")
     if behind_return:
@@ -278,7 +236,7 @@ def _put(edits: Edits, region: Region, text: str, pack: str, width: str) -> None
         edits.replace(region.body[-1], text.lstrip())
     else:
         for statement in region.body:
-            if not inside(statement, consequence) and region.otherwise is None:
+            if not inside(statement, consequence):
                 edits.remove(statement)
         edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
 
@@ -355,10 +313,6 @@ def _rewrite_launch(
     named = dict(zip(kernel.template_names, launch.template_arguments, strict=False))
     spelt = _vectors.spelt_out(kernel, element)
     size = named.get(spelt, spelt)
-    if trait_bytes(kernel, element):
-        if not _words(spelt) & set(kernel.template_names) <= set(named):
-            raise Unsupported(f"{spelt} of arguments that the launch does not name")
-        size = re.sub(r"\w+", lambda word: named.get(word[0], word[0]), spelt)
     if not launch.template_arguments and element in kernel.template_names:  # deduced, so deduce it here too
         typed = [p.name for p in kernel.parameters if p.pointer and p.element == element]
         size = f"std::decay_t<decltype(*{source.of(launch.arguments[names.index(typed[0])])})>"
@@ -388,8 +342,8 @@ def _grid_of_packs(kernel: Kernel, launch: Launch, found: list[Packed], count: s
     bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
     width = launch.extents(launch.block)[0]
     extents = dict(zip("xyz", launch.extents(launch.grid), strict=True))
-    # One more for what is left over; also where the elements are a part of what there is, and may be none: no grid is empty.
-    more = region.otherwise is not None or any(s.operator == "/" for s in region.bound.symbols)
+    # One more where the elements are a part of what there is, and may be none: no grid is empty.
+    more = any(s.operator == "/" for s in region.bound.symbols)
     packs = f"{bound} / {count} + 1" if more else f"{bound} / {count}"
     extents[region.axis] = along = f"ceil_div({packs}, {width})"
     shape = list(extents.values())

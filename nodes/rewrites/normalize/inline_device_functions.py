@@ -30,17 +30,12 @@ _REFUSED = (
     "static_assert_declaration", "this",
 )  # fmt: skip
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|sync$|cooperative|^shfl")
-_SIMPLE = frozenset({
-    "init_declarator", "assignment_expression", "argument_list", "call_expression", "binary_expression", "cast_expression",
-    "parenthesized_expression", "unary_expression", "declaration", "expression_statement",
-})  # fmt: skip
 
 
 @rule(
     "cuda",
     expected="nothing by itself: later steps see the loads and stores that a function had hidden",
     normalizes=True,
-    after=("inline_vector_methods",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -135,30 +130,18 @@ class _Inlined:
         self._check_function()
         self.template = self._template()
         self.parameters = self._parameters()
-        whole = self.call.parent is not None and self.call.parent.type in {"init_declarator", "assignment_expression"}
-        if not self.void and not whole and self._writes():
-            raise Unsupported("a function that changes something in the middle of an expression")
         self.types = self._types()
         self.renamed = self._renamed()
 
     # What must hold.
 
     def _statement(self) -> Node:
-        """The statement of which the call is a part that is always computed, once."""
-        here, node = self.call, self.call.parent
-        while node is not None and not node.type.endswith("statement") and node.type != "declaration":
-            joint = self.code.source.of(node, "operator")
-            if node.type not in _SIMPLE or joint in {"&&", "||"}:
-                raise Unsupported("a call that may be skipped")
-            if node.type == "assignment_expression" and not same(field_of(node, "right"), here):
-                raise Unsupported("a call in a place that is assigned to")
-            here, node = node, node.parent
-        if node is None or node.type not in {"expression_statement", "declaration"} or node.parent is None:
-            raise Unsupported("a call in the head of a statement")
+        """The call is a statement, which is reached or not as a whole."""
+        node = self.call.parent
+        if node is None or node.type != "expression_statement" or node.parent is None:
+            raise Unsupported("a call in an expression")
         if node.parent.type not in {"compound_statement", "for_statement", "if_statement", "else_clause"}:
             raise Unsupported("a statement in an unusual place")
-        if len(node.children_by_field_name("declarator")) > 1:
-            raise Unsupported("a declaration of several variables")
         if node.parent.type == "for_statement" and not same(field_of(node.parent, "body"), node):
             raise Unsupported("the head of a loop")
         return node
@@ -189,20 +172,8 @@ class _Inlined:
             called = source.called(call).split(".")[-1]
             if _TALKS.search(called) or any(same(self.function, f) for f in self.code.reached(called)):
                 raise Unsupported("a function that talks to other threads, or calls itself")
-        returns = list(source.walk(body, "return_statement"))
-        last = statements(body)[-1] if statements(body) else None
-        self.returns = bool(returns)
-        self.result = returns[0].named_children[0] if returns and returns[0].named_child_count == 1 else None
-        if len(returns) > 1 or (returns and (last is None or not same(returns[0], last))):
-            raise Unsupported("a return before the end")
-        self.void = (
-            source.of(self.function, "type") == "void"
-            and "*" not in source.of(self.function, "declarator").split(self.name)[0]
-        )
-        if self.void != (self.result is None) or (self.void and not same(self.call.parent, self.statement)):
-            raise Unsupported("a result of another form")
-        if not self.void and source.of(self.function, "declarator").startswith(("*", "&")):
-            raise Unsupported("a pointer or a reference as the result")
+        if source.has(body, "return_statement") or source.of(self.function, "type") != "void":
+            raise Unsupported("a result, or a return before the end")
 
     def _scope(self, node: Node) -> list[str]:
         names = []
@@ -269,13 +240,6 @@ class _Inlined:
             kind, declarator = source.of(parameter.node, "type"), parameter.declarator
             if kind == name:
                 found.add(self._type_of(parameter.argument, pointer=declarator.type == "pointer_declarator"))
-            array = parameter.array
-            if source.of(array, "size") == name:
-                held = self._found(parameter.argument)
-                theirs = held.declarator if held is not None else None
-                if theirs is None or theirs.type != "array_declarator":
-                    return ""
-                found.add(source.of(theirs, "size"))
         return found.pop() if len(found) == 1 else ""
 
     def _found(self, argument: Node) -> Definition | None:
@@ -382,7 +346,7 @@ class _Inlined:
                 or self._type_of(argument, pointer=False) != kind
             ):
                 value = argument.type in {"binary_expression", "number_literal", "unary_expression", "cast_expression"}
-                if "const" in qualifiers and array is None and (value or not self._writes()):
+                if "const" in qualifiers and array is None and value:
                     return ""
                 raise Unsupported("a reference to something that has no plain name")
             size = field_of(found.declarator, "size")
@@ -418,16 +382,6 @@ class _Inlined:
                 return True
         return False
 
-    def _writes(self) -> bool:
-        """Whether the function changes anything but its own variables."""
-        source = self.code.source
-        own = {*self._declared_inside()} | {p.name for p in self.parameters if p.declarator.type == "identifier"}
-        targets = [field_of(n, "left") for n in source.walk(self.body, "assignment_expression")]
-        targets += [field_of(n, "argument") for n in source.walk(self.body, "update_expression")]
-        calls = [n for n in source.walk(self.body, "call_expression") if self.code.overloads.get(
-            source.of(n, "function").split("<")[0])]  # fmt: skip
-        return bool(calls) or any(t is None or t.type != "identifier" or source.of(t) not in own for t in targets)
-
     def _mutated(self, parameter: _Parameter) -> bool:
         found = Definition(parameter.name, "parameter", parameter.node, parameter.declarator, None)
         return self.code.mutated(found)
@@ -441,8 +395,6 @@ class _Inlined:
         inner = indent + unit if braces and source.data[
             source.line_start(self.statement) : self.statement.start_byte].strip() else indent  # fmt: skip
         lines = [f"{text};" for text in self._set_parameters()] + self._statements()
-        if not self.void:
-            lines.append(self._replaced_call())
         parts = [part for line in lines for part in line.split("\n")]
         text = "\n".join(part if n == 0 or not part or part[0] == "#" else inner + part for n, part in enumerate(parts))
         if braces:
@@ -504,17 +456,10 @@ class _Inlined:
         return found
 
     def _statements(self) -> list[str]:
-        """The function's lines less its return, moved left by their own indentation."""
+        """The function's lines, moved left by their own indentation."""
         source = self.code.source
         inner = statements(self.body)
-        end = inner[-1].start_byte if self.returns else self.body.end_byte - 1
-        text = source.render(self.body, self._replacements())
-        if self.returns:
-            rest = source.data[end : self.body.end_byte].decode()
-            tail = [(n, t) for n, t in self._replacements() if n.start_byte >= end]
-            rest = source.render(inner[-1], tail) + source.data[inner[-1].end_byte : self.body.end_byte].decode()
-            text = text[: len(text) - len(rest)] + "}"
-        lines = text[1:-1].split("\n")
+        lines = source.render(self.body, self._replacements())[1:-1].split("\n")
         own = source.indent(inner[0]) if inner else ""
         lines = [lines[0].strip(), *(line.removeprefix(own).rstrip() for line in lines[1:])]
         while lines and not lines[0]:
@@ -522,15 +467,3 @@ class _Inlined:
         while lines and not lines[-1]:
             lines.pop()
         return ["\n".join(lines)] if lines else []
-
-    def _replaced_call(self) -> str:
-        """The statement with the result in the call's place."""
-        source = self.code.source
-        kind = self._with(source.of(self.function, "type"), self.types)
-        value = source.render(self.result, self._replacements())
-        declared = source.of(self.statement, "type") if self.statement.type == "declaration" else ""
-        whole = self.call.parent is not None and self.call.parent.type == "init_declarator" and declared
-        if kind == "auto" or (whole and declared == kind):
-            bare = whole or self.result.type in {"identifier", "call_expression", "number_literal"}
-            return source.render(self.statement, [(self.call, value if bare else f"({value})")])
-        return source.render(self.statement, [(self.call, f"static_cast<{kind}>({value})")])

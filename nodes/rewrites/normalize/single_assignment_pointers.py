@@ -19,7 +19,10 @@ from nodes.rewrites.syntax.tree import field_of, statements
 
 
 @rule(
-    "cuda", expected="nothing by itself: later steps can follow the pointer", normalizes=True, after=("fuse_kernels",)
+    "cuda",
+    expected="nothing by itself: later steps can follow the pointer",
+    normalizes=True,
+    after=("declare_at_first_value",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _settle, _targets, 32)  # one pointer at a time: the next one may be set from it

@@ -19,7 +19,7 @@ from nodes.rewrites.syntax.tree import field_of
     "cuda",
     expected="nothing by itself: later steps may then choose the width of a block",
     normalizes=True,
-    after=("undo_thread_coarsening",),
+    after=("canonicalize_loops",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)

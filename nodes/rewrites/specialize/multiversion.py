@@ -7,13 +7,17 @@
       }
       ...                                          // as it was
 
-Both forms were measured; what one of them lost where the other won is not lost any more. What the files have in common
-stays in one piece. No step by itself: it needs a second source (see Version in nodes/roles.py).
+Both forms were measured; what one of them lost where the other won is not lost any more. The other file comes whole, less
+its includes, with every name of its own renamed, so that nothing in it can mean what this file means by it; only numbers
+that a search may pick and that both files leave open alike stay one. No step by itself: it needs a second source (see
+Version in nodes/roles.py).
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,32 +26,30 @@ from tree_sitter import Node
 from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.entry import has_c_linkage, measured, parameters
-from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same
+from nodes.rewrites.syntax.tree import field_of
 
-_DIRECTIVES = {"preproc_def", "preproc_function_def"}
-_NAMED = {
-    *_DIRECTIVES,
-    "alias_declaration",
-    "class_specifier",
-    "concept_definition",
-    "enum_specifier",
-    "struct_specifier",
-    "union_specifier",
-}
-_WORDS = ("identifier", "namespace_identifier", "type_identifier")
-"""A class in front of `::` parses as a namespace."""
-_INLINE = "inline"
-"""Behind the name of an inline namespace: it cannot be opened again in a file that has none."""
-_DECLARES = {"declaration", "function_definition", "type_definition"}
+_TYPES = {"class_specifier", "concept_definition", "enum_specifier", "struct_specifier", "union_specifier"}
+_DEFINES = {"preproc_def", "preproc_function_def"}
+_CONDITIONS = {"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif"}
+_UNNAMED = {
+    *_DEFINES, "comment", "preproc_call", "preproc_include", "static_assert_declaration", "template_instantiation",
+    "identifier", "number_literal", "binary_expression", "unary_expression", "preproc_defined", "parenthesized_expression",
+}  # fmt: skip
+"""At the top of a file, or of a condition of the preprocessor: what brings no name of its own beside those of macros."""
+_TOKEN = re.compile(
+    r"(?P<skipped>//[^\n]*|/\*.*?\*/|\s+)|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\.?\d(?:[eEpP][+-]|[\w.'])*"
+    r"|(?P<word>[A-Za-z_]\w*)|::|->|.",
+    re.DOTALL,
+)
+_TUNED = re.compile(r"#define\s+(\w+)\s+\d+\s*// tune: .*")
 
 
 def multiversion(source: Source, other: Source, spec: Spec, version: Version) -> str:
     """`source` with `other`'s form for what `version` says. Raises Unsupported where a form is not understood."""
     if any(one.root.has_error and any(_is_lost(node) for node in one.walk()) for one in (source, other)):
         raise Unsupported("the parser did not understand all of it")
-    return _Joined(_File(source, spec), _File(other, spec), spec, version).text()
+    return _Joined(_File(source, spec), _File(other, spec), version).text()
 
 
 def _is_lost(node: Node) -> bool:
@@ -57,229 +59,116 @@ def _is_lost(node: Node) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Item:
-    """A definition at the top of a file, with the comments that belong to it."""
-
-    node: Node
-    names: tuple[str, ...]
-    start: int
-    end: int
-    scope: tuple[str, ...] = ()
-    """Named namespaces around it."""
-
-
-@dataclass(frozen=True, eq=False)
 class _File:
     source: Source
     spec: Spec
 
     @cached_property
-    def items(self) -> list[_Item]:
-        return [self._item(node, scope) for node, scope in self._flat(self.source.root)]
+    def items(self) -> list[Node]:
+        """What is known by its name all over the file: within `extern "C"`, conditions and unnamed namespaces, too."""
+        return list(self._flat(self.source.root))
+
+    def _flat(self, node: Node) -> Iterator[Node]:
+        for child in node.named_children:
+            body = field_of(child, "body")
+            unnamed = child.type == "namespace_definition" and field_of(child, "name") is None
+            if child.type in _CONDITIONS:
+                yield from self._flat(child)
+            elif body is not None and (unnamed or child.type == "linkage_specification"):
+                yield from self._flat(body) if body.type == "declaration_list" else [body]
+            else:
+                yield child
 
     @cached_property
-    def groups(self) -> dict[str, list[_Item]]:
-        """All definitions of a name: overloads and specialisations stay together."""
-        found: dict[str, list[_Item]] = {}
-        for item in self.items:
-            for name in item.names:
-                found.setdefault(name, []).append(item)
-        return found
+    def macros(self) -> dict[str, Node]:
+        return {self.source.of(node, "name"): node for node in self.source.walk(None, *_DEFINES)}
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Every identifier, those in the text of macros included."""
-        return self.leaves(self.source.root)
+        return frozenset(re.findall(r"[A-Za-z_]\w*", self.source.text))
 
     @cached_property
-    def macros(self) -> frozenset[str]:
-        defined = self.source.walk(None, *_DIRECTIVES)
-        return frozenset(self.source.of(node, "name") for node in defined)
+    def own(self) -> frozenset[str]:
+        """Names that mean something of this file wherever they stand. Raises Unsupported where a form has none."""
+        found = {*self.macros, *self._dynamic()}
+        for item in self.items:
+            found.update(self._names(item))
+        return frozenset(found - {"", *self._promised()})
 
-    @cached_property
-    def undefined(self) -> frozenset[str]:
-        """Names of macros that end somewhere."""
-        calls = self.source.walk(None, "preproc_call")
-        ends = [node for node in calls if self.source.of(node, "directive").endswith("undef")]
-        return frozenset(self.source.of(node, "argument").strip() for node in ends)
-
-    @cached_property
-    def scopes(self) -> frozenset[str]:
-        """Names that may stand in front of `::` and mean something of this file."""
-        named = self.source.walk(None, "namespace_definition")
-        spaces = [self.source.of(node, "name") for node in named]
-        return frozenset(part for name in spaces for part in name.split("::")) | self.groups.keys()
-
-    def leaves(self, node: Node) -> frozenset[str]:
-        """Every word of an item, names of fields and the text of macros included."""
-        return frozenset(self.source.of(one) for one in self.source.walk(node) if not one.children) | frozenset(
-            inner.of(word) for inner, word, _ in self._macro_words(node)
-        )
+    def _promised(self) -> set[str]:
+        """Functions that are declared and nowhere defined: the library's."""
+        found: dict[str, set[str]] = {"declaration": set(), "function_definition": set()}
+        for item in self.items:
+            inner = item.named_children[-1] if item.type == "template_declaration" else item
+            given = self.source.has(field_of(inner, "declarator"), "function_declarator")
+            if inner.type in found and given and field_of(inner, "declarator", "value") is None:
+                found[inner.type].update(self._names(inner))
+        return found["declaration"] - found["function_definition"]
 
     def entry(self, dtype: str) -> Node | None:
         """The definition of the entry point for a data type, None where no such function can be seen."""
         for name in self.spec.entry_names(dtype):
-            for item in self.groups.get(name, []):
-                if field_of(item.node, "body") is not None and has_c_linkage(item.node):
-                    return item.node
+            for item in self.declared(name):
+                if field_of(item, "body") is not None and has_c_linkage(item):
+                    return item
         return None
 
-    def text(self, item: _Item) -> str:
-        return self.source.data[item.start : item.end].decode().rstrip()
+    def declared(self, name: str) -> list[Node]:
+        """Functions of that name, declared or defined."""
+        return [i for i in self.items if i.type in {"declaration", "function_definition"} and name in self._names(i)]
 
-    def uses(self, item: _Item) -> set[str]:
-        """Names that an item reads or defines."""
-        nodes = self.source.walk(item.node, *_WORDS)
-        return {self.source.of(node) for node in nodes if not self._foreign(self.source, node)} | {
-            inner.of(node) for inner, node, _ in self._macro_words(item.node) if not self._foreign(inner, node)
-        }
-
-    def hidden(self, item: _Item) -> set[str]:
-        """Names that mean a type's own member somewhere in an item: `size` in a method of what has a field `size`."""
-        found: set[str] = set()
-        for kind in self.source.walk(item.node, "class_specifier", "struct_specifier", "union_specifier"):
-            fields = {self.source.of(name) for name in self.source.walk(kind, "field_identifier")}
-            found |= {name for name in map(self.source.of, self.source.walk(kind, *_WORDS)) if name in fields}
-        return found
-
-    @cached_property
-    def dynamic(self) -> dict[str, str]:
-        """Dynamic shared memory by name, with its type: one name has one type in all of a file."""
+    def tuned(self) -> dict[str, Node]:
+        """Numbers that a search may pick, by their line, where nothing above mentions them."""
         found = {}
+        for item in self.items:
+            line = (
+                self.source.text[self.source.line_start(item) :].partition("\n")[0]
+                if item.type == "preproc_def"
+                else ""
+            )
+            name = _TUNED.fullmatch(line)
+            if name is None:
+                continue
+            above = self.source.data[: item.start_byte].decode()
+            ends = re.search(rf"#\s*undef\s+{name[1]}\b", self.source.text)
+            if not ends and not re.search(rf"\b{name[1]}\b", above):
+                found[line] = item
+        return found
+
+    def _dynamic(self) -> Iterator[str]:
+        """Dynamic shared memory: one name has one type in all of a file."""
         for node in self.source.walk(None, "declaration"):
-            words = {self.source.of(child) for child in self.source.walk(node)}
-            if {"extern", "__shared__"} <= words:
-                for declarator in node.children_by_field_name("declarator"):
-                    found[self._last(declarator)] = self.source.of(node, "type")
-        return found
-
-    def directives(self, item: _Item) -> list[Node]:
-        return list(self.source.walk(item.node, "preproc_arg"))
-
-    def keeps_state(self, item: _Item) -> bool:
-        """Whether something outlives a call there: two forms that each count on their own would share it."""
-        node = item.node
-        while node.type == "template_declaration":
-            node = node.named_children[-1]
-        if node.type == "declaration":
-            variables = [
-                one
-                for one in node.children_by_field_name("declarator")
-                if not self.source.has(one, "function_declarator")
-            ]
-            return bool(variables) and not self._is_fixed(node)
-        inside = self.source.walk(node, "declaration") if node.type == "function_definition" else ()
-        return any(
-            self.source.says(one, "static") and not self.source.says(one, "__shared__") and not self._is_fixed(one)
-            for one in inside
-        )
-
-    def _is_fixed(self, declaration: Node) -> bool:
-        words = {self.source.of(child) for child in declaration.children}
-        pointers = self.source.has(declaration, "pointer_declarator")
-        return "constexpr" in words or ("const" in words and not pointers)
-
-    def _foreign(self, source: Source, node: Node) -> bool:
-        """Whether it is somebody else's: `max` in `std::max`."""
-        here = node
-        while here.parent is not None and here.parent.type in {"template_function", "template_type", "dependent_name"}:
-            if not same(field_of(here.parent, "name") or here.parent, here):
-                return False
-            here = here.parent
-        outer = here.parent
-        if outer is None or outer.type not in {"qualified_identifier", "using_declaration"}:
-            return False
-        scope = field_of(outer, "scope")
-        if scope is None or same(scope, here):
-            return False
-        words = [source.of(word) for word in source.walk(scope, *_WORDS)]
-        return bool(words) and not self.scopes & set(words)
-
-    def renamed(self, item: _Item, names: dict[str, str]) -> str:
-        changes = [
-            (node.start_byte, node.end_byte, names[self.source.of(node)])
-            for node in self.source.walk(item.node, *_WORDS)
-            if self.source.of(node) in names and not self._foreign(self.source, node)
-        ]
-        for inner, node, at in self._macro_words(item.node):
-            if inner.of(node) in names and not self._foreign(inner, node):
-                changes.append((at + node.start_byte, at + node.end_byte, names[inner.of(node)]))
-        pieces, at = [], item.start
-        for start, end, text in sorted(changes):
-            pieces += [self.source.data[at:start].decode(), text]
-            at = end
-        return ("".join(pieces) + self.source.data[at : item.end].decode()).rstrip()
-
-    def _macro_words(self, node: Node) -> list[tuple[Source, Node, int]]:
-        """Identifiers of directives below a node, which the grammar keeps as text: their tree, node and offset."""
-        found, waiting = [], [(self.source, text, 0) for text in self.source.walk(node, "preproc_arg")]
-        while waiting:
-            source, text, at = waiting.pop()
-            inner, start = source.reparsed(source.of(text)), at + text.start_byte
-            found += [(inner, word, start) for word in inner.walk(None, *_WORDS)]
-            waiting += [(inner, more, start) for more in inner.walk(None, "preproc_arg")]  # behind a `#name`
-        return found
-
-    def _flat(self, node: Node, scope: tuple[str, ...] = ()) -> list[tuple[Node, tuple[str, ...]]]:
-        """Definitions, those within `extern "C"` and namespaces too, with the names of the namespaces."""
-        found: list[tuple[Node, tuple[str, ...]]] = []
-        for child in node.named_children:
-            body = field_of(child, "body")
-            if child.type in {"linkage_specification", "namespace_definition"} and body is not None:
-                name = field_of(child, "name")
-                inside = (*scope, self.source.of(name)) if name is not None else scope
-                if any(self.source.of(one) == "inline" for one in child.children):
-                    inside = (*inside, _INLINE)
-                found += self._flat(body, inside) if body.type == "declaration_list" else [(body, inside)]
-            elif child.type not in {"comment", "preproc_include", "static_assert_declaration"}:
-                found.append((child, scope))
-        return found
-
-    def _item(self, node: Node, scope: tuple[str, ...]) -> _Item:
-        start, end = node.start_byte, node.end_byte
-        before = node.prev_sibling
-        while before is not None and before.type == "comment" and self._alone(before) and self._adjacent(before, start):
-            start, before = before.start_byte, before.prev_sibling
-        line_end = self.source.data.find(b"\n", max(end - 1, 0))
-        after = node.next_sibling
-        while after is not None and after.type in {";", "comment"} and after.start_byte < line_end:
-            end, after = after.end_byte, after.next_sibling
-        return _Item(node, tuple(self._names(node)), start, end, scope)
-
-    def _alone(self, comment: Node) -> bool:
-        """Whether nothing stands in front of it on its line."""
-        line = self.source.line_start(comment)
-        return not self.source.data[line : comment.start_byte].strip()
-
-    def _adjacent(self, comment: Node, start: int) -> bool:
-        return self.source.data[comment.end_byte : start].count(b"\n") <= 1
+            if self.source.says(node, "extern") and self.source.says(node, "__shared__"):
+                yield from map(self._last, node.children_by_field_name("declarator"))
 
     def _names(self, node: Node) -> list[str]:
         while node.type == "template_declaration":
             node = node.named_children[-1]
-        if node.type in _NAMED:
-            return self._type_names(node)
-        if node.type in _DECLARES:
-            declarators = node.children_by_field_name("declarator")
-            if any(self._is_member(one) for one in declarators):
-                return [""]
-            names, kind = [self._last(one) for one in declarators], field_of(node, "type")
-            if kind is not None and kind.type in _NAMED and field_of(kind, "body") is not None:
-                names += [name for name in self._type_names(kind) if name or not names]  # `typedef struct A { } B;`
-            return names or [self._last(kind)]
-        return [""]
+        of = self.source.of
+        if node.type == "namespace_definition":
+            if any(of(child) == "inline" for child in node.children):
+                raise Unsupported("an inline namespace")
+            return [of(node, "name").partition("::")[0]]
+        if node.type in _TYPES:
+            inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
+            return [self._last(field_of(one, "name")) for one in (node, *inside)]
+        if node.type == "alias_declaration":
+            return [of(node, "name")]
+        if node.type in {"declaration", "function_definition", "type_definition"}:
+            kind = field_of(node, "type")
+            names = self._names(kind) if kind is not None and kind.type in _TYPES else []
+            return names + [name for one in node.children_by_field_name("declarator") for name in self._declared(one)]
+        if node.type in _UNNAMED:
+            return []
+        raise Unsupported(f"line {node.start_point[0] + 1} of a form: {node.type.replace('_', ' ')}")
 
-    def _type_names(self, node: Node) -> list[str]:
-        inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
-        named = [node, *inside]  # what an enum lists is known beside it, too
-        return [self._last(field_of(one, "name")) for one in named]
-
-    def _is_member(self, declarator: Node) -> bool:
-        """Whether it is of something that is declared elsewhere: `int Some::get() { ... }`."""
+    def _declared(self, declarator: Node) -> list[str]:
+        if self.source.has(declarator, "operator_name"):
+            raise Unsupported("an operator")
         here: Node | None = declarator
         while here is not None and here.type != "qualified_identifier":
             here = field_of(here, "declarator")
-        return here is not None
+        return [] if here is not None else [self._last(declarator)]  # a member of what is declared elsewhere
 
     def _last(self, node: Node | None) -> str:
         """The name that a declarator ends in, "" where it has none of its own."""
@@ -297,55 +186,85 @@ def _named(name: str, suffix: str) -> str:
     return f"{name}_{suffix.upper() if name.isupper() else suffix}"
 
 
+def _renamed(text: str, names: dict[str, str]) -> str:
+    """Every word that is one of the names, but for what is another's, `max` in `std::max`."""
+    pieces, before = list[str](), [""]
+    for token in _TOKEN.finditer(text):
+        word = token[0]
+        if token["skipped"] is None:
+            if word in names and not _is_anothers(before, names):
+                pieces.append(names[word])
+                before.append(word)
+                continue
+            before.append(word)
+        pieces.append(word)
+    return "".join(pieces)
+
+
+def _is_anothers(before: list[str], names: dict[str, str]) -> bool:
+    """Whether the tokens in front of a name of the file say that it is another's. Raises Unsupported where that is not told."""
+    if before[-1] in {".", "->"} or before[-2:] == [">", "::"]:
+        raise Unsupported("a member that is named as something of the file is")
+    at = len(before)
+    while before[at - 1] == "::" and before[at - 2].isidentifier():
+        at -= 2
+    return at < len(before) and before[at] not in names
+
+
 class _Joined:
-    def __init__(self, first: _File, second: _File, spec: Spec, version: Version) -> None:
-        self.first, self.second, self.spec, self.version = first, second, spec, version
-        self.entries = {dtype: self._entries(dtype) for dtype in version.dtypes}
+    def __init__(self, first: _File, second: _File, version: Version) -> None:
+        self.first, self.second, self.spec, self.version = first, second, first.spec, version
+        entries = [self._entries(dtype) for dtype in version.dtypes]
+        self.entries = list({mine.start_byte: (mine, theirs) for mine, theirs in entries}.values())
+        """Once where one serves several data types."""
+        mine, theirs = first.tuned(), second.tuned()
+        self.shared = {line: (node, theirs[line]) for line, node in mine.items() if line in theirs}
+        self.own = second.own - {second.source.of(node, "name") for _, node in self.shared.values()}
         self.suffix = self._suffix()
+        self.names = {name: _named(name, self.suffix) for name in self.own}
 
     def text(self) -> str:
-        copied = self._copied()
-        own = {name for item in copied for name in item.names} - {""}
-        names = {name: _named(name, self.suffix) for name in own}
-        at = self._place(copied)
-        edits = Edits(self.first.source)
-        edits.insert(at, self._written(copied, names))
-        for mine, theirs in self._distinct():
-            self._enter(edits, mine, names[self._name(theirs)])
-        headers = [self.second.source.of(n, "path") for n in self._includes(self.second)]
-        missing = set(headers) - {self.first.source.of(n, "path") for n in self._includes(self.first)}
+        edits, at = Edits(self.first.source), self._place()
+        copy = self._copy()
+        above = {name for name, node in self.first.macros.items() if node.start_byte < at}
+        if taken := above & frozenset(re.findall(r"[A-Za-z_]\w*", copy)) - {line.split()[1] for line in self.shared}:
+            raise Unsupported(f"{min(taken)} means two things")
+        for node, _ in self.shared.values():
+            edits.remove(node)
+        edits.insert(at, "".join(f"\n{line}" for line in self.shared) + f"\n{copy}\n")
+        for mine, theirs in self.entries:
+            self._enter(edits, mine, self.names[self.second._names(theirs)[0]])
+        return re.sub(r"\n{3,}", "\n\n", edits.apply())
+
+    def _copy(self) -> str:
+        """The other file under its new names: no include that is there already, and entry points for the version alone."""
+        source, edits = self.second.source, Edits(self.second.source)
+        for include in source.walk(None, "preproc_include"):
+            path = source.of(include, "path")
+            if not path.startswith("<"):
+                raise Unsupported(f"an include of {path}")
+            if path in {self.first.source.of(n, "path") for n in self.first.source.walk(None, "preproc_include")}:
+                edits.remove(include)
+        for _, node in self.shared.values():
+            edits.remove(node)
+        wanted = {self.second._names(theirs)[0] for _, theirs in self.entries}
+        for name in {name for dtype in self.spec.dtypes for name in self.spec.entry_names(dtype)}:
+            items = self.second.declared(name)
+            unused = name not in wanted and len(re.findall(rf"\b{name}\b", source.text)) == len(items)
+            for item in items:
+                whole = item.parent if item.parent.type == "linkage_specification" else item
+                if unused:
+                    edits.remove(whole, comment=True)
+                else:  # nobody outside of the file calls it any more
+                    edits.replace(whole, f"static {source.of(item)}")
         text = edits.apply()
-        for header in sorted(missing):
-            if not header.startswith("<"):
-                raise Unsupported(f"an include of {header}")
-            source = self.first.source.reparsed(text)
-            edits = Edits(source)
-            include(source, edits, header.strip("<>"))
-            text = edits.apply()
-        return text
-
-    def _written(self, copied: list[_Item], names: dict[str, str]) -> str:
-        text = f"// The form for {self.version.said(self.spec, self._bound(self.suffix))}: measured faster there, and slower elsewhere than the one above."
+        if "##" in text:
+            raise Unsupported("names that a macro puts together")
+        said = self.version.said(self.spec, self._bound(self.suffix))
+        head = f"// The form for {said}: measured faster there, and slower elsewhere than the one below it.\n"
         if self.version.measure is not None:
-            text += f"\n{self._threshold()}"
-        before: _Item | None = None
-        for item in copied:
-            scope = before.scope if before is not None else ()
-            if item.scope != scope:
-                text += f"\n\n}}  // namespace {'::'.join(scope)}" if scope else ""
-                text += f"\n\nnamespace {'::'.join(item.scope)} {{" if item.scope else ""
-            together = before is not None and {before.node.type, item.node.type} <= _DIRECTIVES
-            renamed = self.second.renamed(item, names)
-            entry = bool({self._name(theirs) for _, theirs in self._distinct()} & set(item.names))
-            text += ("\n" if together else "\n\n") + (self._static(item, renamed) if entry else renamed)
-            before = item
-        if before is not None and before.scope:
-            text += f"\n\n}}  // namespace {'::'.join(before.scope)}"
-        return text + "\n\n"
-
-    @staticmethod
-    def _includes(file: _File) -> list[Node]:
-        return list(file.source.walk(None, "preproc_include"))
+            head += f"{self._threshold()}\n"
+        return head + _renamed(text, self.names).strip("\n") + "\n"
 
     def _entries(self, dtype: str) -> tuple[Node, Node]:
         mine, theirs = self.first.entry(dtype), self.second.entry(dtype)
@@ -353,98 +272,12 @@ class _Joined:
             raise Unsupported(f"no entry point for {dtype} is written out")
         return mine, theirs
 
-    def _distinct(self) -> list[tuple[Node, Node]]:
-        """Entry points, once where one serves several data types."""
-        pairs = {mine.start_byte: (mine, theirs) for mine, theirs in self.entries.values()}
-        return list(pairs.values())
-
-    def _name(self, entry: Node) -> str:
-        return self.second._names(entry)[0]
-
-    def _copied(self) -> list[_Item]:
-        """Items of the other file that its entry points need and that this file has not, in their order."""
-        theirs = [entry for _, entry in self._distinct()]
-        needed: dict[int, _Item] = {}
-        # What has no name of its own (a condition of the preprocessor, an operator) may be needed or not: it counts.
-        waiting = [item for item in self.second.items if "" in item.names or item.node in theirs]
-        while waiting:
-            item = waiting.pop()
-            if item.start not in needed:
-                needed[item.start] = item
-                waiting += [other for name in self.second.uses(item) for other in self.second.groups.get(name, [])]
-        for item in self.second.items:
-            if "" in item.names and self.second.text(item) not in self._texts:
-                raise Unsupported(f"line {item.node.start_point[0] + 1} of the other form cannot be named")
-        own = {
-            start
-            for start, item in needed.items()
-            if item.node in theirs or not self._shared(item) or self.second.keeps_state(item)
-        }
-        changed = True
-        while changed:  # what builds on something that differs is not the same either
-            names = {name for start in own for name in needed[start].names}
-            more = {
-                s for s, item in needed.items() if s not in own and names & (self.second.uses(item) | set(item.names))
-            }
-            own |= more
-            changed = bool(more)
-        if any("" in needed[start].names for start in own):
-            raise Unsupported("a definition without a name differs")
-        if any("##" in self.second.source.of(t) for item in needed.values() for t in self.second.directives(item)):
-            raise Unsupported("names that a macro puts together")
-        copied = [needed[start] for start in sorted(own)]
-        self._check(copied)
-        return copied
-
-    def _check(self, copied: list[_Item]) -> None:
-        """Raises Unsupported where a word of the copies would mean something else in this file, or under its new name."""
-        names = {name for item in copied for name in item.names}
-        for item in copied:
-            entry = {self._name(theirs) for _, theirs in self._distinct()} & set(item.names)
-            if _INLINE in item.scope or (entry and item.scope):
-                raise Unsupported("a namespace that cannot be opened again")
-            uses, more = self.second.uses(item), self.second.leaves(item.node)
-            taken = (uses & self.first.groups.keys()) | (more & self.first.macros)
-            other = taken - self.second.groups.keys() - {""}
-            ended = (more - names) & (self.first.undefined | self.second.undefined)
-            own = self.second.hidden(item) & names - {""} - set(item.names)
-            mine, theirs = self.first.dynamic, self.second.dynamic
-            typed = {name for name in more & mine.keys() & theirs.keys() if mine[name] != theirs[name]}
-            for reason, found in (
-                ("means two things", other | own),
-                ("is undefined again", ended),
-                ("is shared memory of two types", typed),
-            ):
-                if found:
-                    raise Unsupported(f"{min(found)} {reason}")
-
-    @cached_property
-    def _texts(self) -> frozenset[str]:
-        return frozenset(self.first.text(item) for item in self.first.items)
-
-    def _shared(self, item: _Item) -> bool:
-        """Whether this file has the same definitions of the item's names."""
-        for name in item.names:
-            mine = [(self.first.text(one), one.scope) for one in self.first.groups.get(name, [])]
-            if mine != [(self.second.text(one), one.scope) for one in self.second.groups.get(name, [])]:
-                return False
-        return True
-
-    def _place(self, copied: list[_Item]) -> int:
-        """In front of the first entry point, if all that the copies build on stands above it."""
-        first = min((mine for mine, _ in self._distinct()), key=lambda node: node.start_byte)
-        outer = first
-        while outer.parent is not None and outer.parent.type != "translation_unit":
-            outer = outer.parent
-        at = outer.start_byte
-        before = outer.prev_sibling
-        while before is not None and before.type == "comment" and self.first._alone(before):
-            at, before = before.start_byte, before.prev_sibling
-        own = {name for item in copied for name in item.names}
-        for name in {name for item in copied for name in self.second.uses(item)} - own:
-            if any(item.start >= at for item in self.first.groups.get(name, [])):
-                raise Unsupported(f"{name} is defined below the first entry point")
-        return at
+    def _place(self) -> int:
+        """Behind the includes, in front of all that this file defines below them."""
+        source = self.first.source
+        includes = [n for n in source.root.named_children if source.has(n, "preproc_include")]
+        at = includes[-1].end_byte if includes else 0  # an include ends with its line
+        return at if source.data[at - 1 : at] in {b"\n", b""} else source.line_end(includes[-1])
 
     # --- words -------------------------------------------------------------------------------------------------
 
@@ -453,9 +286,8 @@ class _Joined:
         version = self.version
         plain = "small" if version.below is not None else "large" if version.measure else "_".join(version.dtypes)
         taken = self.first.words | self.second.words
-        names = [name for item in self.second.items for name in item.names]
         suffixes = (f"{plain}{count if count > 1 else ''}" for count in itertools.count(1))
-        return next(s for s in suffixes if not taken & {self._bound(s), *(_named(name, s) for name in names)})
+        return next(s for s in suffixes if not taken & {self._bound(s), *(_named(name, s) for name in self.own)})
 
     def _bound(self, suffix: str) -> str:
         return f"{suffix.upper()}_{'BELOW' if self.version.below is not None else 'FROM'}"
@@ -465,11 +297,6 @@ class _Joined:
         choices = sorted({value, *self.version.others})
         listed = f"  // tune: {' '.join(map(str, choices))}" if len(choices) > 1 else ""
         return f"#define {self._bound(self.suffix)} {value}{listed}"
-
-    def _static(self, item: _Item, text: str) -> str:
-        """An entry point of the other form, which nobody outside of the file calls any more."""
-        head = self.second.source.data[item.start : item.node.start_byte].decode()
-        return f"{head}static {text[len(head) :]}"
 
     def _enter(self, edits: Edits, entry: Node, called: str) -> None:
         source, version = self.first.source, self.version

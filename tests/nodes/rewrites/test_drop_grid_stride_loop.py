@@ -129,12 +129,6 @@ def test_rows_are_cut_along_another_axis() -> None:
     assert "blend<true><<<dim3(shape.grid.x, 8, shape.grid.z), shape.block" in flat(new)
 
 
-def test_steps_that_wait_together_keep_their_loop() -> None:
-    text = COLUMNS.replace("const T value = i == 0 ? from[0] : from[order[i]];", "const T value = from[i];")
-    assert refused(after(text, "grid_stride", "load_pipelining"), "drop_grid_stride_loop")
-    assert not refused(after(text, "grid_stride", "drop_grid_stride_loop"), "load_pipelining")
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -16,8 +16,7 @@ QUICK = {
     "scaled_rms_norm",
     "masked_softmax",
     "rotary_query_key",
-    "cpu_walking_swiglu",
-    "cpu_scratch_softmax",
+    "cpu_softmax",
     "relabel",
 }
 

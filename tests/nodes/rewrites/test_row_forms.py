@@ -1,4 +1,4 @@
-"""Forms of well-known projects' row kernels: cooperative groups, blocks as wide as their row, widths in templates."""
+"""Forms of well-known projects' row kernels: blocks as wide as their row, widths in templates, trees that are written out."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from tests.nodes.rewrites.test_cuda_rewrites import H200
 from tests.nodes.rewrites.test_vectorize_unaligned_rows import at, spec
 
 ROWS = Facts(spec=spec(at(4096), at(2048)), device=H200)
-GROUPS = """\
-#include <cooperative_groups.h>
-#include <cooperative_groups/reduce.h>
+WARPS = """\
 #include <math.h>
-namespace cg = cooperative_groups;
+
+__device__ float total(float v) {
+  for (int mask = 16; mask > 0; mask >>= 1) v += __shfl_xor_sync(0xffffffff, v, mask);
+  return v;
+}
 
 __global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
-  cg::thread_block block = cg::this_thread_block();
-  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
-  int idx = blockIdx.x * warp.meta_group_size() + warp.meta_group_rank();
+  int lane = threadIdx.x % 32;
+  int idx = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (idx >= N) {
     return;
   }
   const float* x = inp + idx * C;
   float sum = 0.0f;
-  for (int i = warp.thread_rank(); i < C; i += warp.size()) sum += x[i];
-  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  for (int i = lane; i < C; i += 32) sum += x[i];
+  sum = total(sum);
   float m = sum / C;
   sum = 0.0f;
-  for (int i = warp.thread_rank(); i < C; i += warp.size()) {
+  for (int i = lane; i < C; i += 32) {
     float diff = x[i] - m;
     sum += diff * diff;
   }
-  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  sum = total(sum);
   float s = rsqrtf(sum / C + 1e-5f);
   float* o = out + idx * C;
-  for (int c = warp.thread_rank(); c < C; c += warp.size()) o[c] = (x[c] - m) * s * weight[c];
+  for (int c = lane; c < C; c += 32) o[c] = (x[c] - m) * s * weight[c];
 }
 
 extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
@@ -151,12 +152,12 @@ extern "C" void norm(float* out, const float* inp, const float* weight, long N, 
   norm_kernel<256><<<N, 256, 0, 0>>>(out, inp, weight, N, C);
 }
 """
-PLACES = """\
+TREE = """\
 #include <math.h>
 
 __global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
   float sum = 0.0f;
-  for (int j = blockIdx.x * C + threadIdx.x; j < (blockIdx.x + 1) * C; j += blockDim.x) sum += inp[j] * inp[j];
+  for (int j = threadIdx.x; j < C; j += blockDim.x) sum += inp[blockIdx.x * C + j] * inp[blockIdx.x * C + j];
   __shared__ float sdata[256];
   sdata[threadIdx.x] = sum;
   __syncthreads();
@@ -166,57 +167,13 @@ __global__ void norm_kernel(float* out, const float* inp, const float* weight, i
   }
   const float scale = rsqrtf(sdata[0] / C + 1e-5f);
 #pragma unroll 4
-  for (int j = threadIdx.x + blockIdx.x * C; j < blockIdx.x * C + C; j += 256) {
-    out[j] = inp[j] * scale * weight[j - blockIdx.x * C];
+  for (int j = threadIdx.x; j < C; j += 256) {
+    out[blockIdx.x * C + j] = inp[blockIdx.x * C + j] * scale * weight[j];
   }
 }
 
 extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
   norm_kernel<<<N, 256, 0, 0>>>(out, inp, weight, N, C);
-}
-"""
-METHODS = """\
-#include <math.h>
-
-template <typename T, int N>
-struct alignas(sizeof(T) * N) vec_t {
-  T data[N];
-  __device__ T& operator[](int i) { return data[i]; }
-  __device__ void load(const T* ptr) { *this = *reinterpret_cast<const vec_t*>(ptr); }
-  __device__ void store(T* ptr) { *reinterpret_cast<vec_t*>(ptr) = *this; }
-};
-
-template <int N>
-__global__ void norm_kernel(float* out, const float* inp, const float* weight, int C) {
-  using vec = vec_t<float, N>;
-  float sum = 0.0f;
-  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
-    vec x;
-    x.load(inp + blockIdx.x * C + i * N);
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum += x[k] * x[k];
-  }
-  __shared__ float sdata[256];
-  sdata[threadIdx.x] = sum;
-  __syncthreads();
-  for (int d = 128; d > 0; d >>= 1) {
-    if (threadIdx.x < d) sdata[threadIdx.x] += sdata[threadIdx.x + d];
-    __syncthreads();
-  }
-  const float scale = rsqrtf(sdata[0] / C + 1e-5f);
-  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
-    vec x, w;
-    x.load(inp + blockIdx.x * C + i * N);
-    w.load(weight + i * N);
-#pragma unroll
-    for (int k = 0; k < N; ++k) x[k] = x[k] * scale * w[k];
-    x.store(out + blockIdx.x * C + i * N);
-  }
-}
-
-extern "C" void norm(float* out, const float* inp, const float* weight, long rows, long C) {
-  if (C % 4 == 0) norm_kernel<4><<<rows, 256, 0, 0>>>(out, inp, weight, C);
-  else norm_kernel<1><<<rows, 256, 0, 0>>>(out, inp, weight, C);
 }
 """
 
@@ -234,76 +191,20 @@ def kernel_of(text: str, name: str = "norm_kernel") -> str:
     return " ".join(text[start : text.index("\n}", start)].split())
 
 
-# Cooperative groups.
-
-
-def test_other_words_of_groups() -> None:
-    more = """\
-  auto tile = cg::tiled_partition<32>(cg::this_thread_block());
-  float v = tile.shfl_xor(x[0], 1) + tile.shfl(x[1], 0) + cg::reduce(tile, x[2] + 1, cg::greater<float>());
-  block.sync();
-  cg::sync(tile);
-  if (tile.any(v > block.group_index().x)) o[0] = block.thread_rank() + block.size();
-"""
-    last = GROUPS.rindex("  for (int c")
-    kernel = kernel_of(after(GROUPS[:last] + more + GROUPS[last:], "lower_cooperative_groups"))
-    assert "float v = __shfl_xor_sync(0xffffffffu, x[0], 1) + __shfl_sync(0xffffffffu, x[1], 0)" in kernel
-    assert "+ warp_max(static_cast<float>(x[2] + 1));" in kernel
-    assert "__syncthreads(); __syncwarp(); if (__any_sync(0xffffffffu, v > blockIdx.x))" in kernel
-    assert "o[0] = threadIdx.x + blockDim.x;" in kernel
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("256, 0", "dim3(32, 8), 0"),  # warps along the second dimension: thread_rank() is no threadIdx.x
-        ("256, 0", "C / 3, 0"),  # blocks that may not be whole warps
-        ("tiled_partition<32>(block)", "tiled_partition<16>(block)"),
-        ("cg::plus<float>{}", "Mine{}"),
-        ("float m = sum / C;", "float m = ask(warp, sum);"),  # handed on
-        ("float m = sum / C;", "float m = sum / C; { int warp = 3; m += warp; }"),  # two things of one name
-        ("float m = sum / C;", "float m = cg::this_grid().thread_rank();"),
-    ],
-)
-def test_other_groups_stay(old: str, new: str) -> None:
-    assert old in GROUPS
-    assert applied_step("lower_cooperative_groups", GROUPS.replace(old, new), ROWS) is None
+# A warp a row.
 
 
 def test_a_share_of_the_round_before_is_not_whole() -> None:
     """In a loop, what stands in front of it in the text reads what it left."""
-    rounds = GROUPS.replace(
+    rounds = WARPS.replace(
         "  if (idx >= N) {\n    return;\n  }\n", "  float sum = 0.0f;\n  for (; idx < N; idx += 8 * gridDim.x) {\n"
     )
     rounds = rounds.replace(
         "  float sum = 0.0f;\n  for (int i", "  if (idx == 3) out[0] = sum;\n  sum = 0.0f;\n  for (int i"
     )
     rounds = rounds.replace("* weight[c];\n", "* weight[c];\n    }\n")
-    settled = after(rounds, "lower_cooperative_groups", "vectorize")
+    settled = after(rounds, "vectorize")
     assert applied_step("warp_per_row", settled, ROWS) is None
-
-
-# Shared memory with CUDA's own word for its alignment.
-
-
-@pytest.mark.parametrize(
-    "declared",
-    [
-        "extern __shared__ __align__(sizeof(float)) char bytes[];",
-        "extern __align__(16) __shared__ char bytes[];",
-        "__align__(16) extern __shared__ char bytes[];",
-    ],
-)
-def test_alignment_is_said_in_standard_words(declared: str) -> None:
-    text = f"__global__ void k(float* x) {{\n  int n = 1;\n  {declared}\n  x[n] = bytes[0];\n}}\n"
-    new = after(text, "standard_alignas")
-    given = declared[declared.index("(") : declared.index(")") + 1 + declared.count("))")]
-    assert f"  alignas{given} extern __shared__ char bytes[];\n" in new
-
-
-def test_alignment_of_other_things_stays() -> None:
-    text = "struct __align__(8) Pair { float a, b; };\n__global__ void k(float* x) { Pair p = {1, 2}; x[0] = p.a; }\n"
-    assert applied_step("standard_alignas", text, ROWS) is None
 
 
 # Blocks as wide as their row.
@@ -432,10 +333,8 @@ extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 
     ],
 )
 def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
-    plain = after(PLACES, "rebase_row_loops", "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
-    other = after(
-        PLACES.replace(old, new), "rebase_row_loops", "symbolic_block_size", "warp_shuffle_reduction", "vectorize"
-    )
+    plain = after(TREE, "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
+    other = after(TREE.replace(old, new), "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
     for step in ("cache_row_in_registers", "several_rows_per_block", "cluster_split"):
         assert applied_step(step, plain, ROWS) is not None
         assert applied_step(step, other, ROWS) is None, step
@@ -443,10 +342,9 @@ def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
 
 def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     for more in ("if (threadIdx.x == 0) sum += 1.0f;", "sum *= 2.0f;", "sum = sum / 3.0f;", "sum = 2 * (sum - 0.0f);"):
-        text = PLACES.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
+        text = TREE.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
         after(
             text,
-            "rebase_row_loops",
             "symbolic_block_size",
             "warp_shuffle_reduction",
             "vectorize",
@@ -459,16 +357,13 @@ def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     [
         ("float sum = 0.0f;", "float sum = 1.0f;"),
         ("  sum = 0.0f;", "  sum = 1.0f;"),
-        ("  float m = sum", "  sum = cg::reduce(warp, sum, cg::plus<float>{});\n  float m = sum"),  # 32 times the sum
-        ("  float m = sum", "  float n = 1.0f;\n  n = cg::reduce(warp, n, cg::plus<float>{});\n  float m = n * sum"),
+        ("  float m = sum", "  sum = total(sum);\n  float m = sum"),  # 32 times the sum
+        ("  float m = sum", "  float n = 1.0f;\n  n = total(n);\n  float m = n * sum"),
     ],
 )
 def test_warps_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
-    assert old in GROUPS
-    assert (
-        applied_step("warp_per_row", after(GROUPS.replace(old, new, 1), "lower_cooperative_groups", "vectorize"), ROWS)
-        is None
-    )
+    assert old in WARPS
+    assert applied_step("warp_per_row", after(WARPS.replace(old, new, 1), "vectorize"), ROWS) is None
 
 
 # Trees that are written out, their last warp through volatile memory.
@@ -505,76 +400,9 @@ def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
 )  # fmt: skip
 def test_a_width_that_grows_by_factors_is_whole_warps(start: str, step: str, whole: bool) -> None:
     grown = f"  int threads = {start};\n  while (threads < C && threads < 256) {step};\n  const dim3 block(threads, 1, 1);\n"
-    text = PLACES.replace("  norm_kernel<<<N, 256,", grown + "  norm_kernel<<<N, block,")
+    text = TREE.replace("  norm_kernel<<<N, 256,", grown + "  norm_kernel<<<N, block,")
     text = text.replace("int d = 128;", "int d = blockDim.x / 2;")
     assert (applied_step("warp_shuffle_reduction", text, ROWS) is not None) == whole
-
-
-# Loops over a row's places in the whole tensor.
-
-
-def test_places_in_the_tensor_become_places_in_the_row() -> None:
-    kernel = kernel_of(after(PLACES, "rebase_row_loops"))
-    assert "const int row_begin = blockIdx.x * C; for (int j = threadIdx.x; j < C; j += blockDim.x) sum +=" in kernel
-    assert "sum += inp[row_begin + j] * inp[row_begin + j];" in kernel
-    second = "const int row_begin_2 = blockIdx.x * C; #pragma unroll 4 for (int j = threadIdx.x; j < C; j += 256) {"
-    assert second in kernel and "weight[(row_begin_2 + j) - blockIdx.x * C]" in kernel
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("j < (blockIdx.x + 1) * C", "j < N"),  # rows that are not all of one length
-        ("j < (blockIdx.x + 1) * C", "j < blockIdx.x * C + blockIdx.x"),
-        ("j < (blockIdx.x + 1) * C", "j < blockIdx.x * C + C - 1"),
-        ("j += blockDim.x) sum", "j += blockDim.x * gridDim.x) sum"),
-        ("blockIdx.x * C + threadIdx.x; j < (blockIdx.x + 1) * C", "blockIdx.x * blockDim.x + threadIdx.x; j < C"),
-        ("sum += inp[j] * inp[j];", "{ sum += inp[j]; j += 1; }"),
-        ("sum += inp[j] * inp[j];", "{ sum += inp[j]; C = 7; }"),
-    ],
-)
-def test_other_loops_stay(old: str, new: str) -> None:
-    assert old in PLACES
-    text = PLACES[: PLACES.index("#pragma")] + "}\n" + PLACES[PLACES.index("\nextern") :]
-    assert applied_step("rebase_row_loops", text.replace(old, new), ROWS) is None
-
-
-# Vector types with methods.
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr + 1); }"),
-        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr); ++count; }"),
-        ("  T data[N];", "  T data[N];\n  __device__ void load(const double* ptr) { data[0] = ptr[0]; }"),
-        ("struct alignas", "struct vec_t<float, 1> { float v; };\ntemplate <typename T, int N>\nstruct alignas"),
-    ],
-)
-def test_methods_that_do_more_stay(old: str, new: str) -> None:
-    assert old in METHODS
-    text = applied_step("inline_vector_methods", METHODS.replace(old, new), ROWS)
-    assert text is None or "x.load(" in text
-
-
-# Launches through a variable.
-
-
-def test_a_launch_through_a_variable_names_its_kernel() -> None:
-    launch = "  norm_kernel<256><<<N, 256, 0, 0>>>(out, inp, weight, N, C);"
-    through = "  auto kernel = norm_kernel<256>;\n  cudaFuncSetAttribute(kernel, Most, 7);\n" + launch.replace(
-        "norm_kernel<256>", "kernel"
-    )
-    new = after(HARRIS.replace(launch, through), "resolve_kernel_variables")
-    assert new == HARRIS.replace(launch, "  cudaFuncSetAttribute(norm_kernel<256>, Most, 7);\n" + launch)
-    for other in (
-        through.replace("cudaFuncSetAttribute(kernel", "ask(kernel"),
-        through.replace(
-            "auto kernel = norm_kernel<256>;", "auto kernel = norm_kernel<256>; if (N > 7) kernel = other;"
-        ),
-        through.replace("= norm_kernel<256>", "= choose(C)"),
-    ):
-        assert applied_step("resolve_kernel_variables", HARRIS.replace(launch, other), ROWS) is None
 
 
 # What they compute.
@@ -583,11 +411,9 @@ def test_a_launch_through_a_variable_names_its_kernel() -> None:
 @pytest.mark.parametrize(
     ("text", "steps", "centred"),
     [
-        (GROUPS, ("lower_cooperative_groups",), True),
-        (GROUPS, ("lower_cooperative_groups", "vectorize", "warp_per_row"), True),
+        (WARPS, ("vectorize", "warp_per_row"), True),
         (WIDE, ("canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers"), False),
-        (PLACES, ("rebase_row_loops", "symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"), False),
-        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("inline_vector_methods", "warp_shuffle_reduction", "cache_row_in_registers"), False),
+        (TREE, ("symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"), False),
         (HARRIS, ("symbolic_block_size", "canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers"), False),
         (TEMPLATES, ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers"), False),
         (TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)"),

@@ -168,9 +168,7 @@ def test_launches_without_an_optional_array(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("body", "head"), [(BODY, ROWS), (FLAT_BODY, FLAT)])
-@pytest.mark.parametrize(
-    "later", [(), ("grid_stride", "drop_grid_stride_loop"), ("vectorize_unaligned_rows", "load_pipelining")]
-)
+@pytest.mark.parametrize("later", [("grid_stride", "drop_grid_stride_loop"), ("vectorize_unaligned_rows",)])
 def test_all_of_it_is_right(tmp_path: Path, body: str, head: str, later: tuple[str, ...]) -> None:
     (tmp_path / "spec.py").write_text(SPEC)
     (tmp_path / "reference.py").write_text(REFERENCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -190,9 +189,7 @@ class Writer:
     def loop(self, body: list[str], index: str) -> None:
         """`body` for every element that the thread has."""
         form, index_type = self.form, self.form.index_type
-        kind = (
-            form.one_of("for", "for", "for", "while", "tiles", "rounds", "places") if form.team != "thread" else "for"
-        )
+        kind = form.one_of("for", "for", "for", "while") if form.team != "thread" else "for"
         kind = "for" if form.macro else kind
         start, stride = form.thread, form.stride
         if form.team != "thread" and form.sometimes() and kind == "for":
@@ -200,24 +197,6 @@ class Writer:
         if kind == "while" and index[-1].isdigit():
             self.line(f"{index_type} {index} = {start};")
             head, body = f"while ({index} < n) {{", [*body, f"{index} += {stride};"]
-        elif kind == "places" and form.addressing in ("plain", "base") and form.team != "flat":
-            place = self.fresh("place")
-            body = [
-                b.replace(f"row * n + {index}]", f"{place}]").replace(f"base + {index}]", f"{place}]") for b in body
-            ]
-            body = [b.replace(f"2 * {place}]", f"2 * row * n + {index}]") for b in body]
-            if any(re.search(rf"\b{index}\b", b) for b in body):
-                body.insert(0, f"const {index_type} {index} = {place} - row * n;")
-            head = f"for ({index_type} {place} = row * n + {start}; {place} < (row + 1) * n; {place} += {stride}) {{"
-        elif kind == "tiles":
-            tile = self.fresh("tile")
-            head = f"for ({index_type} {tile} = 0; {tile} < n; {tile} += {stride}) {{"
-            place = f"const {index_type} {index} = {tile} + {start};"
-            body = [place, f"if ({index} < n) {{", *("  " + b for b in body), "}"]
-        elif kind == "rounds":
-            turn = self.fresh("round")
-            head = f"for ({index_type} {turn} = 0; {start} + {turn} * {stride} < n; ++{turn}) {{"
-            body = [f"const {index_type} {index} = {start} + {turn} * {stride};", *body]
         else:
             step = f"{index} += {stride}" if form.team != "thread" else f"++{index}"
             head = f"for ({index_type} {index} = {start}; {index} < n; {step}) {{"

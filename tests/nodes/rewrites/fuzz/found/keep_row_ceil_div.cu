@@ -1,4 +1,4 @@
-// canonicalize_loops vectorize cache_row_in_registers
+// vectorize cache_row_in_registers
 // timed 4096 4096
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -24,13 +24,11 @@ __global__ void first_kernel(T* __restrict__ v, int64_t rows, int64_t n) {
 __global__ void second_kernel(const float* __restrict__ w, const float* __restrict__ s, float* __restrict__ y, float* __restrict__ v, int64_t rows, int64_t n) {
   const int64_t row = blockIdx.x;
   const int64_t base = row * n;
-  for (int64_t round3 = 0; threadIdx.x + round3 * blockDim.x < n; ++round3) {
-    const int64_t c = threadIdx.x + round3 * blockDim.x;
+  for (int64_t c = threadIdx.x; c < n; c += blockDim.x) {
     float old2 = to_float(v[base + c]);
     { y[base + c] = fminf(0.5f, old2); }
   }
-  for (int64_t round10 = 0; threadIdx.x + round10 * blockDim.x < n; ++round10) {
-    const int64_t i = threadIdx.x + round10 * blockDim.x;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     float in5 = s[row];
     const float in6 = to_float(w[i]);
     float t8 = max((float)((in6 * in5)), (float)((in6 / (1.0f + fabsf(0.5f)))));
