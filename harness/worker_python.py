@@ -1,6 +1,6 @@
 """The far side for Python candidates and torch extensions: harness/worker.py with torch in the process.
 
-    python -I worker_python.py zygote FD PARENT SITE none|libraries  fork workers on request, torch already imported
+    python -I worker_python.py zygote FD PARENT SITE none|libraries cpu|cuda  fork workers on request, torch already imported
     python -I worker_python.py build SOURCE FOLDER SITE  in the compiler's box: import a module once, so that the
                                                          extensions that it brings are built into FOLDER
 
@@ -203,7 +203,7 @@ class PythonWorker(native.Worker):
         return {"active": sandbox.enter(**{**box, "limits": sandbox.Limits(**box["limits"])})}
 
     def warm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """The device at hand, which takes a second or two, before anything of a candidate is here."""
+        """The device at hand before anything of a candidate is here."""
         import torch
 
         self.torch, self.gpu, self.site = torch, message["gpu"], message["site"]
@@ -420,7 +420,7 @@ def use_site(site: str) -> None:
         sys.path.append(site)
 
 
-def warm(libraries: bool) -> None:
+def warm(libraries: bool, *, gpu: bool = False) -> None:
     """What every worker needs, once. Nothing here may start a thread or touch CUDA. `libraries`: torch may compute."""
     global OFF
     import torch
@@ -428,7 +428,10 @@ def warm(libraries: bool) -> None:
     # At its import cpp_extension asks whether CUDA can be used, to warn where it cannot. The answer initialises the
     # driver, and torch refuses CUDA to every fork after that.
     asked, torch.cuda.is_available = torch.cuda.is_available, lambda: True
-    for name in ("numpy", "torch.utils.cpp_extension"):
+    names = ["numpy", "torch.utils.cpp_extension"]
+    if libraries and gpu:  # a profile and a dispatch mode import it: 4 to 6 s in every worker that needs one of these
+        names.append("torch._dynamo")
+    for name in names:
         if importlib.util.find_spec(name) is not None:
             try:
                 importlib.import_module(name)
@@ -516,12 +519,12 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
 def main() -> None:
     what, *given = sys.argv[1:]
     if what == "zygote":
-        descriptor, parent, site, libraries = given
+        descriptor, parent, site, libraries, device = given
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != int(parent):
             os._exit(1)
         use_site(site)
-        warm(libraries == "libraries")
+        warm(libraries == "libraries", gpu=device == "cuda")
         control = socket.socket(fileno=int(descriptor))
         control.send(b"{}")
         zygote(control)

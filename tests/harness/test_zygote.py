@@ -63,6 +63,37 @@ def test_a_worker_s_temporary_files_lie_in_its_own_folder(tmp_path: Path) -> Non
     assert done.stdout.split() == [str(tmp_path), "0"], done.stderr[-2000:]
 
 
+IMPORTS = """
+import importlib.util, json, os, sys
+spec = importlib.util.spec_from_file_location("worker_python", sys.argv[1])
+worker_python = importlib.util.module_from_spec(spec); spec.loader.exec_module(worker_python)
+worker_python.use_site(sys.argv[2])
+import torch
+asked, threads = [], len(os.listdir("/proc/self/task"))
+for name in ("device_count", "init", "_lazy_init", "get_device_properties", "current_device"):
+    setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
+worker_python.warm(True, gpu=True)
+before, grown = set(sys.modules), len(os.listdir("/proc/self/task")) - threads
+problem = worker_python.load_sibling("worker_problem")
+with problem.convolutions_in_tf32():
+    torch.nn.functional.conv1d(torch.rand(1, 1, 4), torch.rand(1, 1, 2))
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+    torch.rand(4) + 1
+late = [name for name in set(sys.modules) - before if name.startswith("torch.")]
+print(json.dumps({"asked": asked, "threads": grown, "late": late}))
+"""
+
+
+def test_what_a_profile_and_a_dispatch_mode_import_is_there_before_the_fork() -> None:
+    """Each is used once by a worker of a problem on a GPU, and would import a thousand modules there."""
+    command = [sys.executable, "-I", "-c", IMPORTS, str(zygote.FAR_SIDE), zygote.site_packages()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert said["asked"] == [] and said["threads"] == 0
+    assert len(said["late"]) < 20, sorted(said["late"])
+
+
 def test_nothing_that_a_worker_needs_initialises_cuda_before_the_fork() -> None:
     """As on a GPU machine: a torch with CUDA, a CUDA_HOME, and no NVML to answer in the driver's place."""
     environment = {"PATH": os.environ["PATH"], "CUDA_HOME": "/usr/local/cuda", "OMP_NUM_THREADS": "1"}
