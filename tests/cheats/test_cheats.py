@@ -47,7 +47,9 @@ class Evaluators:
 @pytest.fixture(scope="module")
 def evaluators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluators]:
     made = Evaluators(tmp_path_factory)
-    with pytest.MonkeyPatch.context() as patch:  # a quarter of what a worker may have is as soon too much, and filled sooner
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # a quarter of what a worker may have is as soon too much, and filled sooner
         patch.setattr(pool, "LIMITS", replace(pool.LIMITS, memory_bytes=pool.LIMITS.memory_bytes // 4))
         yield made
     for one in made.made.values():
