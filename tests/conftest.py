@@ -6,14 +6,14 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
 import pytest
 from filelock import FileLock
 
-import tests.machine  # noqa: F401
+import tests.machine
+from harness.sampling import PROTOCOLS
 
 # Eight test processes with two OpenMP threads each would wait for one another more than they compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -51,11 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A contest in this process ends after as few samples as there may be. Beside other tests it would go on for a second
-    more in each of them, in vain: intervals do not become narrow there."""
-    from harness.sampling import PROTOCOLS
+    """A contest in this process ends after as few samples as there may be."""
+    monkeypatch.setitem(PROTOCOLS, "cpu", tests.machine.short())
 
-    monkeypatch.setitem(PROTOCOLS, "cpu", replace(PROTOCOLS["cpu"], patience_s=0.0))
+
+@pytest.fixture
+def short_run(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole run too, whose topic is not its contests: what they leave unclear is not contested again."""
+    monkeypatch.setattr("nodes.contest.MOST", 0)
 
 
 @pytest.hookimpl(wrapper=True)
