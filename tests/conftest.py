@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
 import pytest
 from filelock import FileLock
+
+import tests.machine
+from harness.sampling import PROTOCOLS
 
 # Eight test processes with two OpenMP threads each would wait for one another more than they compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -28,6 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(kept.cleanup)
 
 
+def pytest_collection_finish() -> None:
+    """What thousands of tests and all imports have made stays until the end; to go through it again and again for garbage
+    took a tenth of the time of tests that are Python alone."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not any(item.get_closest_marker("gpu") for item in items):
         return
@@ -41,11 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A contest in this process ends after as few samples as there may be. Beside other tests it would go on for a second
-    more in each of them, in vain: intervals do not become narrow there."""
-    from harness.sampling import PROTOCOLS
+    """A contest in this process ends after as few samples as there may be."""
+    monkeypatch.setitem(PROTOCOLS, "cpu", tests.machine.short())
 
-    monkeypatch.setitem(PROTOCOLS, "cpu", replace(PROTOCOLS["cpu"], patience_s=0.0))
+
+@pytest.fixture
+def short_run(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole run too, whose topic is not its contests: what they leave unclear is not contested again."""
+    monkeypatch.setattr("nodes.contest.MOST", 0)
 
 
 @pytest.hookimpl(wrapper=True)

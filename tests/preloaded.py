@@ -2,4 +2,5 @@
 
 import nodes  # noqa: F401  first: sets LANGGRAPH_STRICT_MSGPACK
 import tests.graph.doubles
+import tests.machine
 import tests.nodes.rewrites.emulate.emulation  # noqa: F401

@@ -6,15 +6,16 @@ import csv
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import run as door
+from tests import forked
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -368,20 +369,31 @@ def test_the_command_that_is_written_down_has_no_password() -> None:
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 QUICK = ("--device", "cpu", "--rounds", "1", "--tune-seconds", "0", "--no-live")
+ITSELF = """
+import os, sys
+import run, tests.machine
+tests.machine.hurry()
+for name in [name for name in os.environ if name.startswith(("OPENAI", "ASTROLABE"))]:
+    del os.environ[name]
+os.chdir(sys.argv.pop(1))
+sys.exit(run.main(sys.argv[1:]))
+"""
+"""The command line in the folder that is its first argument."""
 
 
 @needs_compiler
+@pytest.mark.usefixtures("short_run")
 def test_a_run_is_killed_resumed_shown_forked_and_drawn(call: Call, kernel: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "run.py"), "--kernel", str(kernel), *QUICK, "--run-id", "a", "--json"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        if " baseline " in line:  # always longer than the 50 ms below which a node gets no line, and a round is to come
-            process.send_signal(signal.SIGKILL)
-            break
-    process.communicate()
+    with forked.Program(ITSELF, tmp_path, "--kernel", kernel, *QUICK, "--run-id", "a", "--json") as process:
+        # Always longer than the 50 ms below which a node gets no line, and a round is to come.
+        while b" baseline " not in os.pread(process.stderr.fileno(), 1 << 16, 0):
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
     assert "interrupted" in call("runs").stdout
 
-    done = started("resume", "a", "--json", "--no-live", cwd=tmp_path)
+    done = forked.run(ITSELF, tmp_path, "resume", "a", "--json", "--no-live")
     assert done.returncode in (0, 3), done.stderr
     record = json.loads(done.stdout)
     required = {"run_id", "kernel", "device", "policy", "baseline", "status", "stop_reason", "speedup", "attempts"}
@@ -411,9 +423,9 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(call: Call, kernel: Path
     assert points[0]["next"] == ["__start__"] and points[-1]["next"] == []
     point = next(p for p in points if p["next"] == ["profiler"])
     at = ("--checkpoint", point["checkpoint"])
-    forked = call("fork", "a", *at, "--run-id", "b", "--rounds", "1", "--no-live", "--json")
-    assert forked.returncode in (0, 3), forked.stderr
-    record = json.loads(forked.stdout)
+    branched = call("fork", "a", *at, "--run-id", "b", "--rounds", "1", "--no-live", "--json")
+    assert branched.returncode in (0, 3), branched.stderr
+    record = json.loads(branched.stdout)
     assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
     assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
 
@@ -433,6 +445,7 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(call: Call, kernel: Path
 
 
 @needs_compiler
+@pytest.mark.usefixtures("short_run")
 def test_evaluate_gives_the_verdict_on_one_file(call: Call, kernel: Path, tmp_path: Path) -> None:
     (tmp_path / "faster.cpp").write_text(FASTER)
     (tmp_path / "wrong.cpp").write_text(FASTER.replace("2.0f", "3.0f"))
@@ -449,6 +462,7 @@ def test_evaluate_gives_the_verdict_on_one_file(call: Call, kernel: Path, tmp_pa
 
 
 @needs_compiler
+@pytest.mark.usefixtures("short_run")
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(
     call: Call, kernel: Path, tmp_path: Path
 ) -> None:
@@ -474,6 +488,7 @@ HUGE = 'Workload(axes={"n": 10**15}, dtype="float32"),'
 
 
 @needs_compiler
+@pytest.mark.usefixtures("short_run")
 def test_a_workload_that_the_machine_cannot_hold_is_named_wherever_a_person_looks(
     call: Call, kernel: Path, tmp_path: Path
 ) -> None:

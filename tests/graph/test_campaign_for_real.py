@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests import forked
+
+COMMAND = "import run, sys, tests.machine; tests.machine.hurry(); sys.exit(run.main(sys.argv[1:]))"
 SOFTMAX = """
 import torch
 from torch import nn
@@ -28,9 +28,9 @@ def test_a_campaign_over_a_suite_of_two_files_one_of_which_is_none(tmp_path: Pat
     level.mkdir(parents=True)
     (level / "3_Softmax.py").write_text(SOFTMAX)
     (level / "4_Nothing.py").write_text("raise SystemExit('nothing here')\n")
-    command = [sys.executable, "run.py", "campaign", "--suite", str(tmp_path / "mine"), "--rounds", "0"]
-    command += ["--protocol", "kernelbench", "--device", "cpu", "--runs-dir", str(tmp_path / "runs"), "--json"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=270)
+    words = ["campaign", "--suite", str(tmp_path / "mine"), "--rounds", "0"]
+    words += ["--protocol", "kernelbench", "--device", "cpu", "--runs-dir", str(tmp_path / "runs"), "--json"]
+    done = forked.run(COMMAND, *words, timeout=270)
     assert done.returncode == 0, done.stderr[-2000:]
     found = {line["id"]: line for line in json.loads(done.stdout)["page"]["lines"]}
     assert found["l1-004-Nothing"]["state"] == "unfit" and found["l1-004-Nothing"]["reason"]

@@ -24,7 +24,10 @@ from nodes.state import Incumbent, Settings, State
 from tests.test_run import BASELINE, REFERENCE, SPEC
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
+    pytest.mark.usefixtures("short_run"),
+]
 
 
 @pytest.fixture

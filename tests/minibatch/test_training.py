@@ -18,6 +18,7 @@ from minibatch import commands, models, ranks, synthetic, training, wholegraph
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
 from run import main, parse
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,14 +62,14 @@ def test_training_goes_on_where_it_was_left(tmp_path, trained):
     assert rest[0]["loss"] == pytest.approx(whole[2]["loss"], rel=0.2)  # dropout draws anew
 
 
-@pytest.mark.parametrize("rung", ["salient", "gpu-fused"])
-def test_two_processes_train_one_model(tmp_path, rung):
+# Salient's two ranks are started, killed and gone on with below; two imports of PyTorch take longer than all epochs.
+@pytest.mark.parametrize("rung", [pytest.param("salient", marks=pytest.mark.slow), "gpu-fused"])
+def test_two_processes_train_one_model(tmp_path, rung, monkeypatch, capfd):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = ["epoch", *TINY, "--epochs", "4", "--ranks", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "run.py", *words], cwd=ROOT, env=without_gpu(), capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    epochs = json.loads(done.stdout)["epochs"]
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "run.py"), *words])
+    assert main(words) == 0
+    epochs = json.loads(capfd.readouterr().out)["epochs"]
     assert epochs[0]["batches"] == 4  # of 900 seeds 450 each
     assert epochs[-1]["valid_accuracy"] > 0.5
 
@@ -83,21 +84,17 @@ def test_ranks_see_every_seed_once(tmp_path):
 
 def test_a_rank_that_is_killed_ends_the_others_with_one_sentence_and_training_goes_on(tmp_path, trained):
     words = ["epoch", "--graph", "tiny", "--fanout", "5", "5", "--batch", "32", "--epochs", "2000", "--ranks", "2"]
-    command = [sys.executable, "run.py", *words, "--runs-dir", str(tmp_path)]
-    parent = subprocess.Popen(command, cwd=ROOT, env=without_gpu(), stderr=subprocess.PIPE, text=True)
+    code = "import run, sys; sys.argv[0] = 'run.py'; sys.exit(run.main(sys.argv[1:]))"
     checkpoint = tmp_path / "minibatch" / "tiny-sage.pt"
-    try:
+    with forked.Program(code, *words, "--runs-dir", tmp_path, environment=without_gpu()) as parent:
         until = time.monotonic() + 120
         while not checkpoint.exists() and time.monotonic() < until:
             time.sleep(0.05)
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         assert len(children) == 2
         os.kill(int(children[1]), signal.SIGKILL)
-        said = parent.communicate(timeout=60)[1]
-    finally:
-        parent.kill()
-        parent.wait()
-    assert parent.returncode == 2
+        assert parent.wait(timeout=60) == 2
+        said = parent.stderr.read()
     assert (
         f"rank 1 was killed by signal 9, so the others were ended too; the last checkpoint is {checkpoint}"
         in " ".join(said.split())

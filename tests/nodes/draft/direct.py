@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import functools
 import hashlib
 import subprocess
+import tempfile
 import types
 from pathlib import Path
 
 import torch
 
 from nodes import draft
+from nodes.draft.prelude import CPP_INCLUDES
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 CONSTANTS = {"cpu": "CPP_SOURCE", "cuda": "CUDA_SOURCE"}
@@ -45,6 +48,19 @@ def native_source(text: str, device: str) -> str:
     return ast.literal_eval(found)
 
 
+GCC = ["g++", "-std=c++17", "-O1", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror"]
+
+
+@functools.cache
+def read_before() -> tuple[list[str], tempfile.TemporaryDirectory]:
+    """Options with which g++ has read the headers of a draft already: two thirds of a build; and the folder they are in."""
+    folder = tempfile.TemporaryDirectory(prefix="draft-headers-")
+    header = Path(folder.name) / "headers.h"
+    header.write_text(CPP_INCLUDES)
+    subprocess.run([*GCC, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
+    return ["-include", str(header)], folder
+
+
 def library(source: str, device: str, folder: Path) -> ctypes.CDLL:
     name = hashlib.sha256(source.encode()).hexdigest()[:16]
     path = folder / f"{name}{'.cu' if device == 'cuda' else '.cpp'}"
@@ -53,17 +69,7 @@ def library(source: str, device: str, folder: Path) -> ctypes.CDLL:
     if device == "cuda":
         command = ["nvcc", "-std=c++17", "-O2", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-arch=native"]
     else:
-        command = [
-            "g++",
-            "-std=c++17",
-            "-O1",
-            "-fopenmp",
-            "-shared",
-            "-fPIC",
-            "-Wall",
-            "-Wno-unknown-pragmas",
-            "-Werror",
-        ]
+        command = [*GCC, "-shared", *read_before()[0]]
     done = subprocess.run([*command, "-o", str(shared), str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000] + source
     return ctypes.CDLL(str(shared))

@@ -1,4 +1,6 @@
-"""Every problem of the starter suite, as it is: drafted, built, beside eager; in CUDA it compiles."""
+"""Every problem of the starter suite, as it is: drafted, built, beside eager; in CUDA it compiles.
+
+One draw of the inputs, and another of fewer rows: test_modules.py has several draws of every group of kernels."""
 
 import shutil
 from pathlib import Path
@@ -19,8 +21,7 @@ TIED = ("Upper_triangular", "Diagonal")
 @pytest.mark.parametrize("path", PROBLEMS, ids=IDS)
 def test_a_starter_problem_agrees_with_eager(path, tmp_path):
     pair = Pair(path.read_text(), tmp_path)
-    for seed in (0, 1):
-        pair.check(seed, pair.inputs(seed))
+    pair.check(0, pair.inputs(0))
     if not any(word in path.stem for word in TIED):
         pair.check(2, pair.inputs(2, leading=7))
 

@@ -1,0 +1,37 @@
+"""Imported by whoever runs tests: what the programs here and those forked from them take this machine for.
+
+Argument sets of a contest fill half of the last-level cache, and three times it. On a server of 260 MiB that is a
+gigabyte for each case, which takes longer than the samples; cold calls are cold with less, for their lines are flushed.
+What the device reaches at most is shown and decides nothing, and is measured anew wherever another test is at work.
+"""
+
+from dataclasses import replace
+
+from harness import device, load, roofs
+from harness.sampling import PROTOCOLS, Protocol
+
+DESKTOP_BYTES = 32 << 20
+FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches
+
+
+def caches() -> dict[int, int]:
+    found = LOOKED_AT()
+    return {level: min(size, DESKTOP_BYTES) for level, size in found.items()} if device.CPU_FOLDER == FOLDER else found
+
+
+def short() -> Protocol:
+    """As few samples as there may be. Beside other tests a contest would go on for a second more, in vain: intervals do not
+    become narrow there."""
+    return replace(PROTOCOLS["cpu"], patience_s=0.0)
+
+
+def hurry() -> None:
+    """For a program of its own that goes through a whole run: short contests, and none again of what they leave unclear."""
+    from nodes import contest
+
+    PROTOCOLS["cpu"], contest.MOST = short(), 0
+
+
+device._cpu_caches = caches
+load.others_at_work.__defaults__ = (0.02,)
+roofs.MATRIX_SIZE["cpu"] = {"float64": 192, "float32": 256}
