@@ -105,6 +105,7 @@ def _in_number(text: str, at: int) -> bool:
     "cuda",
     expected="nothing by itself: later steps see launches and loops that macros had hidden",
     normalizes=True,
+    after=("standard_alignas",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     new = expanded(source)

@@ -36,6 +36,7 @@ _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|sync$
     "cuda",
     expected="nothing by itself: later steps see the loads and stores that a function had hidden",
     normalizes=True,
+    after=("inline_vector_methods",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

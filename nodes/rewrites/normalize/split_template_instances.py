@@ -25,7 +25,7 @@ MOST = 8
     "cuda",
     expected="nothing by itself: later steps see which statements a launch runs",
     normalizes=True,
-    after=("explicit_template_arguments",),
+    after=("standard_alignas",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _part, _flags, MOST)

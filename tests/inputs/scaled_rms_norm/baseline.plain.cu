@@ -1,5 +1,5 @@
 // A serving engine's style: a namespace, a macro for loads, a helper that reduces by warp shuffles, options as template
-// parameters, pointers that move to their row, a launch shape that is set in two steps.
+// parameters, pointers that move to their row, streaming stores, a launch shape that is set in two steps.
 #include <cuda_fp16.h>
 #include <stdint.h>
 #include <algorithm>
@@ -23,9 +23,9 @@ static __device__ __inline__ V sum_of_block(V v) {
   return v;
 }
 
-template <int max_threads, bool with_weight>
+template <int max_threads, bool with_weight, bool with_bias = false>
 static __global__ void scaled_rms_norm_kernel(const element_t* in, element_t* out, const element_t* __restrict weight,
-                                              const int hidden, const float eps) {
+                                              const int hidden, const float eps, const element_t* bias = nullptr) {
   const int tid = threadIdx.x;
   in += (int64_t)blockIdx.x * hidden;
   out = out + (int64_t)blockIdx.x * hidden;
@@ -44,10 +44,12 @@ static __global__ void scaled_rms_norm_kernel(const element_t* in, element_t* ou
   __syncthreads();
   for (int i = tid; i < hidden; i += blockDim.x) {
     const float v = (float)READ_ONLY(&in[i]);
-    if constexpr (with_weight) {
-      out[i] = (element_t)(v * scale * (float)weight[i]);
+    if constexpr (with_weight && with_bias) {
+      __stcs(out + i, (element_t)(v * scale * (float)weight[i] + (float)bias[i]));
+    } else if constexpr (with_weight) {
+      __stcs(out + i, (element_t)(v * scale * (float)weight[i]));
     } else {
-      out[i] = (element_t)(v * scale);
+      __stcs(out + i, (element_t)(v * scale));
     }
   }
 }
@@ -62,5 +64,5 @@ extern "C" void scaled_rms_norm_float16(const __half* in, const __half* weight, 
   if (width % 32 != 0) {
     block.x = 1024;
   }
-  engine::scaled_rms_norm_kernel<1024, true><<<grid, block, 0, stream>>>(in, out, weight, width, eps);
+  engine::scaled_rms_norm_kernel<1024, true><<<grid, block, 0, stream>>>(in, out, weight, width, eps, nullptr);
 }
