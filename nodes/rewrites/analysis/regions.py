@@ -133,7 +133,9 @@ def regions(kernel: Kernel) -> list[Region]:
 
 
 def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
-    """`threadIdx.x % 32` of threads that step by 32."""
+    """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
+    if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
+        return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
     (place, *more) = start.symbols
     return not more and start == _poly(place) and place.operator == "%" and place.operands == (_poly(THREAD), step)
 

@@ -11,11 +11,13 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_arithmetic import Part
 from nodes.rewrites.analysis.block_values import Block
 from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.reductions.uses import slots_of
-from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
 WARP = 32
@@ -56,6 +58,13 @@ class Reduction:
             and source.of(parent, "operator") == "="
         )
         return source.of(parent, "left") if whole and parent is not None else ""
+
+
+def require_team(edits: Edits, code: Code, kinds: set[str], *, planar: bool) -> None:
+    """The reductions over teams; `planar` where threads of one warp may differ in `threadIdx.y`."""
+    place = "(threadIdx.y * blockDim.x + threadIdx.x)" if planar else "threadIdx.x"
+    for kind in sorted(kinds):
+        bring(edits, code, text_of(f"team_{kind}").replace("threadIdx.x", place))
 
 
 def reductions(code: Code, kernel: Kernel, size: int) -> list[Reduction]:

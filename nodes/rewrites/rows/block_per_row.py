@@ -102,7 +102,8 @@ class _Blocks(RowThreads):
             edits.replace(rows.step_node, "gridDim.x")
         for loop in self.loops:
             update = field_of(loop.node, "update")
-            edits.replace(loop.start_node, "threadIdx.x")
+            first = loop.start.value == 0 or self.starts_from_first(loop)
+            edits.replace(loop.start_node, "threadIdx.x" if first else self._from(loop.start_node))
             edits.replace(update, f"{loop.name} += blockDim.x")
         self._reduce(edits)
         self._write_once(edits)
@@ -110,7 +111,15 @@ class _Blocks(RowThreads):
             self._launch(edits, launch)
         for kind in sorted({kind for _, _, kind in self.folds}):
             require(edits, self.code, f"block_{kind}")
+        for statement in self.steps:
+            edits.remove(statement, comment=True)
         return self._without_guard(without_unused(self.code, edits.apply()))
+
+    def _from(self, start: Node) -> str:
+        """A thread's first element, in signed numbers: the row may start below zero."""
+        plain = {"identifier", "number_literal", "subscript_expression", "call_expression", "parenthesized_expression"}
+        text = self.source.of(start)
+        return f"{text if start.type in plain else f'({text})'} + static_cast<int>(threadIdx.x)"
 
     def _reduce(self, edits: Edits) -> None:
         """Behind each loop, what all of the block's threads have found. A name of its own where the total stays as it is."""
@@ -180,7 +189,8 @@ class _Blocks(RowThreads):
         """There is a block for every row and none behind them. What else a guard asks stays."""
         if self.region.guard is None:
             return text
-        number = next(n for n, s in enumerate(statements(self.kernel.body)) if same(s, self.region.guard))
+        kept = [s for s in statements(self.kernel.body) if not any(same(s, step) for step in self.steps)]
+        number = next(n for n, s in enumerate(kept) if same(s, self.region.guard))
         code = code_of(self.source.reparsed(text))
         source, kernel = code.source, next(k for k in code.kernels if k.name == self.kernel.name)
         guard = statements(kernel.body)[number]

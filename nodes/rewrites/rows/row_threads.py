@@ -36,6 +36,7 @@ from nodes.rewrites.syntax.tree import (
     is_zero,
     left_by,
     same,
+    statements,
 )
 
 SHORTEST = 64
@@ -85,10 +86,27 @@ class RowThreads:
         start = region.loop.start if region.loop is not None else self.code.polynomial(self.index(region))
         if start != whole or (region.loop is not None and region.loop.step != stride):
             raise Unsupported("a width by another name")
-        check_coordinates(self.kernel, [node for node in header if node is not None])
+        self.steps = self._steps([node for node in header if node is not None])
+        check_coordinates(self.kernel, [*(node for node in header if node is not None), *self.steps])
         if self.kernel.changes_within(region.bound, [self.kernel.body]):
             raise Unsupported("a number of rows that changes")
         return region
+
+    def _steps(self, headers: list[Node]) -> list[Node]:
+        """Declarations in front of the row that nothing but its own reads: `const int tid = threadIdx.x;`."""
+        found: list[Node] = []
+        for statement in reversed(statements(self.kernel.body)):
+            declared = field_of(statement, "declarator") if statement.type == "declaration" else None
+            name = declared_name(declared)
+            alone = len(statement.children_by_field_name("declarator")) == 1
+            if name is None or not alone or any(same(statement, h) for h in headers):
+                continue
+            named = self.source.of(name)
+            uses = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == named]
+            beside = [n for n in uses if not any(inside(n, part) for part in [*headers, *found])]
+            if len(uses) > 1 and all(same(n, name) for n in beside):
+                found.append(statement)
+        return found
 
     def index(self, region: Region) -> Node:
         return field_of(region.definition, "declarator", "value")
@@ -101,11 +119,7 @@ class RowThreads:
             if (rows is not None and same(node, rows.node)) or any(inside(node, loop.node) for loop in found):
                 continue
             loop = next((o for o in self.kernel.loops if same(o.node, node)), None)
-            plain = (
-                loop is not None
-                and (loop.start.value, loop.step.value) == (0, 1)
-                and loop.type in TOTALS - {"float", "double"}
-            )
+            plain = loop is not None and loop.step.value == 1 and loop.type in TOTALS - {"float", "double"}
             if loop is None or not plain or not self.region.holds(node):
                 raise Unsupported("a loop of another kind")
             if self.kernel.changes_within(loop.bound, [loop.body]) or not self._is_long(loop):
@@ -179,6 +193,45 @@ class RowThreads:
                     )  # fmt: skip
             here = here.parent
         return False
+
+    def starts_from_first(self, loop: Loop) -> bool:
+        """Whether extremes begin with element 0 and go on from 1: `top = in[0]; for (i = 1; ...) top = fmaxf(top, in[i]);`.
+        From 0 on it comes to the same."""
+        folds = [(found, kind) for of, found, kind in self.folds if of is loop]
+        inner = [a for a in self.kernel.accesses if inside(a.node, loop.body)]
+        if loop.start.value != 1 or not folds or len(inner) != 1 or inner[0].writes:
+            return False
+        (element,) = inner
+        for found, kind in folds:
+            first = [a for a in self.kernel.accesses if found.value is not None and inside(a.node, found.value)]
+            values = self._folded(found, loop)
+            if kind == "sum" or len(first) != 1 or len(values) != 1 or found.value is None:
+                return False
+            place = Polynomial.symbol(element.base) + element.offset.substitute(loop.symbol, Polynomial())
+            moves = any(self._changes(variable, loop) for variable in place.variables() - {self.row})
+            if moves or Polynomial.symbol(first[0].base) + first[0].offset != place:
+                return False
+            if self._without(found.value, first[0]) != self._without(values[0], element):
+                return False
+        return True
+
+    def _folded(self, found: Definition, loop: Loop) -> list[Node]:
+        """The other operands of a variable's `top = fmaxf(top, value)`, seen through the names of constants."""
+        values = []
+        for use in self.uses(found, loop.body):
+            listed = use.parent if use.parent is not None and use.parent.type == "argument_list" else None
+            for value in children_of(listed):
+                if not same(value, use):
+                    named = self.code.variable(value)
+                    settled = (
+                        named is not None and not self.code.mutated(named) and inside(named.declaration, loop.body)
+                    )
+                    values.append(named.value if settled and named.value is not None else value)
+        return values
+
+    def _without(self, value: Node, access: Access) -> list[str]:
+        """A value's words, less those of the element in it."""
+        return self.source.render(value, [(access.node, "_")]).replace("(", " ( ").replace(")", " ) ").split()
 
     # What must hold.
 
@@ -334,16 +387,34 @@ class RowThreads:
         return by == threads and (up or (more == one and of in (rows, rows - one)))
 
     def _divided(self, node: Node) -> tuple[Polynomial, Polynomial, Polynomial] | None:
-        """`more + of / by`, as numbers where they are macros."""
+        """`more + of / by`, seen through a function of the file that divides, as numbers where they are macros."""
         grid = self.code.polynomial(node)
         for symbol in grid.symbols:
-            if symbol.operator == "/":
-                of, by = map(self._known, symbol.operands)
-                return grid - Polynomial.symbol(symbol), of, by
+            more, inner, passed = grid - Polynomial.symbol(symbol), symbol, {}
+            call = symbol.node if symbol.node is not None and symbol.node.type == "call_expression" else None
+            if call is not None:
+                name = self.source.of(call, "function")
+                function = self.code.functions.get(name) if len(self.code.overloads.get(name, [])) == 1 else None
+                returned = list(self.source.walk(function, "return_statement")) if function is not None else []
+                body = field_of(function, "body")
+                if body is None or len(returned) != 1 or len(statements(body)) != 1:
+                    continue
+                value = self.code.polynomial(returned[0].named_children[0])
+                inner = next((s for s in value.symbols if s.operator == "/"), symbol)
+                more = more + value - Polynomial.symbol(inner)
+                parameters = field_of(function, "declarator", "parameters")
+                names = [self.source.of(declared_name(field_of(p, "declarator"))) for p in parameters.named_children]
+                arguments = field_of(call, "arguments").named_children
+                passed = {name: self.code.polynomial(a) for name, a in zip(names, arguments, strict=False)}
+            if inner.operator == "/":
+                of, by = (self._known(operand, passed) for operand in inner.operands)
+                return more, of, by
         return None
 
-    def _known(self, polynomial: Polynomial) -> Polynomial:
-        """With numbers in place of macros."""
+    def _known(self, polynomial: Polynomial, passed: dict[str, Polynomial]) -> Polynomial:
+        """With what a function is passed in place of its parameters, then numbers in place of macros."""
+        for symbol in [s for s in polynomial.symbols if s.text in passed]:
+            polynomial = polynomial.substitute(symbol, passed[symbol.text])
         for symbol in polynomial.symbols:
             number = self._macro(symbol.text)
             if number is not None:

@@ -4,7 +4,7 @@ Applies to kernels whose warps each take a row (`lane = threadIdx.x % 32`, `for 
 shuffles and read it again. A second kernel has teams of TEAM lanes in place of the warps, each lane ITEMS steps of the row in
 registers, all loads in flight together, and reduces over the team: a row of 128 16-bit elements is 16 packs of 16 bytes, for
 which half of a warp would wait. The host picks both by the length of the row; rows too long for that take the kernel as it
-was.
+was. The warp's lanes may also lie along `threadIdx.x` of a block of 32 by so many threads.
 
 Blocks keep their number of teams, so what a kernel makes of `blockIdx.x` does not matter; where that only counts teams,
 blocks keep their width instead and there are fewer.
@@ -19,7 +19,7 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_shape import width_of
+from nodes.rewrites.analysis.block_shape import extent_of, width_of
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
 from nodes.rewrites.memory.vectorize_short_loops import own_vector
 from nodes.rewrites.reductions.shares import check_share
-from nodes.rewrites.reductions.warp_reductions import WARP, reductions
+from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import RowKeeper
 from nodes.rewrites.rows.row_kernels import unless_single
@@ -58,21 +58,21 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if "__shfl" not in source.text or "with_team" in source.text:
         return None
     code, edits = code_of(source), Edits(source)
-    kinds, flat, holds = set[str](), False, False
+    kinds, flat, holds, planar = set[str](), False, False, False
     long_rows = facts.share_of_workloads(lambda _, row_bytes: row_bytes > LONG_BYTES) > 0.5
     for kernel in code.kernels:
         with edits.attempt():
             keeper = TeamKeeper(code, kernel, early=not long_rows)  # a long row takes all registers that there are
             keeper.write(edits)
             kinds |= {reduction.kind for reduction in keeper.reductions}
-            flat, holds = flat or keeper.flat, holds or keeper.holds
+            flat, holds, planar = flat or keeper.flat, holds or keeper.holds, planar or keeper.planar
     if not edits.changes:
         return None
     bring(edits, code, TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""))
     if flat:
         require(edits, code, "ceil_div")
     require(edits, code, "with_team", includes=("cstdint", "type_traits"))
-    require(edits, code, *(f"team_{kind}" for kind in sorted(kinds)))
+    require_team(edits, code, kinds, planar=planar)
     if holds:
         require(edits, code, "hold_packed")
     return without_unused(code, edits.apply())
@@ -93,11 +93,15 @@ class TeamKeeper(RowKeeper):
         (size,) = sizes
         self.size = size
         self.team = code.fresh("TEAM")
+        self.planar = self.warp_loops[0].start == Polynomial.symbol(THREAD)
+        """Whether blocks are 32 by so many threads."""
+        if any((loop.start == Polynomial.symbol(THREAD)) != self.planar for loop in self.warp_loops):
+            raise Unsupported("loops of several kinds")
         super().__init__(code, kernel, early=early)
-        self.widths = [self._width(launch) for launch in kernel.launches]
+        self.widths = [0 if self.planar else self._width(launch) for launch in kernel.launches]
         self.reductions = reductions(code, kernel, self.size)
         self.replaced = self._coordinates()
-        self.flat = self._counts_teams()
+        self.flat = not self.planar and self._counts_teams()
         self._check_loops()
         self.teams = code.fresh("teams", "team_count")
 
@@ -185,6 +189,19 @@ class TeamKeeper(RowKeeper):
             and _number(self.code, self.kernel, only.operands[1]) == self.size
         )  # fmt: skip
 
+    def _check_plane(self) -> None:
+        """Of a block of 32 by so many threads: `threadIdx.x` is the lane, and its width is asked for by loops alone."""
+        for node in self.source.walk(self.kernel.body, "identifier", "field_expression"):
+            value = self.code.polynomial(node)
+            if value == Polynomial.symbol(THREAD):
+                self._check_lane(node)
+            elif value == Polynomial.symbol(BLOCK_DIM):
+                steps = [loop.step_node for loop in self.warp_loops if loop.step_node is not None]
+                if not any(inside(node, step) for step in steps):
+                    raise Unsupported("the block's width")
+            elif self.source.of(node) in {"threadIdx.z", "blockDim.z"}:
+                raise Unsupported("a block of three dimensions")
+
     def _check_helpers(self) -> None:
         source = self.source
         for helper in self.kernel.helpers:
@@ -201,6 +218,9 @@ class TeamKeeper(RowKeeper):
         Raises Unsupported where it asks for anything else that differs from thread to thread.
         """
         self._check_helpers()
+        if self.planar:
+            self._check_plane()
+            return []
         code, source, found = self.code, self.source, list[tuple[Node, str]]()
         for node in source.walk(self.kernel.body, "binary_expression"):
             if any(inside(node, outer) for outer, _ in found) or not any(
@@ -388,6 +408,9 @@ class TeamKeeper(RowKeeper):
             call = launch.rendered(function=function, grid=grid, block="TEAM_THREADS", arguments=arguments)
         else:
             block = f"{width // self.size} * {of_team}"
+            if self.planar:
+                extents = [of_team, *launch.extents(launch.block)[1:]]
+                block = f"dim3({', '.join(extents[:2] if extents[2] == '1' else extents)})"
             call = launch.rendered(function=function, block=block)
         lines += [
             [f"{call};"],
@@ -428,7 +451,18 @@ def _size(code: Code, kernel: Kernel, loop: Loop) -> int | None:
     (only, *more) = loop.start.symbols or {BLOCK}
     if more or loop.start != Polynomial.symbol(only):
         return None
+    if only == THREAD:
+        widths = {_along_x(code, kernel, launch) for launch in kernel.launches}
+        step = WARP if loop.step == Polynomial.symbol(BLOCK_DIM) else _number(code, kernel, loop.step)
+        return WARP if widths == {WARP} and step == WARP else None
     if only.operator != "%" or only.operands[0] != Polynomial.symbol(THREAD):
         return None
     size, step = (_number(code, kernel, p) for p in (only.operands[1], loop.step))
     return size if size == step and size in {8, 16, 32} else None
+
+
+def _along_x(code: Code, kernel: Kernel, launch: Launch) -> int | None:
+    """How wide a launch's blocks are, where they have a second dimension and it is known."""
+    if launch.extents(launch.block)[1] == "1":
+        return None
+    return extent_of(code, kernel, launch.along_x(launch.block))

@@ -95,13 +95,14 @@ def test_the_catalogue_goes_on_from_there() -> None:
     [
         (ROW.replace("const int", "unsigned"), "(rows + 255) / 256", "256"),
         (ROW.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x + blockDim.x * blockIdx.x"), "1 + (rows - 1) / 256", "256"),
-        (ROW, "rows / 128 + 1", "128"),
+        ("  const int lane = threadIdx.x;\n" + ROW.replace("threadIdx.x", "lane"), "rows / 128 + 1", "128"),
         (ROW, "dim3((unsigned)((rows + T - 1) / T))", "dim3(T)"),
+        (ROW, "ceil_div(rows, T)", "T"),
     ],
-    ids=["unsigned", "other order", "one more", "dim3"],
+    ids=["unsigned", "other order", "lane", "dim3", "function"],
 )  # fmt: skip
 def test_forms_of_the_row_and_of_the_launch(row: str, grid: str, block: str) -> None:
-    head = "#define T 512\n"
+    head = "#define T 512\ninline int ceil_div(int a, int b) { return (a + b - 1) / b; }\n"
     new = applied(
         kernel(
             "  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i];\n",
@@ -138,6 +139,8 @@ def test_a_loop_over_rows_keeps_their_reductions_apart() -> None:
         "    z[row]", "    float top = 0;\n    for (int i = 0; i < n; ++i) top = max(top, x[row * n + i]);\n    z[row]"
     )
     assert "__syncthreads" not in made_of(kernel(two, row=ROWS))
+    stride = "  const int threads = blockDim.x * gridDim.x;\n" + ROWS.replace("blockDim.x * gridDim.x", "threads")
+    assert made_of(kernel(mean, row=stride)) == new
 
 
 def test_extremes_by_comparison() -> None:
@@ -156,6 +159,24 @@ def test_extremes_by_comparison() -> None:
     assert "top = fmaxf(top, v); bottom = fminf(bottom, v); }" in new
     assert "const float top_of_row = block_max<0>(top); const float bottom_of_row = block_min<1>(bottom);" in new
     assert new.endswith("if (threadIdx.x == 0) { y[row] = top_of_row; z[row] = bottom_of_row; }")
+
+
+def test_an_extreme_that_starts_from_the_first_element_takes_it_again() -> None:
+    text = """\
+  const float* in = x + row * n;
+  float most = fabsf(in[0]);
+  for (int i = 1; i < n; ++i) {
+    float v = fabsf(in[i]);
+    if (v > most) most = v;
+  }
+  z[row] = most;
+"""
+    new = made_of(kernel(text))
+    assert "for (int i = threadIdx.x; i < n; i += blockDim.x) { float v = fabsf(in[i]); most = fmaxf(most, v); }" in new
+    others = [("fabsf(in[0])", "in[0]"), ("fabsf(in[0])", "fabsf(in[1])"), ("fabsf(in[0])", "0.5f"), ("i = 1", "i = 2")]
+    for old, other in others:
+        start = "2" if other == "i = 2" else "1"
+        assert f"int i = {start} + static_cast<int>(threadIdx.x);" in made_of(kernel(text.replace(old, other)))
 
 
 def test_totals_that_go_on_changing_keep_their_name() -> None:
@@ -298,19 +319,18 @@ __global__ void quantise_rows(const float* x, int8_t* y, float* scales, int* pos
 
 // Rows of any length, one behind the other; the largest, the smallest, and what the rest has turned by.
 __global__ void ragged_rows(const float* x, const int* starts, float* top, float* bottom, int rows) {{
-{ROW}  float high = -1e30f, low = 1e30f;
-  const float* row_x = x + starts[row];
-  const int64_t length = starts[row + 1] - starts[row];
-  for (int64_t i = 0; i < length; ++i) {{
-    high = fmaxf(high, row_x[i]);
-    low = fminf(low, row_x[i]);
+{ROW}  float high = x[starts[row]], low = high;
+  for (int64_t i = starts[row] + 1; i < starts[row + 1]; ++i) {{
+    high = fmaxf(high, x[i]);
+    low = fminf(low, x[i]);
   }}
   top[row] = high;
   bottom[row] = low;
 }}
 
 __global__ void turn_rows(float* y, const float* angles, int64_t rows, int64_t n) {{
-  for (int64_t row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += (int64_t)blockDim.x * gridDim.x) {{
+  const int64_t stride = blockDim.x * gridDim.x;
+  for (int64_t row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += stride) {{
     const int64_t half = n / 2;
     float norm = 0;
     for (int64_t i = 0; i < half; ++i) {{

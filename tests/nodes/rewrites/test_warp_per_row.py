@@ -133,6 +133,35 @@ def test_loads_of_the_second_loop_take_what_they_need_along() -> None:
     assert "b_row" not in left, "a load that a return was to spare"
 
 
+PLANE = CENTRE.replace("  const int lane = threadIdx.x & 31;\n", "").replace("lane", "threadIdx.x").replace(
+    "blockIdx.x * 4 + (threadIdx.x >> 5)", "blockIdx.x * blockDim.y + threadIdx.y").replace("128, 0", "dim3(32, 4), 0")  # fmt: skip
+
+
+def test_warps_along_the_second_dimension() -> None:
+    new = after(PLANE, "warp_per_row")
+    made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
+    assert "const int i = threadIdx.x + item * TEAM;" in made and "blockIdx.x * blockDim.y + threadIdx.y" in made
+    assert "(rows + 3) / 4, dim3(decltype(team)::value, 4), 0, stream>>>" in new
+    assert "((threadIdx.y * blockDim.x + threadIdx.x) % 32 / TEAM * TEAM)" in new
+    wide = PLANE.replace("i += 32", "i += blockDim.x")
+    assert "const int i = threadIdx.x + item * TEAM;" in after(wide, "warp_per_row")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("dim3(32, 4)", "dim3(64, 4)"),
+        ("dim3(32, 4)", "dim3(n, 4)"),
+        ("blockIdx.x * blockDim.y + threadIdx.y", "blockIdx.x * blockDim.x + threadIdx.y"),
+        ("threadIdx.x == 0", "threadIdx.x < 2"),
+        ("top[row]", "top[row + threadIdx.x]"),
+        ("+ threadIdx.y", "+ threadIdx.y + threadIdx.z"),
+    ],
+)
+def test_other_planes_are_left_alone(old: str, new: str) -> None:
+    assert old in PLANE and refused(PLANE.replace(old, new), "warp_per_row")
+
+
 COUNTED = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
 
 
@@ -141,8 +170,10 @@ COUNTED = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
     [
         (CENTRE, 1),
         pytest.param(COUNTED, 2, marks=pytest.mark.slow),
+        (PLANE, 1),
+        pytest.param(PLANE, 2, marks=pytest.mark.slow),
     ],
-    ids=["fixed", "counted"],
+    ids=["fixed", "counted", "plane", "plane, two"],
 )
 def test_teams_compute_what_warps_did(text: str, items: int, tmp_path: Path) -> None:
     (tmp_path / "spec.py").write_text(SPEC)
