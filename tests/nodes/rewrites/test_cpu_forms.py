@@ -118,3 +118,9 @@ def test_what_divides_without_a_rest():
     assert refusal(body(blocks)) == ""
     assert refusal(body(blocks.replace("n * 32 / 32", "(n * 32 + 32) / 32"))) != ""
     assert refusal(body(blocks.replace("n * 32 / 32", "n * 33 / 32"))) != ""
+
+
+def test_early_returns():
+    text = "static float f(float v) {\n    if (v <= -3) return 0;\n    if (v >= 3) { return v; }\n    return v * (v + 3) / 6;\n}\n"
+    assert "    return v <= -3 ? 0 : v >= 3 ? v : v * (v + 3) / 6;\n" in apply("if_conversion", text)
+    assert apply("if_conversion", text.replace("static float", "static int")) is None

@@ -20,7 +20,9 @@ from nodes.rewrites.syntax.source import Source
 
 SETTLING = [
     "inline_algorithms",
+    "specialize_functors",
     "unflatten_loop",
+    "if_conversion",
     "lookup_tables",
 ]
 """Of these, every trap's outcome is the same to the bit."""
@@ -72,6 +74,30 @@ TRAPS: dict[str, str] = {
     for (int i = 0; i < n; ++i) { y[i] = SUM_OF(x[i], 1) * 2 + SQUARED(x[i] + 1) + LARGER(i, 3) + THIRD(x + i % 2); }
     int k = 3;
     y[0] = most + AS_FLOAT(k) / 2 + AS_FLOAT(k++ / 2);
+}""",
+    # Returns and functors.
+    "early_returns": """
+static inline float hard(float v) { if (v <= -1) return 0; if (v >= 1) return v; return v * (v + 3) / 6; }
+static float sides(float v) { if (v > 0) { return 1; } else if (v < 0) { return -1; } else { return 0; } }
+static int whole(float v) { if (v > 0) return v * 10; return 16777217; }
+static float late(float v) { float w = v; if (v > 0) { w = 2; } if (v > 1) return w; return -w; }
+{
+    for (int i = 0; i < n; ++i) { y[i] = hard(x[i]); y[n + i] = sides(x[i]) + late(x[i]); y[2 * n + i] = whole(x[i]); }
+}""",
+    "functors": """
+struct Soft { float operator()(float v) const { if (v > 2) { return v; } return std::log1p(std::exp(v)); } };
+struct Gate { Soft soft; float operator()(float v) const { return v * soft(v); } };
+struct Scaled { float by = 3; float operator()(float v) const { return v * by; } };
+template <typename T, typename Op>
+void each(const T* from, T* to, size_t m, Op op) { for (size_t i = 0; i < m; ++i) { to[i] = op(from[i]); } }
+template <class F>
+static void once(const float* from, float* to, int64_t m, const F& f) { for (int64_t i = 0; i < m; ++i) { to[i] = f(from[i]) + f(1); } }
+template <class F>
+static void held(const float* from, float* to, int64_t m, F f) { for (int64_t i = 0; i < m; ++i) { to[i] = f(from[i]); } }
+{
+    each(x, y, n, Gate{}); each(x + n, y + n, n, Scaled{});
+    once(x, y + 2 * n, n, Soft());
+    held(x, y, n / 2, Scaled{});
 }""",
     # Columns.
     "column_by_column": """{

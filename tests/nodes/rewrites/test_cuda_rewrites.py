@@ -348,9 +348,13 @@ EXPECTED = {
     "row_entropy": {"symbolic_block_size", "online_reduction", "vectorize", "vectorize_online_reduction"},
     "row_logsumexp": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
     "row_softmax": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "scaled_rms_norm/vectors": {"standard_alignas", "resolve_kernel_variables", "inline_vector_methods"},
+    "scaled_rms_norm/warps": {"lower_cooperative_groups", "vectorize", "warp_per_row"},
     "scaled_rms_norm": {
+        "fill_default_arguments",
         "fold_branches",
         "single_assignment_pointers",
+        "lower_store_intrinsics",
         "canonicalize_reductions",
         "redundant_broadcast",
         "vectorize",

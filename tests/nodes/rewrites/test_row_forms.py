@@ -421,7 +421,11 @@ def test_a_width_that_grows_by_factors_is_whole_warps(start: str, step: str, who
     ],
 )  # fmt: skip
 def test_they_compute_the_same(text: str, steps: tuple[str, ...], centred: bool, tmp_path: Path) -> None:
-    built = library(after(text, *steps), tmp_path)
+    computes_the_norm(after(text, *steps), centred, tmp_path)
+
+
+def computes_the_norm(text: str, centred: bool, folder: Path) -> None:
+    built = library(text, folder)
     for rows, columns in ((2, 5), (4, 96), (2, 515), (2, 1032)):
         x, weight = (torch.randn(n, columns, generator=torch.Generator().manual_seed(columns)) for n in (rows, 1))
         out = torch.full((rows, columns), 7.0)

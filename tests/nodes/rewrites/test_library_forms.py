@@ -1,0 +1,200 @@
+"""Forms of serving engines' and llm.c's kernels: cooperative groups, vectors with methods, launches through a variable, CUDA's
+word for alignment, arguments by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodes.policies.rules import applied_step
+from tests.nodes.rewrites.test_foreign_traits import kernel, refused
+from tests.nodes.rewrites.test_row_forms import HARRIS, ROWS, after, computes_the_norm, kernel_of
+
+GROUPS = """\
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <math.h>
+namespace cg = cooperative_groups;
+
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
+  cg::thread_block block = cg::this_thread_block();
+  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
+  int idx = blockIdx.x * warp.meta_group_size() + warp.meta_group_rank();
+  if (idx >= N) {
+    return;
+  }
+  const float* x = inp + idx * C;
+  float sum = 0.0f;
+  for (int i = warp.thread_rank(); i < C; i += warp.size()) sum += x[i];
+  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  float m = sum / C;
+  sum = 0.0f;
+  for (int i = warp.thread_rank(); i < C; i += warp.size()) {
+    float diff = x[i] - m;
+    sum += diff * diff;
+  }
+  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  float s = rsqrtf(sum / C + 1e-5f);
+  float* o = out + idx * C;
+  for (int c = warp.thread_rank(); c < C; c += warp.size()) o[c] = (x[c] - m) * s * weight[c];
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
+  norm_kernel<<<(N + 7) / 8, 256, 0, 0>>>(out, inp, weight, N, C);
+}
+"""
+METHODS = """\
+#include <math.h>
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N) vec_t {
+  T data[N];
+  __device__ T& operator[](int i) { return data[i]; }
+  __device__ void load(const T* ptr) { *this = *reinterpret_cast<const vec_t*>(ptr); }
+  __device__ void store(T* ptr) { *reinterpret_cast<vec_t*>(ptr) = *this; }
+};
+
+template <int N>
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int C) {
+  using vec = vec_t<float, N>;
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
+    vec x;
+    x.load(inp + blockIdx.x * C + i * N);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum += x[k] * x[k];
+  }
+  __shared__ float sdata[256];
+  sdata[threadIdx.x] = sum;
+  __syncthreads();
+  for (int d = 128; d > 0; d >>= 1) {
+    if (threadIdx.x < d) sdata[threadIdx.x] += sdata[threadIdx.x + d];
+    __syncthreads();
+  }
+  const float scale = rsqrtf(sdata[0] / C + 1e-5f);
+  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
+    vec x, w;
+    x.load(inp + blockIdx.x * C + i * N);
+    w.load(weight + i * N);
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = x[k] * scale * w[k];
+    x.store(out + blockIdx.x * C + i * N);
+  }
+}
+
+extern "C" void norm(float* out, const float* inp, const float* weight, long rows, long C) {
+  if (C % 4 == 0) norm_kernel<4><<<rows, 256, 0, 0>>>(out, inp, weight, C);
+  else norm_kernel<1><<<rows, 256, 0, 0>>>(out, inp, weight, C);
+}
+"""
+
+
+def test_other_words_of_groups() -> None:
+    more = """\
+  auto tile = cg::tiled_partition<32>(cg::this_thread_block());
+  float v = tile.shfl_xor(x[0], 1) + tile.shfl(x[1], 0) + cg::reduce(tile, x[2] + 1, cg::greater<float>());
+  block.sync();
+  cg::sync(tile);
+  if (tile.any(v > block.group_index().x)) o[0] = block.thread_rank() + block.size();
+"""
+    last = GROUPS.rindex("  for (int c")
+    kernel = kernel_of(after(GROUPS[:last] + more + GROUPS[last:], "lower_cooperative_groups"))
+    assert "float v = __shfl_xor_sync(0xffffffffu, x[0], 1) + __shfl_sync(0xffffffffu, x[1], 0)" in kernel
+    assert "+ warp_max(static_cast<float>(x[2] + 1));" in kernel
+    assert "__syncthreads(); __syncwarp(); if (__any_sync(0xffffffffu, v > blockIdx.x))" in kernel
+    assert "o[0] = threadIdx.x + blockDim.x;" in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("256, 0", "dim3(32, 8), 0"),  # warps along the second dimension: thread_rank() is no threadIdx.x
+        ("256, 0", "C / 3, 0"),  # blocks that may not be whole warps
+        ("tiled_partition<32>(block)", "tiled_partition<16>(block)"),
+        ("cg::plus<float>{}", "Mine{}"),
+        ("float m = sum / C;", "float m = ask(warp, sum);"),  # handed on
+        ("float m = sum / C;", "float m = sum / C; { int warp = 3; m += warp; }"),  # two things of one name
+        ("float m = sum / C;", "float m = cg::this_grid().thread_rank();"),
+    ],
+)
+def test_other_groups_stay(old: str, new: str) -> None:
+    assert old in GROUPS
+    assert applied_step("lower_cooperative_groups", GROUPS.replace(old, new), ROWS) is None
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "extern __shared__ __align__(sizeof(float)) char bytes[];",
+        "extern __align__(16) __shared__ char bytes[];",
+        "__align__(16) extern __shared__ char bytes[];",
+    ],
+)
+def test_alignment_is_said_in_standard_words(declared: str) -> None:
+    text = f"__global__ void k(float* x) {{\n  int n = 1;\n  {declared}\n  x[n] = bytes[0];\n}}\n"
+    new = after(text, "standard_alignas")
+    given = declared[declared.index("(") : declared.index(")") + 1 + declared.count("))")]
+    assert f"  alignas{given} extern __shared__ char bytes[];\n" in new
+
+
+def test_alignment_of_other_things_stays() -> None:
+    text = "struct __align__(8) Pair { float a, b; };\n__global__ void k(float* x) { Pair p = {1, 2}; x[0] = p.a; }\n"
+    assert applied_step("standard_alignas", text, ROWS) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr + 1); }"),
+        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr); ++count; }"),
+        ("  T data[N];", "  T data[N];\n  __device__ void load(const double* ptr) { data[0] = ptr[0]; }"),
+        ("struct alignas", "struct vec_t<float, 1> { float v; };\ntemplate <typename T, int N>\nstruct alignas"),
+    ],
+)
+def test_methods_that_do_more_stay(old: str, new: str) -> None:
+    assert old in METHODS
+    text = applied_step("inline_vector_methods", METHODS.replace(old, new), ROWS)
+    assert text is None or "x.load(" in text
+
+
+def test_a_launch_through_a_variable_names_its_kernel() -> None:
+    launch = "  norm_kernel<256><<<N, 256, 0, 0>>>(out, inp, weight, N, C);"
+    through = "  auto kernel = norm_kernel<256>;\n  cudaFuncSetAttribute(kernel, Most, 7);\n" + launch.replace(
+        "norm_kernel<256>", "kernel"
+    )
+    new = after(HARRIS.replace(launch, through), "resolve_kernel_variables")
+    assert new == HARRIS.replace(launch, "  cudaFuncSetAttribute(norm_kernel<256>, Most, 7);\n" + launch)
+    for other in (
+        through.replace("cudaFuncSetAttribute(kernel", "ask(kernel"),
+        through.replace(
+            "auto kernel = norm_kernel<256>;", "auto kernel = norm_kernel<256>; if (N > 7) kernel = other;"
+        ),
+        through.replace("= norm_kernel<256>", "= choose(C)"),
+    ):
+        assert applied_step("resolve_kernel_variables", HARRIS.replace(launch, other), ROWS) is None
+
+
+def test_defaults_are_written_out() -> None:
+    text = kernel(
+        "  y[0] = kBias ? bias[0] : x[0];",
+        parameters="const float* x, float* y, int n, const float* bias = nullptr",
+        launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);",
+        head="template <int W, bool kBias = false> ",
+    )
+    new = after(text, "fill_default_arguments")
+    assert "template <int W, bool kBias> " in new and "const float* bias)" in new
+    assert "plain<256, false><<<rows, 256, 0, stream>>>(x, y, n, nullptr);" in new
+    assert refused(text.replace("bool kBias = false", "bool kBias = W == 4"), "fill_default_arguments")
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "centred"),
+    [
+        (GROUPS, ("lower_cooperative_groups",), True),
+        (GROUPS, ("lower_cooperative_groups", "vectorize", "warp_per_row"), True),
+        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("inline_vector_methods", "warp_shuffle_reduction", "cache_row_in_registers"), False),
+    ],
+)  # fmt: skip
+def test_they_compute_the_same(text: str, steps: tuple[str, ...], centred: bool, tmp_path: Path) -> None:
+    computes_the_norm(after(text, *steps), centred, tmp_path)
