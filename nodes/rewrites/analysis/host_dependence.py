@@ -6,8 +6,6 @@ says what the variables are that an iteration takes over from the one before.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_effects import effects
@@ -25,7 +23,6 @@ from nodes.rewrites.analysis.host_source import (
     PURE,
     arguments,
     called,
-    enclosing_function,
     fields,
     functions,
     identifiers,
@@ -42,18 +39,14 @@ _EXTREMES = {
 }  # fmt: skip
 
 
-def unordered(source: Source, loop: Loop, private: frozenset[str] = frozenset()) -> tuple[Effects, dict[str, str]]:
+def unordered(source: Source, loop: Loop) -> tuple[Effects, dict[str, str]]:
     """What an iteration does and what the loop reduces (variable -> operator), where iterations may run in any order.
-
-    `private` names arrays of which every thread gets its own. Raises Unsupported where iterations may not, or where that
-    is not known.
-    """
+    Raises Unsupported where they may not, or where that is not known."""
     found = effects(source, loop)
     carried = reductions(source, found)
     if carried is None:
         raise Unsupported("a variable that an iteration takes from the one before")
-    shared = [access for access in found.accesses if access.root.text not in private or access.root.where < 0]
-    if why := independent(replace(found, accesses=shared)):
+    if why := independent(found):
         raise Unsupported(why)
     return found, carried
 
@@ -143,35 +136,6 @@ def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial,
             return None
         low, high = low.substitute(symbol, first), high.substitute(symbol, last)
     return None if any(end.depends_on(each.symbol) for end in (low, high) for each in inner) else (low, high)
-
-
-def scratch_arrays(source: Source, loop: Loop) -> frozenset[str]:
-    """Arrays and vectors declared before a loop that every iteration fills before it reads them, and nothing else names."""
-    found, names = effects(source, loop), set()
-    function = enclosing_function(loop.node)
-    for root in {access.root for access in found.accesses if access.root.where >= 0}:
-        mentions = [n for n in source.walk(function, "identifier") if source.of(n) == root.text]
-        within = [n for n in mentions if inside(n, loop.body)]
-        first, *others = (access for access in found.accesses if access.root == root)
-        if any(access.unit for access in (first, *others)):
-            continue
-        if len(mentions) == len(within) + 1 and _fills(first) and all(_filled_before(first, other) for other in others):
-            names.add(root.text)
-    return frozenset(names)
-
-
-def _fills(access: Access) -> bool:
-    """Whether an access writes all elements from 0 up to the last that its loop counts."""
-    if not (access.writes and access.certain and len(access.inner) == 1 and access.offset is not None):
-        return False
-    (inner,) = access.inner
-    counts = inner.low is not None and inner.low.value == 0 and inner.high is not None
-    return counts and access.offset == Polynomial.symbol(inner.symbol)
-
-
-def _filled_before(first: Access, other: Access) -> bool:
-    found = _range(other.offset, other.inner) if other.offset is not None else None
-    return found is not None and _not_negative(found[0]) and _not_negative(first.inner[0].high - found[1])
 
 
 # --- variables -----------------------------------------------------------------------------------------------------

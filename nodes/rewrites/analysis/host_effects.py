@@ -482,7 +482,7 @@ class _Interpreter(_Statements):
     def _call_expression(self, node: Node) -> Value:
         function, given = node.child_by_field_name("function"), arguments(node)
         if function.type == "field_expression":
-            return self._method(function, given)
+            raise _refused(function, f"calls {self.source.of(function)}, whose effects are unknown")
         name = self.source.of(function).partition("<")[0].removeprefix("::").removeprefix("std::")
         own = [f for f in self.functions.get(name, ()) if len(f.parameters) == len(given)]
         values = [
@@ -544,17 +544,6 @@ class _Interpreter(_Statements):
         self.inner.append(lane)
         self.record(replace(pointer, offset=pointer.offset + Polynomial.symbol(lane.symbol)), node, writes=writes)
         self.inner.pop()
-
-    def _method(self, function: Node, given: list[Node]) -> Value:
-        """`v.data()` and `v.size()` of a vector."""
-        source, (owner, name) = self.source, fields(function, "argument", "field")
-        variable = self.lookup(source.of(owner)) if owner.type == "identifier" else None
-        plain = variable is not None and variable.array and not given and operator(source, function) == "."
-        if plain and source.of(name) in {"data", "begin"}:
-            return self.expression(owner)
-        if plain and source.of(name) == "size":
-            return variable.size or Polynomial.symbol(Symbol(f"{source.of(function)}()", variable.symbol.where))
-        raise _refused(function, f"calls {source.of(function)}, whose effects are unknown")
 
     def _referred(self, node: Node) -> Pointer:
         """The address of what a reference is bound to; binding counts as a read, which is at worst one too many."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_dependence import reduction_clauses, scratch_arrays, unordered
+from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_loops import Effects, Loop, canonical, loops
 from nodes.rewrites.analysis.host_source import (
     changed_names,
@@ -47,8 +47,7 @@ def rewrite(source: Source, facts: object) -> str | None:
         if pragma and not pragma.startswith("#pragma omp simd"):
             continue
         try:
-            own = scratch_arrays(source, loop)
-            found, carried = unordered(source, loop, own)
+            found, carried = unordered(source, loop)
             if any(loop.node in _nodes(source, name) for name in repeated) or _forks(source, found):
                 continue
             clauses = reduction_clauses(carried)
@@ -58,8 +57,6 @@ def rewrite(source: Source, facts: object) -> str | None:
             continue
         if _collapses(source, loop):
             clauses = f" collapse(2){clauses}"
-        if own:
-            clauses += f" firstprivate({', '.join(sorted(own))})"
         if pragma:
             line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
             edits.replace(pragma_node(source, loop.node), line)
