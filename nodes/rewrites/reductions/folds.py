@@ -31,8 +31,6 @@ class Fold:
     value: Node
     statement: Node
     """The statement of the loop's body that has the fold inside."""
-    times: tuple[str, ...]
-    """Bounds of the loops around the fold within the body."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def two_passes(code: Code, kernel: Kernel, first: Loop, second: Loop) -> Passes:
     ):
         raise Unsupported("a pass that writes")
     a, b = _fold(code, first), _fold(code, second)
-    if a.where == b.where or b.kind != "sum" or a.times != b.times:
+    if a.where == b.where or b.kind != "sum":
         raise Unsupported("totals that do not go together")
     return Passes(first, second, a, b, _between(code, kernel, first, second, b))
 
@@ -106,28 +104,12 @@ def _fold(code: Code, loop: Loop) -> Fold:
     reads = sum(source.of(n) == found.name for n in source.walk(loop.body, "identifier"))
     if reads != (1 if kind == "sum" else 2):
         raise Unsupported("a total that is read on the way")
-    statement, times = node, []
+    statement = node
     while statement.parent is not None and not any(same(statement, s) for s in statements(loop.body)):
         statement = statement.parent
-        if statement.type == "for_statement":
-            inner = next(iter(_counted(code, statement)), None)
-            if inner is None:
-                raise Unsupported("a fold in a loop of unknown length")
-            times.append(inner)
-        elif statement.type not in {"compound_statement", "expression_statement"}:
+        if statement.type not in {"compound_statement", "expression_statement"}:
             raise Unsupported("a fold that some elements skip")
-    if statement.type == "for_statement" and not times:
-        raise Unsupported("a fold in a loop of unknown length")
-    return Fold(kind, found.name, type_, found.where, found.declaration, value, statement, tuple(times))
-
-
-def _counted(code: Code, loop: Node) -> list[str]:
-    """The bound of `for (int k = 0; k < bound; ++k)`."""
-    for kernel in code.kernels:
-        for found in kernel.loops:
-            if same(found.node, loop) and found.start.value == 0 and found.step.value == 1:
-                return [code.source.of(found.bound_node)]
-    return []
+    return Fold(kind, found.name, type_, found.where, found.declaration, value, statement)
 
 
 def _between(code: Code, kernel: Kernel, first: Loop, second: Loop, total: Fold) -> list[Node]:
@@ -170,10 +152,6 @@ def reduction_of(code: Code, kernel: Kernel, fold: Fold, kind: str) -> Node:
             if count == (3 if fold.kind == "max" else 2):
                 return argument
     raise Unsupported("a total that is not reduced, or read elsewhere too")
-
-
-def same_words(code: Code, a: Node, b: Node) -> bool:
-    return code.source.of(a).split() == code.source.of(b).split()
 
 
 def _is_reduced(code: Code, name: Node, fold: Fold, between: list[Node]) -> bool:

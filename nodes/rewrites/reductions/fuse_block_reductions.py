@@ -170,7 +170,7 @@ class _Exchange:
 
         for loop in thread_loops(kernel):
             alike = (loop.start, loop.step, loop.bound) == (second.start, second.step, second.bound)
-            if loop.node.start_byte < second.node.end_byte or not alike or self.passes.a.times:
+            if loop.node.start_byte < second.node.end_byte or not alike:
                 continue
             meanwhile = range(second.node.end_byte, loop.node.start_byte)
             writes = {a.root for a in kernel.accesses if a.writes and a.node.start_byte in meanwhile}

@@ -247,28 +247,8 @@ class _Broadcast:
             if name in {f"block_{kind}" for kind in HELPERS}:
                 return HELPERS[name.removeprefix("block_")] in source.text
             known = name in _MATHS and name not in self.code.functions
-            return (known or self._is_pure(name)) and all(
-                self._same_for_all(c, depth + 1) for c in listed.named_children if c.type != "comment"
-            )
+            return known and all(self._same_for_all(c, depth + 1) for c in listed.named_children if c.type != "comment")
         return node.type == "identifier" and self._is_same(node, depth)
-
-    def _is_pure(self, name: str) -> bool:
-        """Whether a function of the file makes its value of its arguments' values alone."""
-        known = self.code.overloads.get(name, [])
-        if len(known) != 1:
-            return False
-        (function,) = known
-        for node in self.source.walk(
-            function, "call_expression", "pointer_declarator", "asm_statement", "gnu_asm_expression"
-        ):
-            called = self.source.of(node, "function") if node.type == "call_expression" else ""
-            if called.partition("<")[0].removeprefix("std::") not in _MATHS:
-                return False
-        words = {
-            self.source.of(n)
-            for n in self.source.walk(function, "identifier", "storage_class_specifier", "type_qualifier")
-        }
-        return not words & {*COORDINATES, "static", "__shared__", "clock64"}
 
     def _is_same(self, name: Node, depth: int) -> bool:
         code, found = self.code, self.code.definition(name)
