@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
@@ -48,7 +48,7 @@ def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
         if found is not None and found.kind == "macro":
             text = code.source.of(found.declaration, "value").split("//")[0].strip(" ()")
             return text.isdigit() and int(text) >= 32 and int(text) % 32 == 0
-        if found is not None and found.value is not None and not code.mutated(found):
+        if found is not None and found.value is not None and (not code.mutated(found) or _is_multiplied(code, found)):
             return whole_warps(code, kernel, found.value)
     if block.type in {"call_expression", "compound_literal_expression"} and code.source.of(block).startswith("dim3"):
         listed = field_of(block, "arguments") or field_of(block, "value")
@@ -62,6 +62,25 @@ def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
         if name in {"min", "max"} and listed is not None and listed.named_child_count == 2:
             return all(whole_warps(code, kernel, side) for side in listed.named_children)
     return all(c % 32 == 0 for _, c in code.polynomial(block).terms)
+
+
+def _is_multiplied(code: Code, found: Definition) -> bool:
+    """`int threads = 32; while (threads < n) threads *= 2;`"""
+    if found.kind != "local":
+        return False
+    for target in code.assigned(code.source.root):
+        here, owner = code.definition(target), target.parent
+        if here is None or here.where != found.where:
+            continue
+        if (
+            owner is None
+            or owner.type != "assignment_expression"
+            or code.source.of(owner.children[1]) not in {"*=", "<<="}
+        ):
+            return False
+        if not code.source.of(owner, "right").isdigit():
+            return False
+    return True
 
 
 def is_first_thread(code: Code, condition: Node | None) -> bool:

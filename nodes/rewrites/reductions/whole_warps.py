@@ -14,6 +14,7 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Unsupported
 from nodes.rewrites.syntax.tree import field_of, is_zero, same, statement_around
 
@@ -87,7 +88,7 @@ def _is_constant(code: Code, node: Node) -> bool:
 
 
 def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
-    """`min(n, 1024)`"""
+    """`min(n, 1024)`, `n < 1024 ? n : 1024`"""
     source, block = code.source, launch.along_x(launch.block)
     if launch.extents(launch.block)[1:] != ("1", "1"):
         raise Unsupported("a block of more than one dimension")
@@ -102,6 +103,8 @@ def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
     if block.type == "call_expression":
         name = source.of(block, "function").partition("<")[0].removeprefix("std::")
         sides = field_of(block, "arguments").named_children
+    elif block.type == "conditional_expression":
+        name, sides = "min", [field_of(block, f) for f in ("consequence", "alternative")]
     else:
         raise Unsupported("a width of another form")
     open_ = [side for side in sides if not whole_warps(code, kernel, side)]
@@ -110,6 +113,8 @@ def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
         raise Unsupported("a width of another form")
     (side,) = open_
     if source.has(side, "call_expression", "assignment_expression", "update_expression"):
+        raise Unsupported("a width of another form")
+    if block.type == "conditional_expression" and not _compares(code, block, sides):
         raise Unsupported("a width of another form")
     plain = side.type in {"identifier", "field_expression", "parenthesized_expression"}
     text = source.of(side) if plain else f"({source.of(side)})"
@@ -123,3 +128,14 @@ def _check_uses(code: Code, kernel: Kernel, found: Definition, declarations: lis
         launched = any(inside(use, launch.block) for launch in kernel.launches)
         if not launched and not any(inside(use, declaration) for declaration in declarations):
             raise Unsupported("a width that others ask for")
+
+
+def _compares(code: Code, choice: Node, sides: list[Node]) -> bool:
+    """Whether the smaller of both sides is taken."""
+    condition = bare(field_of(choice, "condition"))
+    if condition.type != "binary_expression":
+        return False
+    sign = code.source.of(condition, "operator")
+    asked = [code.source.of(field_of(condition, f)) for f in ("left", "right")]
+    taken = [code.source.of(side) for side in sides]
+    return (sign in {"<", "<="} and asked == taken) or (sign in {">", ">="} and asked == taken[::-1])

@@ -390,6 +390,21 @@ def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
     assert applied_step("inline_device_functions", HARRIS.replace("volatile ", ""), ROWS) is not None
 
 
+# Widths that the host doubles until they fit.
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "whole"),
+    [("32", "threads *= 2", True), ("64", "threads <<= 1", True), ("32", "threads += 7", False), ("8", "threads *= 2", False),
+     ("32", "threads *= 0.5", False), ("1024", "threads /= 2", False)],
+)  # fmt: skip
+def test_a_width_that_grows_by_factors_is_whole_warps(start: str, step: str, whole: bool) -> None:
+    grown = f"  int threads = {start};\n  while (threads < C && threads < 256) {step};\n  const dim3 block(threads, 1, 1);\n"
+    text = TREE.replace("  norm_kernel<<<N, 256,", grown + "  norm_kernel<<<N, block,")
+    text = text.replace("int d = 128;", "int d = blockDim.x / 2;")
+    assert (applied_step("warp_shuffle_reduction", text, ROWS) is not None) == whole
+
+
 # What they compute.
 
 
