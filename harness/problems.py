@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,15 @@ POOL = 4
 LIMITS = sandbox.Limits(memory_bytes=16 << 30, threads=512)
 COMPILING = sandbox.Limits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
 """torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
+DESCRIBED_SHARE, DESCRIBED_BYTES = 4, 40 << 30
+"""A process that draws a whole problem's inputs may take one part in so many of this machine's memory, at most so much, or LIMITS."""
 EAGER = "eager"
 COMPILE_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+
+
+def describing() -> sandbox.Limits:
+    share = min(devices.memory_bytes("cpu") // DESCRIBED_SHARE, DESCRIBED_BYTES)
+    return replace(LIMITS, memory_bytes=max(LIMITS.memory_bytes, share))
 
 
 class ProblemWorker(PythonWorker):
@@ -65,9 +72,10 @@ class ProblemWorker(PythonWorker):
         patience_s: float = REFERENCE_S,
         compilers: bool = False,
         company: Path | None = None,
+        limits: sandbox.Limits = LIMITS,
     ) -> None:
         self.problem, self.patience_s = problem, patience_s
-        limits = COMPILING if compilers else LIMITS
+        limits = COMPILING if compilers else limits
         super().__init__(
             zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
             limits=limits, compilers=compilers,
@@ -227,7 +235,7 @@ class Box:
         try:
             worker = ProblemWorker(
                 shared("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
-                patience_s=DESCRIBE_S,
+                patience_s=DESCRIBE_S, limits=describing(),
             )  # fmt: skip
         except WorkerFailure as fault:
             raise KernelError(f"{path} cannot be imported: {_plain(fault.reason)}") from None

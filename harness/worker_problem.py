@@ -122,35 +122,37 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
     if not isinstance(model, torch.nn.Module):
         raise Unfit("its Model is no torch.nn.Module")
     given, form = inputs(namespace, 1)
-    for tensor in given:
-        if (dtype := str(tensor.dtype).removeprefix("torch.")) not in DTYPES:
+    whole = [(tensor.shape, str(tensor.dtype).removeprefix("torch."), tensor.nbytes) for tensor in given]
+    for shape, dtype, _ in whole:
+        if dtype not in DTYPES:
             raise Unfit(f"get_inputs() returns a tensor of {dtype}, which is not supported")
-        if not tensor.numel():
+        if 0 in shape:
             raise Unfit("get_inputs() returns an empty tensor")
     samples = [[sampled(tensor) for tensor in given]]
-    for seed in range(2, 3 if sum(t.nbytes for t in given) > LARGE_BYTES else 4):
-        again, same = inputs(namespace, seed)
-        if same != form or [t.shape for t in again] != [t.shape for t in given]:
+    trial = Trial(model, form)
+    shapes, leading, sizes = trial.leading(given)
+    # One draw at a time: KernelBench's largest has 16 GiB.
+    small = given = trial.cut(given, leading, min(sizes)) if sizes else given
+    for seed in range(2, 3 if sum(nbytes for *_, nbytes in whole) > LARGE_BYTES else 4):
+        other, same = inputs(namespace, seed)
+        if same != form or [t.shape for t in other] != [shape for shape, *_ in whole]:
             raise Unfit("get_inputs() returns other shapes or numbers at each call")
-        samples.append([sampled(tensor) for tensor in again])
-        other = again
-    trial = Trial(model, given, form)
-    shapes, leading, sizes = trial.leading()
-    small = trial.cut(given, leading, min(sizes)) if sizes else given
-    values = [distribution([draw[at] for draw in samples]) for at in range(len(given))]
-    facts = trial.facts(small, trial.cut(other, leading, min(sizes)) if sizes else other)
+        samples.append([sampled(tensor) for tensor in other])
+        other = trial.cut(other, leading, min(sizes)) if sizes else other
+    values = [distribution([draw[at] for draw in samples]) for at in range(len(whole))]
+    facts = trial.facts(small, other)
     choices = trial.alternatives(small, values, facts["fp64"])
     return {
         "arguments": form,
         "inputs": [
             {
-                "shape": list(tensor.shape),
-                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "shape": list(shape),
+                "dtype": dtype,
                 "leading": at in leading,
                 "values": [values[at], *others(values[at])],
                 "matters": facts["matters"][at],
             }
-            for at, tensor in enumerate(given)
+            for at, (shape, dtype, _) in enumerate(whole)
         ],
         "alternatives": choices,
         "outputs": shapes,
@@ -221,8 +223,8 @@ def distribution(draws: list[torch.Tensor]) -> str:
 class Trial:
     """Calls a Model with other sizes and other values to see what it takes."""
 
-    def __init__(self, model: Any, given: list[torch.Tensor], form: Any) -> None:
-        self.model, self.given, self.form = model, given, form
+    def __init__(self, model: Any, form: Any) -> None:
+        self.model, self.form = model, form
 
     def call(self, tensors: list[torch.Tensor], *, wide: bool = False, seed: int = 5) -> list[torch.Tensor]:
         import torch
@@ -260,28 +262,31 @@ class Trial:
 
     @staticmethod
     def cut(tensors: list[torch.Tensor], leading: list[int], size: int) -> list[torch.Tensor]:
-        return [t[:size].contiguous() if at in leading else t for at, t in enumerate(tensors)]
+        """Copies of the first rows, so that the whole can be let go of."""
+        return [t[:size].clone() if at in leading else t for at, t in enumerate(tensors)]
 
-    def leading(self) -> tuple[list[dict[str, Any]], list[int], list[int]]:
+    def leading(self, given: list[torch.Tensor]) -> tuple[list[dict[str, Any]], list[int], list[int]]:
         """(outputs, inputs whose first dimension can be another, smaller sizes of it that were tried and work)."""
-        whole = self.shapes(self.given)
+        whole = self.shapes(given)
         fixed = [{"shape": [[0, n] for n in shape], "dtype": dtype} for shape, dtype in whole]
-        with_rows = [at for at, tensor in enumerate(self.given) if tensor.dim()]
+        with_rows = [at for at, tensor in enumerate(given) if tensor.dim()]
         if not with_rows:
             return fixed, [], []
-        size = self.given[with_rows[0]].shape[0]
+        size = given[with_rows[0]].shape[0]
         wanted = sorted({n for n in (1, 3, size // 2, size - 1) if 1 <= n < size})
-        alike = [at for at in with_rows if self.given[at].shape[0] == size]
+        alike = [at for at in with_rows if given[at].shape[0] == size]
         for leading in [alike] if len(alike) == 1 else [alike, alike[:1]]:
-            found = {size: whole} | {n: s for n in wanted if (s := self._shapes_at(leading, n)) is not None}
+            found = {size: whole} | {n: s for n in wanted if (s := self._shapes_at(given, leading, n)) is not None}
             outputs = affine(found, size) if len(found) > 2 else None
             if outputs is not None:
                 return outputs, leading, sorted(n for n in found if n != size)[:OTHER_SIZES]
         return fixed, [], []
 
-    def _shapes_at(self, leading: list[int], size: int) -> list[tuple[list[int], str]] | None:
+    def _shapes_at(
+        self, given: list[torch.Tensor], leading: list[int], size: int
+    ) -> list[tuple[list[int], str]] | None:
         try:
-            return self.shapes(self.cut(self.given, leading, size))
+            return self.shapes([t[:size] if at in leading else t for at, t in enumerate(given)])
         except Exception:  # noqa: BLE001, it does not take that size: the answer that was asked for
             return None
 

@@ -15,7 +15,7 @@ from harness.evaluate import Evaluator
 from harness.problems import Problem, open_problem, reopened
 from harness.records import Outcome, Verdict
 from harness.store import Store
-from harness.worker_problem import convolutions_in_tf32
+from harness.worker_problem import Trial, convolutions_in_tf32
 from kernels import catalog, suites
 from kernels.catalog import KernelError
 
@@ -256,6 +256,13 @@ def test_a_process_that_was_profiled_is_not_judged_and_eager_torch_is_profiled_o
         assert evaluator.pool.get(eager) is not watched
         monkeypatch.setattr(of_problems, "kernels_of_calls", lambda *_, **__: pytest.fail("asked again"))
         assert of_problems.profile(evaluator, eager, unseen, eager=True) == {}
+
+
+def test_a_few_rows_of_an_input_do_not_keep_the_whole():
+    """KernelBench's inputs have up to 16 GiB, and two draws at once would not fit the box."""
+    whole = torch.rand(1000, 4)
+    (few,) = Trial.cut([whole], [0], 2)
+    assert torch.equal(few, whole[:2]) and few.untyped_storage().nbytes() == 2 * 4 * 4
 
 
 def test_whether_it_is_degenerate_is_asked_once_and_of_the_shipped_size(opened, tmp_path: Path, monkeypatch):
