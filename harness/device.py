@@ -151,6 +151,14 @@ def memory_bytes(device: str) -> int:
 
 
 @functools.cache
+def give_back_memory(over: int = 1 << 30) -> None:
+    """To the GPU, where torch keeps more than so many bytes here for later: no other process could have them."""
+    import torch
+
+    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > over:
+        torch.cuda.empty_cache()
+
+
 def _highest_clock_mhz() -> int | None:
     """Of the GPU's multiprocessors, as nvidia-smi has it; None where it does not say."""
     if shutil.which("nvidia-smi") is None:

@@ -248,6 +248,8 @@ class Box:
         """Outputs by name of one call in the worker of that name, started where it is not there. Raises WorkerFailure."""
         layout = Layout(spec, workload, 1)
         worker = self.workers.get(name)
+        if on == "cuda":
+            devices.give_back_memory()
         if worker is None or not worker.alive:
             zygote = shared(on, libraries=True)
             worker = self.workers[name] = ProblemWorker(zygote, spec, device=on, artefact=problem.folder, problem=asked)

@@ -330,9 +330,7 @@ class Rig:
         if self.cases.kept:
             self.cases.kept.clear()  # a rig and its pool hold each other, so it may be long until they are collected
             if self.device == "cuda":
-                import torch
-
-                torch.cuda.empty_cache()  # what torch sets aside no process of the next kernel could have
+                device.give_back_memory(0)
 
     def __enter__(self) -> Self:
         return self

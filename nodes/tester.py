@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from kernels.catalog import KernelError
 from kernels.spec import Workload
 from nodes.context import Context
 from nodes.drafter import drafting
@@ -58,13 +59,21 @@ def _with_workloads(kept: TesterAnswer, proposed: list[Workload], source: str, c
         except ValueError as error:
             context.say("tester", f"not added: {error}")
             evaluator.extend(allowed.workloads, allowed.values)
-    if allowed is kept or evaluator.verify(evaluator.build(source)).passed:
+    if allowed is kept or _passes(source, context):
         return allowed
     evaluator.extend(kept.workloads, kept.values)
     for added in allowed.workloads:
         more = kept.model_copy(update={"workloads": (*kept.workloads, added)})
         kept = _with(kept, more, source, context, only=added)
     return kept
+
+
+def _passes(source: str, context: Context) -> bool:
+    """Whether the baseline passes on all that the evaluator has now."""
+    try:
+        return context.evaluator.verify(context.evaluator.build(source)).passed
+    except KernelError:  # the reference fails at some size: which one is found out one by one
+        return False
 
 
 def _more_values(kept: TesterAnswer, name: str, distributions: tuple[str, ...]) -> TesterAnswer:
@@ -86,7 +95,7 @@ def _with(
         if verdict.passed:
             return more
         refused = f"the baseline does not pass: {verdict.reason}"
-    except ValueError as error:
+    except (ValueError, KernelError) as error:
         refused = str(error)
     context.say("tester", f"not added: {refused}")
     evaluator.extend(kept.workloads, kept.values)

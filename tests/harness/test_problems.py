@@ -289,7 +289,10 @@ def test_convolutions_take_operands_of_tf32_where_torch_lets_them_on_a_gpu():
     convolution.weight.data.fill_(1.0)
     values = torch.tensor([1 + 2**-12, 1 + 3 * 2**-12, -3 - 2**-9, float("inf"), 1e-3])
     with convolutions_in_tf32():
-        found, linear = convolution(values.view(1, 1, -1)).flatten(), torch.nn.functional.linear(values[:3], torch.eye(3))
+        found, linear = (
+            convolution(values.view(1, 1, -1)).flatten(),
+            torch.nn.functional.linear(values[:3], torch.eye(3)),
+        )
     assert found[:4].tolist() == [1.0, 1 + 2**-10, -3 - 2**-9, float("inf")]
     assert 0 < abs(found[4].item() - values[4].item()) < 1e-3 * 2**-11
     assert linear[0].item() == values[0].item()

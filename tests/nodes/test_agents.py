@@ -10,7 +10,7 @@ import pytest
 
 from harness.records import Check, Outcome, Verdict
 from harness.store import Store
-from kernels.catalog import Kernel
+from kernels.catalog import Kernel, KernelError
 from kernels.spec import Workload
 from nodes import roles
 from nodes.coder import FAILURE_CHARACTERS, coder
@@ -178,7 +178,8 @@ def test_what_the_spec_does_not_allow_is_not_added_and_said(tmp_path: Path) -> N
     assert bench.evaluator.added == list(kept.workloads)
 
 
-def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True], ids=["wrong or late", "no reference"])
+def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path, fails: bool) -> None:
     tests = roles.TesterAnswer(
         workloads=(Workload(axes={"n": 5}, dtype="float32"), Workload(axes={"n": 6}, dtype="float32"))
     )
@@ -188,6 +189,8 @@ def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path) -> None
     def verify(build, *, held_out=False, only=None):
         asked.append(only)
         if only is None or only.axes["n"] == 6:
+            if fails:
+                raise KernelError("k: Model fails at n=6: OutOfMemoryError")
             return Verdict(
                 candidate=build.candidate, kernel="k", device="d", outcome=Outcome.TIMEOUT, reason="too long"
             )
@@ -196,7 +199,8 @@ def test_what_the_baseline_does_not_pass_on_is_not_added(tmp_path: Path) -> None
     bench.evaluator.verify = verify  # type: ignore[method-assign]
     kept = node_tester(bench.state, bench.runtime)["tests"]
     assert [w.axes["n"] for w in kept.workloads] == [5] and bench.evaluator.added == list(kept.workloads)
-    assert bench.said == ["not added: the baseline does not pass: too long"]
+    why = "k: Model fails at n=6: OutOfMemoryError" if fails else "the baseline does not pass: too long"
+    assert bench.said == [f"not added: {why}"]
     assert asked == [None, *tests.workloads]  # all at once, and since that fails each by itself
 
 
