@@ -110,6 +110,22 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
     return Verdict.model_validate(now.model_dump())
 
 
+def timed_beside(verdict: Verdict, other: Verdict) -> Verdict:
+    """The PASSED verdict on a baseline, with its own times of the contests in which `other` was timed against it."""
+    timings = [
+        timing.model_copy(
+            update={
+                "time_us": timing.baseline_us, "speedup": EXACTLY_ONE, "comparison": Comparison.SAME, "note": "",
+                "against_incumbent": None, "incumbent_us": None, "incumbent_speedup": None,
+            }
+        )
+        for timing in other.timings
+    ]  # fmt: skip
+    same = Suite(speedup=EXACTLY_ONE, comparison=Comparison.SAME)
+    update = {"timings": tuple(timings), "suite": same}
+    return Verdict.model_validate(verdict.model_copy(update=update).model_dump())
+
+
 def in_other_company(rig: Rig, match: Match) -> Elsewhere:
     """The hot cases of the visible suite behind and before other neighbours. Raises SideFailure."""
     timings: list[Timing] = []

@@ -6,37 +6,47 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from harness.contests import timed_beside
 from nodes.context import Context
 from nodes.memory import recall
 from nodes.roles import Attempt
 from nodes.select import attempt_of
-from nodes.state import Incumbent, State, Stop
+from nodes.state import Draft, Incumbent, State, Stop
 from nodes.stops import next_stop
 
 
 def baseline(state: State, runtime: Runtime[Context]) -> dict:
-    evaluator, settings = runtime.context.evaluator, state["settings"]
+    context, settings = runtime.context, state["settings"]
+    evaluator = context.evaluator
     verdict = evaluator.verify(evaluator.build(settings.source))
-    if verdict.passed:
+    draft = _timed(state["draft"], settings.source, context) if verdict.passed and "draft" in state else None
+    if draft is not None and draft.verdict is not None and draft.verdict.timings:
+        verdict = timed_beside(
+            verdict, draft.verdict
+        )  # a problem's own Model: it is right by definition, and was timed there
+    elif verdict.passed:
         verdict = evaluator.measure(verdict, baseline=settings.source)
     if not verdict.passed:
         return {"baseline": verdict, "stop": Stop.BASELINE}
     update = State(
         baseline=verdict, incumbent=Incumbent(candidate=settings.source, verdict=verdict), round=0, stale_rounds=0,
-        memory=recall(runtime.store, state, runtime.context.kernel.spec, runtime.context.store),
+        memory=recall(runtime.store, state, context.kernel.spec, context.store),
     )  # fmt: skip
-    if "draft" in state:
-        update |= _drafted(state, update["incumbent"], runtime.context)
+    if draft is not None:
+        update |= _first(draft, update["incumbent"])
     stop = next_stop({**state, **update})
     return dict(update) if stop is None else {**update, "stop": stop}
 
 
-def _drafted(state: State, eager: Incumbent, context: Context) -> State:
+def _timed(draft: Draft, baseline: str, context: Context) -> Draft:
+    """The draft, timed where it passed."""
+    if draft.verdict is None or not draft.verdict.passed:
+        return draft
+    return draft.model_copy(update={"verdict": context.evaluator.measure(draft.verdict, baseline=baseline)})
+
+
+def _first(draft: Draft, eager: Incumbent) -> State:
     """The draft as the attempt of round 0. Where it passed it is what the rounds start from, faster than eager or not."""
-    draft = state["draft"]
-    if draft.verdict is not None and draft.verdict.passed:
-        timed = context.evaluator.measure(draft.verdict, baseline=eager.candidate)
-        draft = draft.model_copy(update={"verdict": timed})
     winner = draft if draft.verdict is not None and draft.verdict.passed else None
     attempts: list[Attempt] = [attempt_of(draft, 0, winner, eager)]
     if winner is None or winner.verdict is None:

@@ -317,3 +317,23 @@ def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, mon
     one = {"op": "host", "dtype": "float32", "shapes": ["shapes"], "repeat": 200, "calls": [["64 bytes", 0]]}
     assert asked == [one, one]
     assert _launch(Paper(Store(tmp_path), "cpu"), build("mine"), build("base"), WORKLOAD) is None  # type: ignore[arg-type]
+
+
+def test_a_baseline_has_its_own_times_of_the_contests_that_another_was_timed_in():
+    passed = Verdict(
+        candidate="b",
+        kernel="k",
+        device="d",
+        outcome=Outcome.PASSED,
+        checks=(Check(workload="w", name="n", passed=True),),
+    )
+    beside = passed.model_copy(update={"timings": (timing(40, incumbent_us=3.0, note="of the other"),)})
+    (own,) = (found := contests.timed_beside(passed, beside)).timings
+    assert (own.time_us, own.baseline_us, own.speedup, own.comparison) == (
+        40,
+        40,
+        contests.EXACTLY_ONE,
+        Comparison.SAME,
+    )
+    assert own.incumbent_us is None and own.note == "" and own.samples == 8
+    assert found.candidate == "b" and found.suite is not None and found.suite.comparison is Comparison.SAME

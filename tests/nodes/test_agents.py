@@ -13,6 +13,7 @@ from harness.store import Store
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Workload
 from nodes import roles
+from nodes.baseline import baseline as node_baseline
 from nodes.coder import FAILURE_CHARACTERS, coder
 from nodes.context import Context
 from nodes.planner import planner
@@ -60,7 +61,7 @@ class Bench:
             policies=dict.fromkeys(ROLES, policy),
             say=lambda _kind, text: self.said.append(text),
         )
-        self.runtime: Any = SimpleNamespace(context=context)
+        self.runtime: Any = SimpleNamespace(context=context, store=None)
         verdict = self.evaluator.verify(self.evaluator.build(self.source))
         measured = self.evaluator.measure(verdict, baseline=self.source)
         self.state = State(
@@ -249,6 +250,33 @@ def test_one_distribution_that_is_refused_does_not_take_the_others_with_it(tmp_p
     bench.evaluator.extend = extend  # type: ignore[method-assign]
     assert node_tester(bench.state, bench.runtime)["tests"].values == {"input": ("zeros", "tiny")}
     assert set(bench.said) == {"not added: no infinities here"}
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [("speed 2.0", ["draft"]), ("incorrect", ["baseline"]), ("speed 2.0\nwrong then", ["draft", "baseline"])],
+)
+def test_eager_torch_is_timed_once_beside_the_draft_or_alone_where_that_has_no_times(
+    tmp_path: Path, text: str, asked: list[str]
+) -> None:
+    bench = Bench(tmp_path, Script({}), kernel=str(tmp_path / "problem.py"))
+    candidate = bench.store.put(text)
+    verdict = bench.evaluator.verify(bench.evaluator.build(candidate))
+    bench.state["draft"] = Draft(plan=plan("draft", bench.source), candidate=candidate, verdict=verdict)
+    honest, seen = bench.evaluator.measure, []
+
+    def measure(verdict: Verdict, **how: Any) -> Verdict:
+        seen.append("draft" if verdict.candidate == candidate else "baseline")
+        if verdict.candidate == candidate and "wrong then" in text:
+            return verdict.model_copy(update={"outcome": Outcome.INCORRECT, "reason": "wrong while it was timed"})
+        return honest(verdict, **how)
+
+    bench.evaluator.measure = measure  # type: ignore[method-assign]
+    update = node_baseline(bench.state, bench.runtime)
+    assert seen == asked and update["baseline"].candidate == bench.source
+    assert all(t.time_us == t.baseline_us and t.speedup.median == 1 for t in update["baseline"].timings)
+    winner = candidate if text == "speed 2.0" else bench.source
+    assert update["incumbent"].candidate == winner and len(update["attempts"]) == 1
 
 
 def test_a_round_begins_with_the_profiler(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@
       }
       ...                                          // as it was
 
-Both forms were measured; what one of them lost where the other won is not lost any more. The other file comes whole, less
-its includes, with every name of its own renamed, so that nothing in it can mean what this file means by it; only numbers
-that a search may pick and that both files leave open alike stay one. No step by itself: it needs a second source (see
-Version in nodes/roles.py).
+Both forms were measured; what one of them lost where the other won is not lost any more. Of the other file comes all that
+differs, and what builds on it, with every such name renamed; what both have in common stays in one piece. No step by itself:
+it needs a second source (see Version in nodes/roles.py).
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ from tree_sitter import Node
 from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.entry import has_c_linkage, measured, parameters
+from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, upward
 
 _TYPES = {"class_specifier", "concept_definition", "enum_specifier", "struct_specifier", "union_specifier"}
 _DEFINES = {"preproc_def", "preproc_function_def"}
@@ -42,14 +42,15 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z_]\w*)|::|->|.",
     re.DOTALL,
 )
-_TUNED = re.compile(r"#define\s+(\w+)\s+\d+\s*// tune: .*")
+_FIXED = {"const", "constexpr", "__constant__", "__shared__", "extern"}
 
 
-def multiversion(source: Source, other: Source, spec: Spec, version: Version) -> str:
-    """`source` with `other`'s form for what `version` says. Raises Unsupported where a form is not understood."""
+def multiversion(source: Source, other: Source, spec: Spec, version: Version, called: str = "") -> str:
+    """`source` with `other`'s form, of names that end in `called`, for what `version` says. Raises Unsupported where a form is not
+    understood, or both are alike."""
     if any(one.root.has_error and any(_is_lost(node) for node in one.walk()) for one in (source, other)):
         raise Unsupported("the parser did not understand all of it")
-    return _Joined(_File(source, spec), _File(other, spec), version).text()
+    return _Joined(_File(source, spec), _File(other, spec), version, called).text()
 
 
 def _is_lost(node: Node) -> bool:
@@ -85,7 +86,41 @@ class _File:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        return frozenset(re.findall(r"[A-Za-z_]\w*", self.source.text))
+        return _words(self.source.text)
+
+    @cached_property
+    def named(self) -> dict[str, list[Node]]:
+        """The items of each name: overloads, specialisations and declarations stay together."""
+        found: dict[str, list[Node]] = {}
+        for item in self.items:
+            for name in self._names(item) or ([self.source.of(item, "name")] if item.type in _DEFINES else []):
+                found.setdefault(name, []).append(item)
+        return found
+
+    def text(self, item: Node) -> str:
+        return " ".join(self.source.of(item).split())
+
+    def whole(self, item: Node) -> tuple[int, int]:
+        """Where an item begins and ends, with the comments above it, its semicolon and the rest of its line."""
+        first, last = item, item
+        while (above := first.prev_named_sibling) is not None and above.type == "comment" and self.source.alone(above):
+            if above.end_point[0] + 1 != first.start_point[0]:
+                break
+            first = above
+        if last.next_sibling is not None and last.next_sibling.type == ";":
+            last = last.next_sibling
+        newline = self.source.data[last.end_byte - 1 : last.end_byte] == b"\n"  # a directive ends with its line
+        return self.source.line_start(first), last.end_byte if newline else self.source.line_end(last)
+
+    def keeps_state(self, item: Node) -> bool:
+        """Whether something outlives a call there, which two forms would share, or ends where a macro is undefined."""
+        if item.type == "preproc_call":
+            return True
+        if item.type == "declaration":
+            variable = not self.source.has(item, "function_declarator")
+            return variable and not self.source.says(item, *_FIXED)
+        inside = self.source.walk(item, "declaration") if item.type != "namespace_definition" else ()
+        return any(self.source.says(one, "static") and not self.source.says(one, *_FIXED) for one in inside)
 
     @cached_property
     def own(self) -> frozenset[str]:
@@ -117,24 +152,6 @@ class _File:
         """Functions of that name, declared or defined."""
         return [i for i in self.items if i.type in {"declaration", "function_definition"} and name in self._names(i)]
 
-    def tuned(self) -> dict[str, Node]:
-        """Numbers that a search may pick, by their line, where nothing above mentions them."""
-        found = {}
-        for item in self.items:
-            line = (
-                self.source.text[self.source.line_start(item) :].partition("\n")[0]
-                if item.type == "preproc_def"
-                else ""
-            )
-            name = _TUNED.fullmatch(line)
-            if name is None:
-                continue
-            above = self.source.data[: item.start_byte].decode()
-            ends = re.search(rf"#\s*undef\s+{name[1]}\b", self.source.text)
-            if not ends and not re.search(rf"\b{name[1]}\b", above):
-                found[line] = item
-        return found
-
     def _dynamic(self) -> Iterator[str]:
         """Dynamic shared memory: one name has one type in all of a file."""
         for node in self.source.walk(None, "declaration"):
@@ -158,6 +175,8 @@ class _File:
             kind = field_of(node, "type")
             names = self._names(kind) if kind is not None and kind.type in _TYPES else []
             return names + [name for one in node.children_by_field_name("declarator") for name in self._declared(one)]
+        if node.type == "preproc_call" and of(node, "directive").endswith("undef"):
+            return [of(node, "argument").strip()]
         if node.type in _UNNAMED:
             return []
         raise Unsupported(f"line {node.start_point[0] + 1} of a form: {node.type.replace('_', ' ')}")
@@ -168,7 +187,7 @@ class _File:
         here: Node | None = declarator
         while here is not None and here.type != "qualified_identifier":
             here = field_of(here, "declarator")
-        return [] if here is not None else [self._last(declarator)]  # a member of what is declared elsewhere
+        return [self._last(declarator)] if here is None else [self.source.of(here).partition("::")[0].partition("<")[0]]
 
     def _last(self, node: Node | None) -> str:
         """The name that a declarator ends in, "" where it has none of its own."""
@@ -184,6 +203,11 @@ def _named(name: str, suffix: str) -> str:
     if name[:1].isupper() and "_" not in name and not name.isupper():
         return f"{name}{suffix.capitalize()}"
     return f"{name}_{suffix.upper() if name.isupper() else suffix}"
+
+
+def _words(text: str) -> frozenset[str]:
+    """Every word of it but for those of comments and strings."""
+    return frozenset(token["word"] for token in _TOKEN.finditer(text)) - {None}
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:
@@ -212,41 +236,76 @@ def _is_anothers(before: list[str], names: dict[str, str]) -> bool:
 
 
 class _Joined:
-    def __init__(self, first: _File, second: _File, version: Version) -> None:
+    def __init__(self, first: _File, second: _File, version: Version, called: str) -> None:
         self.first, self.second, self.spec, self.version = first, second, first.spec, version
         entries = [self._entries(dtype) for dtype in version.dtypes]
         self.entries = list({mine.start_byte: (mine, theirs) for mine, theirs in entries}.values())
         """Once where one serves several data types."""
-        mine, theirs = first.tuned(), second.tuned()
-        self.shared = {line: (node, theirs[line]) for line, node in mine.items() if line in theirs}
-        self.own = second.own - {second.source.of(node, "name") for _, node in self.shared.values()}
-        self.suffix = self._suffix()
+        self.place = self._place()
+        self.own = self._differing()
+        self.suffix = self._suffix(called)
         self.names = {name: _named(name, self.suffix) for name in self.own}
 
     def text(self) -> str:
-        edits, at = Edits(self.first.source), self._place()
-        copy = self._copy()
-        above = {name for name, node in self.first.macros.items() if node.start_byte < at}
-        if taken := above & frozenset(re.findall(r"[A-Za-z_]\w*", copy)) - {line.split()[1] for line in self.shared}:
+        edits, copy = Edits(self.first.source), self._copy()
+        if taken := (self.first.own - self.second.own) & _words(copy):
             raise Unsupported(f"{min(taken)} means two things")
-        for node, _ in self.shared.values():
-            edits.remove(node)
-        edits.insert(at, "".join(f"\n{line}" for line in self.shared) + f"\n{copy}\n")
+        edits.insert(self.place, f"{copy}\n")
         for mine, theirs in self.entries:
             self._enter(edits, mine, self.names[self.second._names(theirs)[0]])
-        return re.sub(r"\n{3,}", "\n\n", edits.apply())
+        text = re.sub(r"\n{3,}", "\n\n", edits.apply())
+        for node in self.second.source.walk(None, "preproc_include"):
+            path, source = self.second.source.of(node, "path"), self.first.source.reparsed(text)
+            if not path.startswith("<"):
+                raise Unsupported(f"an include of {path}")
+            edits = Edits(source)
+            include(source, edits, path.strip("<>"))
+            text = edits.apply()
+        return text
+
+    def _differing(self) -> frozenset[str]:
+        """Names that this file has otherwise, or not above the copy, those that build on them, and the entry points. Raises
+        Unsupported where no entry point is otherwise."""
+        entries = {self.second._names(theirs)[0] for _, theirs in self.entries}
+        own = {name for name in self.second.own - entries if not self._is_shared(name)}
+        own |= {name for name in entries if self._texts(self.first, name) != self._texts(self.second, name)}
+        words = {name: self._words(name) for name in self.second.own}
+        while more := {name for name in self.second.own - own if words[name] & own}:
+            own |= more
+        if not own & entries:
+            raise Unsupported("both forms are alike")
+        return frozenset(own | entries)
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether this file has the same definitions of a name, above the copy, and nothing that they keep."""
+        mine, theirs = self.first.named.get(name, []), self.second.named.get(name, [])
+        alike = bool(theirs) and self._texts(self.first, name) == self._texts(self.second, name)
+        above = all(item.end_byte <= self.place for item in mine)
+        return alike and above and not any(self.second.keeps_state(item) for item in theirs)
+
+    @staticmethod
+    def _texts(file: _File, name: str) -> list[str]:
+        return [file.text(item) for item in file.named.get(name, [])]
+
+    def _words(self, name: str) -> frozenset[str]:
+        """What the items of a name, and the conditions of the preprocessor around them, are made of."""
+        of, found = self.second.source.of, list[str]()
+        for item in self.second.named.get(name, []):
+            found.append(of(item))
+            around = (node for node in upward(item) if node.type in _CONDITIONS)
+            found += [of(node, "condition") or of(node, "name") for node in around]
+        return _words(" ".join(found))
 
     def _copy(self) -> str:
         """The other file under its new names: no include that is there already, and entry points for the version alone."""
-        source, edits = self.second.source, Edits(self.second.source)
-        for include in source.walk(None, "preproc_include"):
-            path = source.of(include, "path")
-            if not path.startswith("<"):
-                raise Unsupported(f"an include of {path}")
-            if path in {self.first.source.of(n, "path") for n in self.first.source.walk(None, "preproc_include")}:
-                edits.remove(include)
-        for _, node in self.shared.values():
+        source, edits, gone = self.second.source, Edits(self.second.source), set[tuple[int, int, str]]()
+        for node in source.walk(None, "preproc_include"):
             edits.remove(node)
+        for name, items in self.second.named.items():
+            for item in items if name in self.second.own - self.own else ():
+                if not self.own & set(self.second._names(item)):
+                    gone.add((*self.second.whole(item), ""))
+        edits.changes += gone
         wanted = {self.second._names(theirs)[0] for _, theirs in self.entries}
         for name in {name for dtype in self.spec.dtypes for name in self.spec.entry_names(dtype)}:
             items = self.second.declared(name)
@@ -254,14 +313,14 @@ class _Joined:
             for item in items:
                 whole = item.parent if item.parent.type == "linkage_specification" else item
                 if unused:
-                    edits.remove(whole, comment=True)
+                    edits.changes.append((*self.second.whole(whole), ""))
                 else:  # nobody outside of the file calls it any more
                     edits.replace(whole, f"static {source.of(item)}")
         text = edits.apply()
         if "##" in text:
             raise Unsupported("names that a macro puts together")
         said = self.version.said(self.spec, self._bound(self.suffix))
-        head = f"// The form for {said}: measured faster there, and slower elsewhere than the one below it.\n"
+        head = f"// The form for {said}: measured faster there, and slower elsewhere than the other one.\n"
         if self.version.measure is not None:
             head += f"{self._threshold()}\n"
         return head + _renamed(text, self.names).strip("\n") + "\n"
@@ -273,18 +332,24 @@ class _Joined:
         return mine, theirs
 
     def _place(self) -> int:
-        """Behind the includes, in front of all that this file defines below them."""
+        """In front of the first entry point, and of the comments above it."""
         source = self.first.source
-        includes = [n for n in source.root.named_children if source.has(n, "preproc_include")]
-        at = includes[-1].end_byte if includes else 0  # an include ends with its line
-        return at if source.data[at - 1 : at] in {b"\n", b""} else source.line_end(includes[-1])
+        outer = min((mine for mine, _ in self.entries), key=lambda node: node.start_byte)
+        while outer.parent is not None and outer.parent.type != "translation_unit":
+            outer = outer.parent
+        before = outer.prev_sibling
+        while before is not None and before.type == "comment" and source.alone(before):
+            outer, before = before, before.prev_sibling
+        return outer.start_byte
 
     # --- words -------------------------------------------------------------------------------------------------
 
-    def _suffix(self) -> str:
+    def _suffix(self, called: str) -> str:
         """One that makes no name that is there already."""
         version = self.version
-        plain = "small" if version.below is not None else "large" if version.measure else "_".join(version.dtypes)
+        plain = called or (
+            "small" if version.below is not None else "large" if version.measure else "_".join(version.dtypes)
+        )
         taken = self.first.words | self.second.words
         suffixes = (f"{plain}{count if count > 1 else ''}" for count in itertools.count(1))
         return next(s for s in suffixes if not taken & {self._bound(s), *(_named(name, s) for name in self.own)})
