@@ -13,7 +13,8 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites.prelude import text_of
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cache_row_in_registers import ASKED
-from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, compile_strictly, refused
+from tests.nodes.rewrites.test_cuda_rewrites import compile_strictly
+from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, refused
 
 ROWS = after(SOFTMAX, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
 HELPER = "__device__ float {}\n\n__global__ void soft_rows"
