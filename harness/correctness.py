@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness import properties
-from harness.device import Arena, generator
+from harness.device import Arena, generator, give_back_memory
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import AXIS_VALUES, BELOW, DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
@@ -412,11 +412,30 @@ class Cases:
     def get(self, workload: Workload, values: str, extra: dict[str, tuple[str, ...]]) -> Case:
         key = (workload.label, values)
         if key not in self.kept:
-            self.kept[key] = make_case(self.kernel, workload, values, extra, self.device)
+            self.kept[key] = self._made(workload, values, extra)
         self.kept.move_to_end(key)
         while len(self.kept) > 1 and sum(case.size for case in self.kept.values()) > self.limit:
             self.kept.popitem(last=False)
         return self.kept[key]
+
+    def _made(self, workload: Workload, values: str, extra: dict[str, tuple[str, ...]]) -> Case:
+        """Raises KernelError where the device's memory does not suffice, with no other case in it."""
+        import torch
+
+        made, said = None, ""
+        for _ in range(2):
+            try:
+                made = make_case(self.kernel, workload, values, extra, self.device)
+                break
+            except torch.OutOfMemoryError as error:  # its traceback holds what was made so far, until it is left
+                said = str(error).partition(". ")[0]
+            self.kept.clear()
+            torch.cuda.empty_cache()
+        if made is None:
+            raise KernelError(f"{workload.label} is too much for this device's memory: {said}")
+        if self.device == "cuda":
+            give_back_memory()  # a tolerance takes several times its case meanwhile
+        return made
 
 
 ALONG = (*(f"{kind}:" for kind in (*AXIS_VALUES, BELOW)), "range:", "integers:", "given:")

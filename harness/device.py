@@ -150,7 +150,6 @@ def memory_bytes(device: str) -> int:
     return torch.cuda.get_device_properties(0).total_memory
 
 
-@functools.cache
 def give_back_memory(over: int = 1 << 30) -> None:
     """To the GPU, where torch keeps more than so many bytes here for later: no other process could have them."""
     import torch
@@ -159,6 +158,7 @@ def give_back_memory(over: int = 1 << 30) -> None:
         torch.cuda.empty_cache()
 
 
+@functools.cache
 def _highest_clock_mhz() -> int | None:
     """Of the GPU's multiprocessors, as nvidia-smi has it; None where it does not say."""
     if shutil.which("nvidia-smi") is None:

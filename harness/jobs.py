@@ -248,6 +248,9 @@ class Bench:
             return Answer(error=(_kind(error), str(error)), seconds=time.perf_counter() - began)
         except RuntimeError as error:
             self.close()
+            if type(error).__name__ == "OutOfMemoryError":  # torch's: of this question, not of the device
+                said = f"judging it takes more memory than this device has: {str(error).partition('. ')[0]}"
+                return Answer(error=("KernelError", said), seconds=time.perf_counter() - began)
             if type(error) is not RuntimeError:  # torch's, of a device that can be used no more, among others
                 raise
             return Answer(error=("RuntimeError", str(error)), seconds=time.perf_counter() - began)

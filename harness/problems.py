@@ -21,6 +21,7 @@ from harness.device import Arena
 from harness.engines.process import WorkerFailure
 from harness.fitting import JUDGING_FACTOR
 from harness.once import Once
+from harness.records import Outcome
 from harness.store import digest
 from harness.zygote import PythonWorker, Zygote, shared
 from kernels import catalog, importers
@@ -283,10 +284,25 @@ class Box:
         asked = problem.asked("reference", dtype=computed, exact=exact)
         name = f"{computed} {'exact' if exact else 'eager'}"
         try:
-            return self.call(name, problem, spec, workload, asked, given, self.device)
+            try:
+                return self.call(name, problem, spec, workload, asked, given, self.device)
+            except WorkerFailure as fault:
+                if fault.outcome is not Outcome.OUT_OF_RESOURCES:
+                    raise
+                self._make_room(name)
+                return self.call(name, problem, spec, workload, asked, given, self.device)
         except WorkerFailure as fault:
             at = " ".join(f"{axis}={size}" for axis, size in axes.items())
             raise KernelError(f"{problem.spec.name}: Model fails at {at}: {_plain(fault.reason)}") from None
+
+    def _make_room(self, name: str) -> None:
+        """Give back what the other references hold of the device, and what torch has set aside here; they start anew."""
+        for other in [one for one in self.workers if one not in (name, "inputs")]:
+            self.end(other)
+            if (arena := self.arenas.pop(other, None)) is not None:
+                arena.close()
+        if self.device == "cuda":
+            devices.give_back_memory(0)
 
     def fill(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
         """Fill one input, or several of them one above the other, with draws of get_inputs(), the same for all inputs."""

@@ -417,6 +417,23 @@ def test_a_build_travels_back_and_leaves_nothing(tmp_path: Path):
     assert not [path for path in (tmp_path / "builders").rglob("*") if path.is_file()]
 
 
+def test_a_question_that_is_too_much_for_the_devices_memory_is_the_problems_not_the_devices(
+    tmp_path: Path, monkeypatch
+):
+    torch = pytest.importorskip("torch")
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
+
+    monkeypatch.setattr(Bench, "_answer", full)
+    kind, words = Bench(tmp_path).answer(job("verify"), {}, print).error
+    assert kind == "KernelError" and words.endswith("than this device has: CUDA out of memory")
+    broken = torch.AcceleratorError if hasattr(torch, "AcceleratorError") else OSError
+    monkeypatch.setattr(Bench, "_answer", lambda *_: (_ for _ in ()).throw(broken("CUDA error: device lost")))
+    with pytest.raises(broken):  # of the device: the job goes elsewhere
+        Bench(tmp_path).answer(job("verify"), {}, print)
+
+
 def test_a_compiler_without_room_is_the_machines_failure_not_the_candidates(tmp_path: Path, monkeypatch):
     failed = Build(candidate="c", backend="cpu", ok=False, log="cc1plus: fatal error: No space left on device")
     monkeypatch.setattr(jobs, "compiled", lambda *_arguments, **_entry: failed)

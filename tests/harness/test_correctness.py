@@ -11,6 +11,7 @@ import torch
 
 from harness.correctness import (
     UNIT_ROUNDOFF,
+    Cases,
     Layout,
     distributions,
     expected,
@@ -22,6 +23,7 @@ from harness.correctness import (
 )
 from harness.device import Arena
 from kernels import catalog
+from kernels.catalog import KernelError
 from kernels.spec import Size, Spec, Tensor, Workload
 
 NARROWER = {"float32": torch.bfloat16, "float16": torch.bfloat16, "bfloat16": torch.float8_e4m3fn}
@@ -326,3 +328,25 @@ def test_what_is_summed_is_found_by_asking_the_reference(name, found):
     assert summed(kernel) == found
     workload = kernel.spec.workloads[0]
     assert terms(kernel, workload) == (kernel.spec.shape(kernel.spec.inputs[0], workload.axes)[1] if found else 1)
+
+
+def test_a_case_that_does_not_fit_is_made_again_with_no_other_in_memory_and_else_refused(monkeypatch):
+    kernel = catalog.load("silu_and_mul")
+    small, other = (Workload(axes={"tokens": n, "hidden": 16}, dtype="float32") for n in (2, 3))
+    kept = Cases(kernel, "cpu", 1 << 30)
+    first = kept.get(small, "ordinary", {})
+    room: list[int] = []
+
+    def made(*arguments):
+        room.append(len(kept.kept))
+        if len(room) < fails + 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
+        return make_case(*arguments)
+
+    monkeypatch.setattr("harness.correctness.make_case", made)
+    fails = 1
+    assert kept.get(other, "ordinary", {}).workload == other and room == [1, 0]
+    assert kept.get(small, "ordinary", {}) is not first  # that one was let go of
+    fails, room[:] = 2, []
+    with pytest.raises(KernelError, match=r"tokens=5 .*too much for this device's memory: CUDA out of memory$"):
+        kept.get(Workload(axes={"tokens": 5, "hidden": 16}, dtype="float32"), "ordinary", {})

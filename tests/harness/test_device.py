@@ -79,3 +79,14 @@ def test_a_gpu_is_known_by_what_its_multiprocessors_hold() -> None:
     )
     assert found.clock_mhz and 500 < found.clock_mhz < 5000
     assert device.facts("cuda") == found
+
+
+def test_what_torch_keeps_for_later_is_given_back_each_time_that_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    kept, given = [2 << 30, 1, 2 << 30], []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: kept.pop(0))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append(len(kept)))
+    for _ in range(3):
+        device.give_back_memory()
+    assert given == [2, 0]

@@ -11,6 +11,7 @@ import torch
 
 from harness import degenerate, of_problems
 from harness.correctness import GIVEN
+from harness.engines.process import WorkerFailure
 from harness.evaluate import Evaluator
 from harness.problems import Problem, open_problem, reopened
 from harness.records import Outcome, Verdict
@@ -258,6 +259,29 @@ def test_a_process_that_was_profiled_is_not_judged_and_eager_torch_is_profiled_o
         assert of_problems.profile(evaluator, eager, unseen, eager=True) == {}
 
 
+def test_a_reference_that_does_not_fit_is_asked_again_with_the_other_gone(opened, monkeypatch):
+    problem = opened(SMALL)
+    inputs = {"input_0": torch.rand(problem.spec.shape(problem.spec.inputs[0], problem.spec.workloads[0].axes))}
+    axes = problem.spec.workloads[0].axes
+    rough = problem.reference_in("float32", **inputs, **axes)
+    other, asked, call = problem.box.workers["float32 eager"], [], problem.box.call
+
+    def short(name, *arguments):
+        asked.append(name)
+        if len(asked) == 1:
+            raise WorkerFailure(Outcome.OUT_OF_RESOURCES, "CUDA out of memory")
+        return call(name, *arguments)
+
+    monkeypatch.setattr(problem.box, "call", short)
+    exact = problem.reference_in("float64", **inputs, **axes)
+    assert asked == ["float64 exact"] * 2 and not other.alive and "float32 eager" not in problem.box.arenas
+    assert torch.allclose(exact["output_0"].float(), rough["output_0"])
+    asked[:] = [""]
+    assert torch.equal(
+        problem.reference_in("float32", **inputs, **axes)["output_0"], rough["output_0"]
+    )  # it starts anew
+
+
 def test_a_few_rows_of_an_input_do_not_keep_the_whole():
     """KernelBench's inputs have up to 16 GiB, and two draws at once would not fit the box."""
     whole = torch.rand(1000, 4)
@@ -309,7 +333,7 @@ def test_torch_compile_is_a_baseline(checked: bool, opened, tmp_path: Path, monk
         evaluator.store.put(problem.text)
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(HONEST)))
         if not checked:
-            monkeypatch.setattr(evaluator, "verify", lambda _build: verdict)
+            monkeypatch.setattr(evaluator, "verify", lambda _build, **_: verdict)
         found = measure_against(evaluator, problem, verdict, "compile")
         assert "compile" in found.against, found.notes
         compiled = evaluator.build(evaluator.store.put(problem.compiled("compile")))

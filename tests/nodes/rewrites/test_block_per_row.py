@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from nodes.policies.rules import applied_step
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, compile_strictly
+from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body
 
 ROW = """\
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
@@ -435,16 +434,3 @@ def test_inputs_compute_what_the_reference_says(
     candidate.write_text(text.replace("#define CLUSTER_STEPS 4096", "#define CLUSTER_STEPS 128"))
     ended = emulated(ROOT / "tests/inputs" / folder, candidate, "0", "1", workload, EMULATE_BACKWARDS="1")
     assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize(
-    "steps",
-    [(), ("fast_math", "vectorize", "cache_row_in_registers", "programmatic_dependent_launch")],
-    ids=["alone", "bundle"],
-)
-def test_nvcc_takes_them(steps: tuple[str, ...], tmp_path: Path) -> None:
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(MANY, "block_per_row", *steps))
-    compile_strictly(candidate)

@@ -13,7 +13,8 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites.prelude import text_of
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.test_cache_row_in_registers import ASKED
-from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, compile_strictly, refused
+from tests.nodes.rewrites.test_cuda_rewrites import compile_for_hopper
+from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, refused
 
 ROWS = after(SOFTMAX, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
 HELPER = "__device__ float {}\n\n__global__ void soft_rows"
@@ -288,7 +289,7 @@ def _exponentials(folder: Path, text: str) -> dict[tuple[int, int], int]:
     """How often each kernel for rows in registers takes one, by lanes and steps."""
     candidate = folder / "candidate.cu"
     candidate.write_text(text)
-    compile_strictly(candidate)
+    compile_for_hopper(candidate)
     command = ["nvcc", "-std=c++17", "-O3", "-arch=sm_90", "-ptx", "-o", candidate.with_suffix(".ptx"), candidate]
     subprocess.run(command, check=True, timeout=300)
     found = {}

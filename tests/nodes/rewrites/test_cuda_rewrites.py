@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,11 +34,8 @@ FACTS = Facts(spec=SPEC, device=H200)
 MINI_BATCH = {"gather_mean", "gather_rows_by_id", "relabel", "sample_neighbors", "scatter_mean_backward"}
 """No bundle was looked at for these yet. Their baselines are emulated by tests/kernels/test_minibatch_kernels_emulated.py, whose
 inputs are graphs, which the emulation here does not draw."""
-INPUTS = sorted(
-    path
-    for path in [*(ROOT / "tests/inputs").glob("*/baseline*.cu"), *(ROOT / "kernels").glob("*/baseline.*.cu")]
-    if path.parent.name not in MINI_BATCH
-)
+EVERY = sorted([*(ROOT / "tests/inputs").glob("*/baseline*.cu"), *(ROOT / "kernels").glob("*/baseline.*.cu")])
+INPUTS = [path for path in EVERY if path.parent.name not in MINI_BATCH]
 NEED_ALIGNMENT = {"l2_normalize/baseline.vector.cu", "relu_squared/baseline.vector.cu"}
 """Their own baseline reads 16 bytes from any address."""
 
@@ -409,3 +408,20 @@ def test_bundles_compute_what_the_reference_says(path: Path, tmp_path: Path) -> 
     offsets = ["0"] if f"{path.parent.name}/{path.name}" in NEED_ALIGNMENT else ["0", "1"]
     ended = emulated(path.parent, candidate, *offsets)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def compile_for_hopper(candidate: Path) -> None:
+    flags = ["-std=c++17", "-O3", "-arch=sm_90", "-cubin"]
+    command = ["nvcc", *flags, "-o", str(candidate.with_suffix(".cubin")), str(candidate)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_nvcc_takes_every_first_plan(path: Path, tmp_path: Path) -> None:
+    """Once that of relabel named an index that nothing declared."""
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(_bundle(path)[1])
+    compile_for_hopper(candidate)

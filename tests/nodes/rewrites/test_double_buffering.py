@@ -9,7 +9,8 @@ import pytest
 
 from nodes.policies.rules import applied_step
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, compile_strictly, refused
+from tests.nodes.rewrites.test_cuda_rewrites import compile_for_hopper
+from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, refused
 
 FOLDER = ROOT / "tests" / "inputs" / "l2_normalize"
 SOURCE = (FOLDER / "baseline.vector.cu").read_text()
@@ -72,4 +73,4 @@ def test_it_computes_the_same_and_only_so(lost: str, tmp_path: Path) -> None:
 def test_nvcc_takes_it(tmp_path: Path) -> None:
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(after(SOURCE, "double_buffering"))
-    compile_strictly(candidate)
+    compile_for_hopper(candidate)

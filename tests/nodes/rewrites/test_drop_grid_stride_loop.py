@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from nodes.rewrites.specialize.dispatch import dispatched
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, after, flat, refused
 from tests.nodes.rewrites.test_dispatch import split
-from tests.nodes.rewrites.test_row_rewrites import compile_strictly
 
 COLUMNS = """\
 #include <cstdint>
@@ -225,15 +223,6 @@ def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
         dispatched(text, "cuda", spec, split((4096, first), (None, last), measure=by))
     )
     assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0") == "right"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("baseline", ["production", "extracted"])
-def test_nvcc_takes_it(baseline: str, tmp_path: Path) -> None:
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(bundle(baseline, "silu_and_mul", "programmatic_dependent_launch"))
-    compile_strictly(candidate)
 
 
 def test_facts_do_not_matter() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -282,36 +281,3 @@ def test_what_is_masked_stays_so(start: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", MASKED, str(candidate)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.stdout.strip() == "True", ended.stdout + ended.stderr
-
-
-COMPILED = {
-    "short rows": (
-        "kernels/fused_add_rmsnorm/baseline.extracted.cu",
-        ("cache_row_in_registers", "programmatic_dependent_launch", "several_rows_per_block"),
-    ),
-    "clusters": (
-        "tests/inputs/row_softmax/baseline.plain.cu",
-        ("cache_row_in_registers", "programmatic_dependent_launch", "cluster_split"),
-    ),
-}
-
-
-def compile_strictly(candidate: Path) -> None:
-    """nvcc builds it for Hopper, and warns of nothing."""
-    flags = ["-std=c++17", "-O3", "-arch=sm_90", "-Werror", "all-warnings", "-cubin"]
-    command = ["nvcc", *flags, "-o", str(candidate.with_suffix(".cubin")), str(candidate)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("name", COMPILED)
-def test_nvcc_takes_them(name: str, tmp_path: Path) -> None:
-    path, steps = COMPILED[name]
-    text = (ROOT / path).read_text()
-    for step in PREPARE:
-        text = applied_step(step, text, FACTS) or text
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(text, *steps))
-    compile_strictly(candidate)

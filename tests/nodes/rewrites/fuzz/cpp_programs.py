@@ -1,7 +1,7 @@
 """Random C++ programs of one thread: passes over rows in the forms that people write them in.
 
-Each pass goes over the tensors' rows and elements, by two loops, by a flat one, down the columns, with pointers that walk,
-unrolled by hand, by algorithms of the standard library or through small functions, and may sum up over a row or a column.
+Each pass goes over the tensors' rows and elements, by two loops, by a flat one, down the columns, with pointers that walk or
+through small functions, and may sum up over a row or a column.
 Conditions ask for inputs alone and quotients stay away from zero, so that another order of summation changes last digits only.
 """
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.nodes.rewrites.fuzz.trial import C_TYPES, OUTPUTS, Program, entry, spec_of
 
-HEADERS = "#include <algorithm>\n#include <cmath>\n#include <cstdint>\n#include <limits>\n#include <numeric>\n#include <vector>\n"
+HEADERS = "#include <algorithm>\n#include <cmath>\n#include <cstdint>\n#include <limits>\n"
 NEUTRAL = {"+": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
 ACTS = (
     "static float act(float v) { return v / (1.0f + expf(-v)); }\n",
@@ -232,17 +232,6 @@ class Writer:
         head = [f"const {self.element}* {a} = {source} + r * n;", f"{self.element}* {b} = {output} + r * n;"]
         return self.loop("r", "rows", [*head, *self.loop("i", "n", [f"{b}[i] = {value};"])])
 
-    def unrolled_pass(self) -> list[str]:
-        output = self.one_of("y", "v")
-        self.arrays |= {"x", output}
-        value = self.expression([self.read("x[k + 0]", "x")], 1)
-        lines = [f"{output}[k + {n}] = {self.stored(value.replace('[k + 0]', f'[k + {n}]'))};" for n in range(4)]
-        self.written.add(output)
-        bound = self.fresh("whole")
-        tail = f"{output}[k] = {self.stored(value.replace('[k + 0]', '[k]'))};"
-        return [f"const int64_t {bound} = rows * n / 4 * 4;", f"for (int64_t k = 0; k < {bound}; k += 4) {{", *("  " + x for x in lines),
-                "}", f"for (int64_t k = {bound}; k < rows * n; ++k) {tail}"]  # fmt: skip
-
     def running_pass(self) -> list[str]:
         output, total = self.one_of("y", "v"), self.fresh("running")
         self.summed = True
@@ -268,43 +257,6 @@ class Writer:
         return self.loop("r_", "rows", [f"float {best} = {first};", f"int64_t {place} = 0;", *self.loop("i", "n", body),
                                         f"out[r_] = {self.one_of(f'(float){place}', f'{best} + (float){place}')};"])  # fmt: skip
 
-    def transposed_pass(self) -> list[str]:
-        output = self.one_of("y", "v")
-        self.arrays.add(output)
-        value = self.stored(self.expression([self.read(self.at("x", "r", "c"), "x")], 1))
-        self.written.add(output)
-        loops = [("r", "rows"), ("c", "n")]
-        (outer, first), (inner, second) = loops if self.chance(2) else loops[::-1]
-        return self.loop(outer, first, self.loop(inner, second, [f"{output}[c * rows + r] = {value};"]))
-
-    def library_pass(self) -> list[str]:
-        output, total = self.one_of("y", "v"), self.fresh("total")
-        self.arrays |= {"x", output}
-        first, last = "x + r * n", "x + (r + 1) * n"
-        kind = self.one_of("accumulate", "max", "transform", "copy", "fill")
-        to = f"{output} + r * n"
-        self.written.add(output)
-        if kind in ("accumulate", "max"):
-            self.summed = True
-            made = (
-                f"std::accumulate({first}, {last}, 0.0f)"
-                if kind == "accumulate"
-                else f"(float)*std::max_element({first}, {last})"
-            )
-            read = self.read("x[r * n + i]", "x")
-            inner = self.loop("i", "n", [f"{output}[r * n + i] = {self.stored(f'{read} - {total}')};"])
-            return self.loop("r", "rows", [f"const float {total} = {made};", *inner])
-        call = {
-            "copy": f"std::copy({first}, {last}, {to});",
-            "fill": f"std::fill({to}, {output} + (r + 1) * n, {self.stored('0.5f')});",
-        }
-        value = self.stored(self.expression([self.read("e", "x")], 1))
-        return self.loop(
-            "r",
-            "rows",
-            [call.get(kind, f"std::transform({first}, {last}, {to}, [&]({self.element} e) {{ return {value}; }});")],
-        )
-
     def function_pass(self) -> list[str]:
         """Through a function that is one pass over its arguments."""
         output, name = self.one_of("y", "v"), self.fresh("apply")
@@ -320,17 +272,6 @@ class Writer:
         if self.chance(2):
             return [f"{name}(x, {output}, rows * n);"]
         return self.loop("r", "rows", [f"{name}(x + r * n, {output} + r * n, n);"])
-
-    def scratch_pass(self) -> list[str]:
-        """A row's values wait in memory of the program's own."""
-        output, scratch = self.one_of("y", "v"), self.fresh("scratch")
-        first = self.expression([self.read(self.at("x", "r", "i"), "x")], 1)
-        other = self.one_of("i", "i", "n - 1 - i", "(i + 1) % n")
-        second = self.stored(self.expression([f"{scratch}[{other}]", f"{scratch}[i]"], 1))
-        self.written.add(output)
-        inner = self.loop("i", "n", [f"{scratch}[i] = {first};"])
-        inner += self.loop("i", "n", [f"{self.at(output, 'r', 'i')} = {second};"])
-        return [f"std::vector<float> {scratch}(n);", *self.loop("r", "rows", inner)]
 
     def first_pass(self) -> list[str]:
         """Something is done for the first element alone."""
@@ -348,8 +289,7 @@ class Writer:
         return self.loop("r_", "rows", [f"float {last} = 0.0f;", *self.loop("i", "n", lines)])
 
 
-PASSES = ("rows", "rows", "rows", "flat", "columns", "walking", "unrolled", "running", "place", "transposed", "library",
-          "function", "scratch", "first")  # fmt: skip
+PASSES = ("rows", "rows", "rows", "flat", "columns", "walking", "running", "place", "function", "first")
 
 
 @st.composite
