@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks import cheats
 from harness import backends, pool
+from harness.engines.process import LIMITS, Worker
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.rig import CALL_S
@@ -50,7 +51,9 @@ def evaluators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluators]
     with (
         pytest.MonkeyPatch.context() as patch
     ):  # a quarter of what a worker may have is as soon too much, and filled sooner
-        patch.setattr(pool, "LIMITS", replace(pool.LIMITS, memory_bytes=pool.LIMITS.memory_bytes // 4))
+        limits = replace(LIMITS, memory_bytes=LIMITS.memory_bytes // 4)
+        patch.setattr(pool, "LIMITS", limits)
+        patch.setitem(Worker.__init__.__kwdefaults__, "limits", limits)
         yield made
     for one in made.made.values():
         one.close()

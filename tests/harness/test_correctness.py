@@ -32,9 +32,9 @@ CASES = [(name, dtype) for name in catalog.names() for dtype in catalog.load(nam
 
 @functools.cache
 def case(name: str, dtype: str):
-    """The largest CPU workload of up to a million elements of that dtype, with ordinary values."""
+    """The largest workload of that dtype whose inputs take less than 1 MiB, with ordinary values."""
     kernel = catalog.load(name)
-    sizes = [w for w in kernel.spec.workloads if w.dtype == dtype and kernel.spec.read_bytes(w) < 4 << 20]
+    sizes = [w for w in kernel.spec.workloads if w.dtype == dtype and kernel.spec.read_bytes(w) < 1 << 20]
     workload = max(sizes, key=kernel.spec.read_bytes)
     return kernel, workload, make_case(kernel, workload, distributions(kernel.spec, {})[0], {}, "cpu")
 
