@@ -334,7 +334,7 @@ EXPECTED = {
     "quick_gelu": {"expand_macros", "vectorize", "grid_stride"},
     "relu_squared": {"tune_block_size"},
     "rescale_groups": {"vectorize", "neighbouring_rows_per_block"},
-    "residual_then_norm": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "residual_then_norm": {"fuse_kernels", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
     "rotary_embedding": {"vectorize", "grid_stride"},
     "rotary_query_key": {
         "inline_device_functions",

@@ -69,6 +69,40 @@ extern "C" void soft(const float* x, float* y, long rows, long n, cudaStream_t s
   soft_rows<<<rows, 256, 0, stream>>>(x, y, n);
 }}
 """
+TWO = """\
+__global__ void twice_kernel(const float* in, float* out, int n) {
+  const int row = blockIdx.x;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) out[row * n + i] = 2 * in[row * n + i];
+}
+
+__global__ void first_off_kernel(const float* in, float* out, int n) {
+  const int row = blockIdx.x;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) out[row * n + i] = in[row * n + i] - in[row * n];
+}
+
+extern "C" void both(const float* x, float* t, float* y, long rows, long n, cudaStream_t stream) {
+  twice_kernel<<<rows, 256, 0, stream>>>(x, t, n);
+  first_off_kernel<<<rows, 256, 0, stream>>>(t, y, n);
+}
+"""
+FLAT = """\
+__global__ void twice_kernel(const float* in, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  out[i] = 2 * in[i];
+}
+
+__global__ void plus_kernel(const float* a, const float* b, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  out[i] = a[i] + b[i];
+}
+
+extern "C" void both(const float* x, float* t, float* y, long n, cudaStream_t stream) {
+  twice_kernel<<<(n + 255) / 256, 256, 0, stream>>>(x, t, n);
+  plus_kernel<<<(n + 255) / 256, 256, 0, stream>>>(t, x, y, n);
+}
+"""
 
 
 def after(text: str, *steps: str) -> str:
@@ -192,6 +226,42 @@ def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:
     assert refused(text.replace("float v = 0.0f;", "float v = 0.0f; if (n == 0) return;"), "cluster_split")
 
 
+# One launch.
+
+
+def test_elements_of_the_threads_own_need_no_barrier() -> None:
+    new = after(FLAT, "fuse_kernels")
+    kernel = body(new, "void twice_then_plus_kernel")
+    assert kernel.startswith("void twice_then_plus_kernel(const float* in, float* out, int n, float* y) {")
+    assert kernel.count("return;") == 1 and "__syncthreads" not in kernel
+    assert kernel.endswith("out[i] = 2 * in[i]; y[i] = out[i] + in[i];")
+    assert "twice_then_plus_kernel<<<(n + 255) / 256, 256, 0, stream>>>(x, t, n, y);" in new
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (TWO, "- in[row * n]", "- in[0]"),  # of another block
+        (TWO, "- in[row * n]", "- in[row * n + n]"),
+        (TWO, "first_off_kernel<<<rows, 256", "first_off_kernel<<<rows, 128"),
+        (TWO, "first_off_kernel<<<rows,", "first_off_kernel<<<rows - 1,"),
+        (TWO, "(t, y, n);", "(t + n, y, n);"),
+        (TWO, "(t, y, n);", "(t, x, n);\n  twice_kernel<<<rows, 256, 0, stream>>>(y, t, n);"),
+        (TWO, "  first_off_kernel<<<", "  cudaMemsetAsync(t, 0, n, stream);\n  first_off_kernel<<<"),
+        (TWO, "(x, t, n);", "(x, t, n + 1);"),  # rows of another length
+        (TWO, "= in[row * n + i] - in", "= __ldg(&in[row * n + i]) - in"),
+        (TWO, "const int row = blockIdx.x;", "const int row = blockIdx.x; if (threadIdx.x > 200) return;"),
+        (TWO, "const int row = blockIdx.x;", "const int row = (blockIdx.x + 1) % gridDim.x;"),
+        (FLAT, "out[i] = a[i]", "out[i] = a[i + 1]"),
+        (FLAT, "int n) {\n  const int i", "int n) {\n  n -= 1;\n  const int i"),
+        (FLAT, "(t, x, y, n)", "(t, x, y, n - 1)"),
+    ],
+)
+def test_launches_that_wait_for_all_blocks_stay_two(text: str, old: str, new: str) -> None:
+    assert old in text
+    assert refused(text.replace(old, new, 1), "fuse_kernels")
+
+
 # When they are worth a first plan.
 
 
@@ -214,7 +284,7 @@ def test_the_workloads_say_whether_rows_are_short_or_few(kernel: str, short: boo
 
 # What all of them compute.
 
-PREPARE = ("symbolic_block_size", "warp_shuffle_reduction", "vectorize")
+PREPARE = ("fuse_kernels", "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
 LONG = {"SHORT_ROWS_FROM": 10**6}
 """No row is short, so that what else the steps made is run."""
 CLUSTERS = {"CLUSTER_STEPS": 128}
@@ -228,6 +298,8 @@ CLUSTERS = {"CLUSTER_STEPS": 128}
          ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"]),
         pytest.param("tests/inputs/layer_norm/plain", ("cache_row_in_registers", "programmatic_dependent_launch", "several_rows_per_block"), {"SHORT_ROWS_FROM": 1},
          ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], marks=pytest.mark.slow),
+        pytest.param("tests/inputs/residual_then_norm/plain", ("cache_row_in_registers", "several_rows_per_block"), {"SHORT_ROWS_FROM": 4},
+         ["float16:rows=9,columns=520", "float32:rows=3,columns=515", "float32:rows=21,columns=24"], marks=pytest.mark.slow),
         pytest.param("kernels/fused_add_rmsnorm/extracted", ("cache_row_in_registers", "several_rows_per_block"), LONG,
          ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"],
          marks=pytest.mark.slow),
