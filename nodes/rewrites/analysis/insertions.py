@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from tree_sitter import Node
@@ -85,27 +86,31 @@ def drop_unused(source: Source, text: str, names: set[str]) -> str:
     """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
     for _ in range(16):
         here = source.reparsed(text)
-        dropped = _unused(here, names)
-        if dropped is None:
+        unused = list(_unused(here, names))
+        if not unused:
             return text
-        names |= {here.of(n) for n in here.walk(dropped, "identifier")}
-        if dropped.type == "declaration":
-            start = here.line_start(dropped)
-            text = (here.data[:start] + here.data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")).decode()
-        else:  # one of several
-            before, after = dropped.prev_named_sibling, dropped.next_named_sibling
-            first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
-            start = dropped.start_byte if first or before is None else before.end_byte
-            end = after.start_byte if first and after is not None else dropped.end_byte
-            text = (here.data[:start] + here.data[end:]).decode()
+        data = here.data
+        for dropped in reversed(unused):
+            names |= {here.of(n) for n in here.walk(dropped, "identifier")}
+            if dropped.type == "declaration":
+                start = here.line_start(dropped)
+                data = data[:start] + data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")
+            else:  # one of several
+                before, after = dropped.prev_named_sibling, dropped.next_named_sibling
+                first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
+                start = dropped.start_byte if first or before is None else before.end_byte
+                end = after.start_byte if first and after is not None else dropped.end_byte
+                data = data[:start] + data[end:]
+        text = data.decode()
     return text
 
 
-def _unused(source: Source, names: set[str]) -> Node | None:
-    """A declaration, or one of several declarators, of a name that is used nowhere else."""
+def _unused(source: Source, names: set[str]) -> Iterator[Node]:
+    """Declarations, or of each one of several declarators, of names that are used nowhere else; in source order."""
+    end = 0
     for node in source.walk(None, "declaration"):
         parent, declarators = node.parent, node.children_by_field_name("declarator")
-        if parent is None or parent.type != "compound_statement":
+        if parent is None or parent.type != "compound_statement" or node.start_byte < end:
             continue
         for declarator in declarators:
             if declarator.type not in {"init_declarator", "function_declarator"}:
@@ -116,5 +121,6 @@ def _unused(source: Source, names: set[str]) -> Node | None:
             uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
             impure = source.has(node, "assignment_expression", "update_expression")
             if uses == 1 and not impure:
-                return node if len(declarators) == 1 else declarator
-    return None
+                end = node.end_byte  # what stands within it goes with it, or in the next round
+                yield node if len(declarators) == 1 else declarator
+                break
