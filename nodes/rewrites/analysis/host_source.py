@@ -105,21 +105,6 @@ def changed_names(source: Source, node: Node) -> set[str]:
     return {name for name, _ in assignments(source, node)}
 
 
-def escapes(source: Source, use: Node) -> bool:
-    """Whether a mention of a variable takes its address, or hands it to a function of the file by reference."""
-    parent = use.parent
-    if parent.type == "pointer_expression" and operator(source, parent) == "&":
-        return True
-    if parent.type != "argument_list" or parent.parent.type != "call_expression":
-        return False
-    place = arguments(parent.parent).index(use)
-    name = source.of(parent.parent, "function").partition("<")[0]
-    return any(
-        place < len(function.parameters) and function.parameters[place][0] in function.references
-        for function in functions(source).get(name, ())
-    )
-
-
 def pragma_node(source: Source, node: Node) -> Node | None:
     """The pragma that applies to this statement."""
     before = node.prev_named_sibling

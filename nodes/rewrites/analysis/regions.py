@@ -250,11 +250,6 @@ def guards_of(node: Node, region: Region, kernel: Kernel) -> tuple[Guard, ...] |
     return None if here.type in {*LOOPS, "switch_statement"} else tuple(reversed(found))
 
 
-def conditional(node: Node, region: Region, kernel: Kernel) -> bool:
-    """Whether the node may be skipped, or run several times, when its region's element is visited."""
-    return guards_of(node, region, kernel) != ()
-
-
 class Stride:
     """How an index moves when the region's element moves on by one, and what must hold for that."""
 
