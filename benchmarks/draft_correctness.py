@@ -28,7 +28,7 @@ from nodes import drafting
 
 BATCH = ("batch", "batch_size", "B")
 SMALL_BATCH = 4
-LARGEST = (64, 256, 1024)
+LARGEST = (16, 64, 256, 1024)
 """Tried one after another: what is read as a size may have to divide by what is read as a number of groups or heads."""
 
 
