@@ -28,8 +28,9 @@ from nodes import drafting
 
 BATCH = ("batch", "batch_size", "B")
 SMALL_BATCH = 4
-LARGEST = (64, 256, 1024)
-"""Tried one after another: what is read as a size may have to divide by what is read as a number of groups or heads."""
+LARGEST = (16, 64, 256, 1024, 1 << 40)
+"""Tried one after another: what is read as a size may have to divide by what is read as a number of groups or heads. The last one
+makes only batches small."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,23 @@ def variants(text: str) -> Iterator[tuple[int, str]]:
 
 
 def shrunk(text: str, largest: int) -> str:
-    """The text with every `name = integer` of its top level halved until it is no larger; a batch is SMALL_BATCH."""
-    lines = text.splitlines(keepends=True)
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name, value = node.targets[0].id, integer(node.value)
-            if value is not None and value > SMALL_BATCH and node.lineno == node.end_lineno:
-                lines[node.lineno - 1] = f"{name} = {smaller(name, value, largest)}\n"
-    return "".join(lines)
+    """The text with every integer that its top level gives a name to halved until it is no larger; a batch is SMALL_BATCH."""
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    found = [pair for node in ast.parse(text).body if isinstance(node, ast.Assign) for pair in named(node)]
+    for name, node in sorted(found, key=lambda pair: (pair[1].lineno, pair[1].col_offset), reverse=True):
+        value = integer(node)
+        if value is not None and value > SMALL_BATCH and node.lineno == node.end_lineno:
+            line, start, end = node.lineno - 1, node.col_offset, node.end_col_offset
+            lines[line] = lines[line][:start] + str(smaller(name, value, largest)).encode() + lines[line][end:]
+    return b"".join(lines).decode()
+
+
+def named(node: ast.Assign) -> list[tuple[str, ast.expr]]:
+    """(name, value) of `a = 1`, `a = b = 1` and `a, b = 1, 2`."""
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return [(one.id, two) for one, two in zip(target.elts, value.elts, strict=False) if isinstance(one, ast.Name)]
+    return [(target.id, value)] if isinstance(target, ast.Name) else []
 
 
 def integer(node: ast.expr) -> int | None:

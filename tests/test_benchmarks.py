@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import cluster, comparison, kernelbench_agreement, library, parts
+from benchmarks import cluster, comparison, draft_correctness, kernelbench_agreement, library, parts
 from harness import backends
 from kernels import catalog
 from kernels.spec import Workload
@@ -121,3 +121,16 @@ def test_kernelbench_s_own_evaluation_beside_ours(monkeypatch, capsys, tmp_path)
     assert "correctness: 4 of 4 agree" in said and "in the median" in said
     records = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert [one["theirs"]["correctness"] for one in records] == [True, False] * 2
+
+
+def test_a_problem_is_made_small_by_the_numbers_that_its_top_level_names():
+    text = "batch_size = 16\ndepth = 32; height = width = 96\nN, M = 2048 * 2, 7\nshape = (99, 99)\nname = 'é'; rows = 999\n"
+    small = draft_correctness.shrunk(text, 16)
+    assert (
+        small
+        == "batch_size = 4\ndepth = 16; height = width = 12\nN, M = 16, 7\nshape = (99, 99)\nname = 'é'; rows = 17\n"
+    )
+    assert draft_correctness.shrunk(text, 1 << 40) == text.replace("batch_size = 16", "batch_size = 4").replace(
+        "2048 * 2", "4096"
+    )
+    assert [largest for largest, _ in draft_correctness.variants("x = 20\n")] == [16, 0]

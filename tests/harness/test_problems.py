@@ -14,7 +14,7 @@ from harness.correctness import GIVEN
 from harness.engines.process import WorkerFailure
 from harness.evaluate import Evaluator
 from harness.problems import Problem, open_problem, reopened
-from harness.records import Outcome, Verdict
+from harness.records import Check, Outcome, Verdict
 from harness.store import Store
 from harness.worker_problem import Trial, convolutions_in_tf32
 from kernels import catalog, suites
@@ -340,6 +340,23 @@ def test_torch_compile_is_a_baseline(checked: bool, opened, tmp_path: Path, monk
             compiled = evaluator.build(evaluator.store.put(problem.compiled("compile")))
             elsewhere = evaluator.verify(compiled, held_out=True)
             assert elsewhere.passed, elsewhere.reason
+
+
+def test_torch_compile_is_checked_where_it_is_timed_and_nowhere_else(opened, tmp_path: Path, monkeypatch):
+    problem = opened(SMALL)
+    with Evaluator(problem, "cpu", Store(tmp_path)) as evaluator:
+        shipped = evaluator.suite()[-1]
+        other = shipped.model_copy(update={"axes": {"lead": shipped.axes["lead"] + 1}, "timed": False})
+        passed = Verdict(
+            candidate="c", kernel="k", device="d", outcome=Outcome.PASSED,
+            checks=(Check(workload="w", name="n", passed=True),),
+        )  # fmt: skip
+        wrong, asked = passed.model_copy(update={"outcome": Outcome.INCORRECT, "reason": "off by one"}), []
+        monkeypatch.setattr(evaluator, "suite", lambda: (shipped, other))
+        monkeypatch.setattr(evaluator, "build", lambda source: source)
+        monkeypatch.setattr(evaluator, "verify", lambda _build, only: (asked.append(only), wrong)[1])
+        found = of_problems.measure_against(evaluator, problem, passed, "compile")
+    assert asked == [shipped] and not found.against and "no baseline here: INCORRECT: off by one" in found.notes[-1]
 
 
 def test_a_problem_that_is_open_twice_still_draws_when_one_is_closed() -> None:
