@@ -16,7 +16,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -66,7 +66,7 @@ class Box:
         options = {
             "scratch": str(self.scratch),
             "readable": readable,
-            "limits": asdict(limits),
+            "limits": limits._asdict(),
             "allow_exec": allow_exec,
         }
         script = self.folder / "act.py"
