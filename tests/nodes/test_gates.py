@@ -312,6 +312,12 @@ def test_who_is_wrong_when_contested_again_leaves_the_incumbent_as_it_was_shown(
     assert most_promising({**before, **update}) is None
 
 
+def test_what_has_ended_a_run_already_stays_its_end() -> None:
+    context = SimpleNamespace(evaluator=None, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
+    ended = {**contested([]), "stop": Stop.BASELINE}
+    assert contest(ended, SimpleNamespace(context=context, store=None)) == {"stop": Stop.BASELINE}  # type: ignore[arg-type]
+
+
 # --- compile and verify --------------------------------------------------------------------------------------------
 
 
