@@ -474,10 +474,10 @@ BY_SIZE = Split(
 @pytest.mark.parametrize(
     ("source", "wrong", "tuned"),
     [
-        (SOURCE, (), {"SMALL_BELOW": 64, "STEP_SMALL": 2, "STEP_LARGE": 1}),
+        (SOURCE, (), {"STEP": 1, "STEP_SMALL": 2}),
         (SOURCE, ("SMALL_BELOW",), {"STEP": 2}),
         (SOURCE, ("SMALL_BELOW", "STEP 2"), {}),
-        (SOURCE.replace("y[0]", "return; y[0]").replace("void", "int"), (), {"STEP": 2}),
+        (SOURCE.replace("k(", "other("), (), {"STEP": 2}),
     ],
     ids=["by size", "by size it is wrong", "all that was picked is wrong", "it cannot be written"],
 )
