@@ -61,7 +61,7 @@ TESTS = {
     "nodes/measure.py": ("nodes/test_gates.py",),
     "nodes/select.py": ("nodes/test_gates.py",),
     "nodes/contest.py": ("nodes/test_gates.py", "graph/test_loop.py", "graph/test_memory.py"),
-    "nodes/held_out.py": ("nodes/test_gates.py", "nodes/test_memory.py", "graph/test_loop.py"),
+    "nodes/held_out.py": ("nodes/test_held_out.py", "nodes/test_memory.py", "graph/test_loop.py"),
     "nodes/tune.py": ("nodes/test_gates.py",),
     "nodes/stops.py": ("nodes/test_gates.py",),
     "nodes/policies/rules.py": ("nodes/policies/test_rules.py", "nodes/policies/test_rules_memory.py"),

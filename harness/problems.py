@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ COMPILE_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagrap
 
 def describing() -> sandbox.Limits:
     share = min(devices.memory_bytes("cpu") // DESCRIBED_SHARE, DESCRIBED_BYTES)
-    return replace(LIMITS, memory_bytes=max(LIMITS.memory_bytes, share))
+    return LIMITS._replace(memory_bytes=max(LIMITS.memory_bytes, share))
 
 
 class ProblemWorker(PythonWorker):

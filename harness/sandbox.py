@@ -25,30 +25,30 @@ import select
 import signal
 import struct
 import sys
+from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one boxed process tree may use. 0 means no limit.
+_DEFAULTS = {
+    "memory_bytes": 4 << 30, "file_bytes": 64 << 20, "scratch_bytes": 1 << 30, "threads": 256, "open_files": 256,
+    "cpu_seconds": 0,
+}  # fmt: skip
+
+
+class Limits(namedtuple("Limits", _DEFAULTS, defaults=_DEFAULTS.values())):
+    """What one boxed process tree may use. 0 means no limit. No dataclass: to import those takes as long as to enter the box.
 
     `memory_bytes` is an address-space limit where there is no GPU (CUDA reserves terabytes of addresses) and the
-    Watchdog's limit of resident anonymous and shared memory everywhere: count the shared buffers in.
+    Watchdog's limit of resident anonymous and shared memory everywhere: count the shared buffers in. `scratch_bytes`: of
+    all files in the scratch folder together; the Watchdog's, as no rlimit says it. `threads`: processes and threads of
+    the box together.
     """
 
-    memory_bytes: int = 4 << 30
-    file_bytes: int = 64 << 20
-    scratch_bytes: int = 1 << 30
-    """All files in the scratch folder together; the Watchdog's, as no rlimit says it."""
-    threads: int = 256
-    """Processes and threads of the box together."""
-    open_files: int = 256
-    cpu_seconds: int = 0
+    __slots__ = ()
 
 
 # Layer -> what is not protected without it, for the user. The order is that of the harm.
@@ -536,7 +536,7 @@ def launch_command(
 ) -> list[str]:
     """The argument list that runs `command` in the box. Start it with `start_new_session=True`, `close_fds=True`, an
     environment from `clean_environment`, and `pass_fds=(report_fd,)` to be told the active layers as JSON there."""
-    spec = {"scratch": scratch, "readable": readable, "limits": asdict(limits), "report_fd": report_fd}
+    spec = {"scratch": scratch, "readable": readable, "limits": limits._asdict(), "report_fd": report_fd}
     spec["parent"] = os.getpid()
     return [sys.executable, "-I", "-S", str(Path(__file__).absolute()), "--spec", json.dumps(spec), "--", *command]
 

@@ -31,7 +31,7 @@ import struct
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -251,7 +251,7 @@ class Toolbox:
         """
         told, tell = os.pipe()
         spec: dict[str, Any] = {"root": str(self.folder / "root"), "scratch": str(self.scratch), "readable": readable}
-        spec |= {"limits": asdict(limits), "report_fd": tell, "parent": os.getpid()}
+        spec |= {"limits": limits._asdict(), "report_fd": tell, "parent": os.getpid()}
         launcher = [sys.executable, "-I", "-S", str(Path(__file__).absolute())]
         start = time.monotonic()
         try:

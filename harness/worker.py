@@ -18,7 +18,10 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # a type checker takes it for True; `typing` takes as long to import as all else
+if TYPE_CHECKING:
+    from typing import Any
 
 HOST_ROUND_S = 1.0
 """Of calls whose time on the host is asked for: a thousand of a model's would outlast the request."""

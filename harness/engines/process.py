@@ -14,7 +14,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -149,7 +148,7 @@ class Worker:
                 "scratch": str(self.scratch),
                 **self._visible(),
                 "devices": [],
-                "limits": asdict(self.limits),
+                "limits": self.limits._asdict(),
                 "gpu": gpu,
                 "allow_exec": False,
                 "parent": self._parent(),

@@ -9,7 +9,6 @@ PASSED is one that the box or the protocol makes harmless: then it is measured, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def evaluators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluators]
     with (
         pytest.MonkeyPatch.context() as patch
     ):  # a quarter of what a worker may have is as soon too much, and filled sooner
-        limits = replace(LIMITS, memory_bytes=LIMITS.memory_bytes // 4)
+        limits = LIMITS._replace(memory_bytes=LIMITS.memory_bytes // 4)
         patch.setattr(pool, "LIMITS", limits)
         patch.setitem(Worker.__init__.__kwdefaults__, "limits", limits)
         yield made

@@ -167,6 +167,16 @@ def test_of_several_that_are_unclear_the_best_two_are_contested_again(tmp_path: 
     assert [line for line in did if "-again" in line] == [f"measure-visible--again {digest(plans[1])}"]
 
 
+def test_who_stays_unclear_leaves_the_next_its_turn(tmp_path: Path) -> None:
+    plans = ["speed 1.4\nunclear always", "speed 1.3\nunclear"]
+    ending = run(tmp_path, Script({1: plans}), rounds=1, width=2)
+    first, second = ending.result.attempts
+    assert (first.accepted, first.candidate) == (False, digest(plans[0])) and "with 3 times the samples" in first.reason
+    assert (second.accepted, second.candidate) == (True, digest(plans[1]))
+    did = (ending.run.folder / "evaluations.log").read_text().splitlines()
+    assert [line for line in did if "-again" in line] == [f"measure-visible--again {digest(one)}" for one in plans]
+
+
 def test_what_turns_out_wrong_when_it_is_contested_again_is_a_failure(tmp_path: Path) -> None:
     ending = run(tmp_path, Script({1: ["speed 1.4\nunclear fails"]}), rounds=1)
     row = ending.result.attempts[0]

@@ -16,7 +16,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graph import outputs
 from graph.runs import Run, RunError, RunStatus, every, new_id, now, valid_id
-from graph.session import Door, Ending
+from graph.session import Door, Ending, kernel_digest, new_record
+from graph.workflow import signature
 from harness.records import Comparison, EpochGain, Interval
 from harness.store import Store
 from nodes.roles import Chat, Limits, PolicyPaused
@@ -161,6 +162,17 @@ def test_a_finished_run_whose_outputs_are_lost_writes_them_again(tmp_path: Path)
     (first.run.folder / "result.json").unlink()
     assert outcomes(resume(tmp_path, Script(ROUNDS))) == outcomes(first)
     assert (first.run.folder / "result.json").exists()
+
+
+def test_a_new_record_is_of_now_and_of_this_graph_and_has_no_password(tmp_path: Path) -> None:
+    before, kernel = now(), {"kernel": "k", "summary": "s", "folder": tmp_path}
+    made = new_record(settings(), **kernel, checkpointer="postgresql://u:secret@h/d")
+    assert before <= made.created <= now() and made.signature == signature()
+    assert (made.run_id, made.kernel, made.summary) == ("run", "k", "s") and made.kernel_digest == kernel_digest(
+        tmp_path
+    )
+    assert made.checkpointer.startswith("postgresql://") and "secret" not in made.model_dump_json()
+    assert new_record(settings(), **kernel).checkpointer == "sqlite"
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import backends, contests, sandbox, timing
+from harness import backends, contests, sandbox, timing, verification
+from harness.correctness import distributions
 from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing
@@ -68,6 +69,27 @@ def evaluator(small, store):
 
 def judged(evaluator: Evaluator, text: str):
     return evaluator.verify(evaluator.build(evaluator.store.put(text)))
+
+
+def test_small_workloads_meet_all_values_and_two_calls_in_flight_large_ones_the_first_and_another(
+    evaluator, source, monkeypatch
+):
+    known = distributions(evaluator.spec, {})
+
+    def met(text: str) -> list[tuple[set[str], bool]]:
+        """Of each visible workload: whose values its outputs were checked on, and whether of two calls at a time."""
+        checks = judged(evaluator, text).checks
+        by_workload = [[c.name for c in checks if c.workload == w.label] for w in evaluator.suite()]
+        return [
+            ({one for one in known if one in names}, any("two calls in flight" in name for name in names))
+            for names in by_workload
+        ]
+
+    assert len(known) > 2
+    assert met(source) == [(set(known), True)] * 2
+    monkeypatch.setattr(verification, "SMALL_BYTES", 0)
+    for values, in_flight in met(source + "\n// another\n"):
+        assert known[0] in values and len(values) == 2 and not in_flight
 
 
 def test_baseline_passes_and_is_timed(evaluator, source):

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from harness import sandbox, scratch, toolbox, watchdog
 
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
-LIMITS = replace(toolbox.LIMITS, memory_bytes=1 << 30, file_bytes=8 << 20, scratch_bytes=16 << 20, threads=64)
+LIMITS = toolbox.LIMITS._replace(memory_bytes=1 << 30, file_bytes=8 << 20, scratch_bytes=16 << 20, threads=64)
 
 PRELUDE = """
 import ctypes, errno, json, os, resource, signal, socket, stat, subprocess, sys, threading, time
@@ -84,7 +84,7 @@ class User:
             "command": [self.python[-1], "-I", "-S", "act.py"],
             "readable": list(readable),
             "seconds": seconds,
-            "limits": asdict(replace(LIMITS, **limits)),
+            "limits": LIMITS._replace(**limits)._asdict(),
         }
         process = subprocess.Popen(
             [*self.python, "-I", "-S", "-c", DRIVER, str(self.folder)],
@@ -455,7 +455,7 @@ def test_without_a_layer_nothing_runs_and_it_says_why(tmp_path: Path, taken: str
     (tmp_path / "scratch").mkdir()
     (tmp_path / "root").mkdir()
     spec = {
-        "root": str(tmp_path / "root"), "scratch": str(tmp_path / "scratch"), "readable": [], "limits": asdict(LIMITS),
+        "root": str(tmp_path / "root"), "scratch": str(tmp_path / "scratch"), "readable": [], "limits": LIMITS._asdict(),
         "report_fd": tell, "parent": 0,
     }  # fmt: skip
     code = f"""

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -235,7 +234,7 @@ def test_what_a_worker_with_compilers_started_ends_with_it_even_where_it_ended_f
 
 
 def test_what_a_worker_with_compilers_starts_counts(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool, "COMPILING", replace(pool.COMPILING, threads=40))
+    monkeypatch.setattr(pool, "COMPILING", pool.COMPILING._replace(threads=40))
     seconds = f"601.{os.getpid()}"
     many = STARTS.partition("    folder")[0] + (
         f"    started = [subprocess.Popen(['/bin/sleep', '{seconds}']) for _ in range(60)]\n    started[0].wait()\n"

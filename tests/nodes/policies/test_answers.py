@@ -187,6 +187,45 @@ def test_plans_are_named_by_their_content() -> None:
     assert first[0].id != first[1].id
 
 
+def test_that_there_is_no_plan_needs_a_reason() -> None:
+    with pytest.raises(Unfit, match="give at least one plan, or say in nothing_left why"):
+        answers.plans(json.dumps({"plans": [], "nothing_left": ""}), for_planner())
+    assert answers.plans(json.dumps({"plans": [], "nothing_left": "all was tried"}), for_planner()) == ()
+
+
+def test_a_step_that_is_no_rewrite_is_named() -> None:
+    steps = ["restrict_pointers", "think_harder"]
+    reply = json.dumps({"plans": [{**A_PLAN, "steps": steps}], "nothing_left": ""})
+    with pytest.raises(Unfit, match="steps: 'think_harder' is not the name of a rewrite"):
+        answers.plans(reply, for_planner(), steps[:1])
+    assert answers.plans(reply, for_planner(), steps)[0].steps == tuple(steps)
+
+
+def test_a_doubt_about_the_spec_is_kept() -> None:
+    doubt = {"spec_doubt": "the mask is always one"}
+    assert answers.finding(json.dumps(FINDING | doubt), for_profiler()).spec_doubt == doubt["spec_doubt"]
+    assert {plan.spec_doubt for plan in answers.plans(json.dumps(PLANS | doubt), for_planner())} == {
+        doubt["spec_doubt"]
+    }
+
+
+def test_a_review_agrees_or_says_why_not() -> None:
+    assert answers.review('{"agrees": true, "reason": ""}').agrees
+    objection = answers.review('{"agrees": false, "reason": "it was tried"}')
+    assert (objection.agrees, objection.reason) == (False, "it was tried")
+    with pytest.raises(Unfit, match="say what is wrong and what would mend it"):
+        answers.review('{"agrees": false, "reason": " "}')
+
+
+def test_a_workload_of_other_axes_is_refused_with_those_that_it_has() -> None:
+    request = for_tester()
+    proposed = {"axes": [{"axis": "nothing", "size": 3}], "dtype": request.spec.dtypes[0]}
+    with pytest.raises(Unfit, match=f"must be exactly {', '.join(request.spec.axes)}; one has nothing"):
+        answers.tests(json.dumps({"workloads": [proposed], "values": [], "reasons": ""}), request)
+    with pytest.raises(Unfit, match="one has none"):
+        answers.tests(json.dumps({"workloads": [{**proposed, "axes": []}], "values": [], "reasons": ""}), request)
+
+
 def test_listed_prices_are_for_their_own_server_only() -> None:
     listed = Prices()
     assert listed.of("gpt-5-2025-08-07") == listed.of("gpt-5") is not None
