@@ -312,6 +312,16 @@ def test_who_is_wrong_when_contested_again_leaves_the_incumbent_as_it_was_shown(
     assert most_promising({**before, **update}) is None
 
 
+def test_who_is_faster_when_contested_again_is_the_incumbent_and_the_rounds_without_one_begin_anew() -> None:
+    faster = verdict(1.5, gain=(1.25, "FASTER"))
+    evaluator = SimpleNamespace(build=lambda name: name, verify=lambda build: build, measure=lambda *_, **__: faster)
+    context = SimpleNamespace(evaluator=evaluator, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
+    update = contest(contested([unclear("a", 1.2)]), SimpleNamespace(context=context, store=None))  # type: ignore[arg-type]
+    assert set(update) == {"attempts", "incumbent", "stale_rounds"} and update["stale_rounds"] == 0
+    assert (update["incumbent"].candidate, update["incumbent"].verdict) == ("a" * 64, faster)
+    assert update["attempts"][0].accepted and update["attempts"][0].reason == "FASTER with 3 times the samples"
+
+
 def test_what_has_ended_a_run_already_stays_its_end() -> None:
     context = SimpleNamespace(evaluator=None, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
     ended = {**contested([]), "stop": Stop.BASELINE}

@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 
-from harness.records import Outcome
+from harness.records import Outcome, Verdict
 from harness.store import Store
+from kernels.spec import Spec
 from nodes import held_out
 from nodes.roles import Attempt, Plan
 from nodes.state import Incumbent, State
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, settings
 
 PROBLEM = "level1/1_Anything.py"
+MEMORY = "what runs remember"
+
+
+class Evaluator(PaperEvaluator):
+    """One that is particular about what it compares with."""
+
+    def measure(self, verdict: Verdict, *, baseline: str, **how: Any) -> Verdict:
+        assert self.store.get(baseline) == BASELINE
+        return super().measure(verdict, baseline=baseline, **how)
 
 
 class Met:
@@ -23,7 +33,7 @@ class Met:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *sources: str, won: str = "", **of: Any) -> None:
         self.store = Store(folder / "store")
-        self.evaluator = PaperEvaluator(self.store, folder / "log")
+        self.evaluator = Evaluator(self.store, folder / "log")
         self.log = folder / "log"
         baseline = self.store.put(BASELINE)
         attempts = [self._attempt(number, text, baseline, won) for number, text in enumerate(sources)]
@@ -33,14 +43,16 @@ class Met:
             settings=settings(**of), attempts=attempts, round=1,
             incumbent=Incumbent(candidate=best.candidate if best else baseline, verdict=verdict),
         )  # fmt: skip
-        self.learned: list[tuple[list[str], str]] = []
+        self.learned: list[tuple[list[str], str, str, Spec]] = []
         monkeypatch.setattr(
             held_out, "learn",
-            lambda _store, _state, _spec, found, withdrawn: self.learned.append(([a.plan.id for a in found], withdrawn)),
+            lambda store, _state, spec, found, withdrawn: self.learned.append(
+                ([a.plan.id for a in found], withdrawn, store, spec)
+            ),
         )  # fmt: skip
         context = SimpleNamespace(evaluator=self.evaluator, kernel=SimpleNamespace(spec=SPEC))
         self.log.write_text("")  # what follows is the gate's
-        self.update = held_out.held_out(state, SimpleNamespace(context=context, store=None))  # type: ignore[arg-type]
+        self.update = held_out.held_out(state, SimpleNamespace(context=context, store=MEMORY))  # type: ignore[arg-type]
 
     def _verdict(self, candidate: str, baseline: str) -> Any:
         found = self.evaluator.verify(self.evaluator.build(candidate))
@@ -93,7 +105,7 @@ def test_a_winner_that_does_not_hold_is_withdrawn_and_a_problems_answer_is_its_f
 ) -> None:
     kernel = meet("speed 1.2", text, won=text)
     assert kernel.update["disqualified"].startswith(said) and "answer" not in kernel.update
-    assert kernel.learned == [(["p1"], held_out.WITHDRAWN)], "the winner's lesson, and no other's"
+    assert kernel.learned == [(["p1"], held_out.WITHDRAWN, MEMORY, SPEC)], "the winner's lesson, and no other's"
     assert ("held_out" in kernel.update, "incumbent" in kernel.update) == (on_held_out, on_held_out)
 
 
@@ -101,7 +113,7 @@ def test_a_winner_that_does_not_hold_is_withdrawn_and_a_problems_answer_is_its_f
 def test_a_problems_winner_that_does_not_hold_is_its_answer_with_its_failure(meet: Any, text: str) -> None:
     problem = meet(text, won=text, kernel=PROBLEM)
     assert problem.update["answer"].outcome is Outcome.INCORRECT and problem.update["disqualified"]
-    assert problem.learned == [(["p0"], held_out.WITHDRAWN)]
+    assert problem.learned == [(["p0"], held_out.WITHDRAWN, MEMORY, SPEC)]
 
 
 def test_a_winner_that_holds_has_met_what_no_agent_has_seen_and_keeps_its_lesson(meet: Any) -> None:
@@ -119,6 +131,14 @@ def test_a_winner_that_is_slower_there_is_none_and_a_problems_answer_is_right_al
     text = "speed 1.5\nheld-out 0.8"
     met = meet(text, won=text)
     assert met.update["disqualified"] == "slower than the baseline on held-out workloads: 0.800x"
-    assert met.learned == [(["p0"], held_out.WITHDRAWN)]
+    assert met.learned == [(["p0"], held_out.WITHDRAWN, MEMORY, SPEC)]
     problem = meet(text, won=text, kernel=PROBLEM)
     assert problem.update["answer"].passed and "0.800x" in problem.update["disqualified"] and not problem.learned
+
+
+def test_a_problems_winner_that_is_not_clearly_faster_in_the_end_is_right_and_no_gain(meet: Any) -> None:
+    text = "speed 1.01"
+    problem = meet(text, won=text, kernel=PROBLEM)
+    assert problem.update["disqualified"] == "right, but not clearly faster than eager torch: SAME, 1.010x"
+    assert problem.update["answer"].passed and not problem.learned
+    assert "disqualified" not in meet(text, won=text).update, "a kernel's winner was FASTER when it was chosen"
