@@ -90,6 +90,8 @@ def test_however_often_it_was_remembered_what_this_run_measures_decides() -> Non
 
 def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_nothing() -> None:
     plain = _Search(Run().request()).gains["grid_stride"]
+    useless = told(KERNEL.spec.name, steps=("grid_stride",), over_base=1.0, speedup=1.0, kept=False)
+    useless_gain = _Search(Taught((useless,)).request()).gains["grid_stride"]
     for outcome, changes in (("INCORRECT", True), ("REFUSED", False), ("NO_CANDIDATE", False), ("CHEATED", False)):
         lesson = told(
             KERNEL.spec.name,
@@ -102,6 +104,7 @@ def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_no
         )
         found = _Search(Taught((lesson,)).request()).gains["grid_stride"]
         assert (found < plain) is changes and (changes or found == plain)
+        assert (found < useless_gain) is changes, "what failed promises less than what gained nothing"
 
 
 def test_steps_that_are_no_rewrite_are_left_out() -> None:
