@@ -20,6 +20,7 @@ from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.rig import CALL_S
 from kernels.spec import Device
+from tests.machine import LOOKED_AT
 
 HANGS_S = 0.5
 """One that never answers is not waited for any longer."""
@@ -47,9 +48,10 @@ class Evaluators:
 @pytest.fixture(scope="module")
 def evaluators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluators]:
     made = Evaluators(tmp_path_factory)
-    with (
-        pytest.MonkeyPatch.context() as patch
-    ):  # a quarter of what a worker may have is as soon too much, and filled sooner
+    with pytest.MonkeyPatch.context() as patch:
+        # Caches as large as they are: the fewer calls a request has, the more of a forged clock may be a busy core's doing.
+        patch.setattr("harness.device._cpu_caches", LOOKED_AT)
+        # A quarter of what a worker may have is as soon too much, and filled sooner.
         limits = LIMITS._replace(memory_bytes=LIMITS.memory_bytes // 4)
         patch.setattr(pool, "LIMITS", limits)
         patch.setitem(Worker.__init__.__kwdefaults__, "limits", limits)
@@ -62,7 +64,7 @@ def examine(evaluators: Evaluators, name: str, suffix: str, request: pytest.Fixt
     text = cheats.source(name, suffix)
     allowed = cheats.must_end_in(text)
     assert allowed, f"{name}{suffix} has no header that says what must happen"
-    if BY_CHANCE not in text:  # what any sample shows, or is never to be shown, as few samples do as there may be
+    if Outcome.PASSED in allowed:  # nothing has to be found out, so as few samples do as there may be
         request.getfixturevalue("few_samples")
     evaluator = evaluators.get(suffix, cheats.kernel_of(text))
     evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S
