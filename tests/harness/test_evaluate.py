@@ -157,17 +157,17 @@ def test_a_closed_evaluator_holds_no_inputs(small, source, store):
 
 
 def test_a_closed_evaluator_gives_a_gpus_memory_back_to_other_processes(tmp_path, monkeypatch):
-    import torch
-
     given = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append(len(one.cases.kept)))
+    monkeypatch.setattr("harness.device.give_back_memory", lambda over: given.append((len(one.cases.kept), over)))
     gpu = DeviceFacts(device="cuda", name="H", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
     kernel = catalog.load("silu_and_mul")
     for held in (0, 1):
         one = Evaluator(kernel, "cuda", Store(tmp_path), facts=gpu, memory_bytes=80 << 30)
         one.cases.kept |= {(str(at), ""): object() for at in range(held)}
         one.close()
-        assert given == [0] * held, "once they are let go of; one that judges elsewhere leaves this machine's GPU alone"
+        assert given == [(0, 0)] * held, (
+            "all of it, once they are let go of; one that judges elsewhere leaves this machine's GPU alone"
+        )
 
 
 def test_rivals_are_of_one_age_at_every_verdict(small, source, store, monkeypatch):
