@@ -165,9 +165,7 @@ def timed(rig: Rig, match: Match, cases: list[Case], contests: int = 1) -> list[
     """
     results = [_fairly(rig, match, case) for case in cases]
     once = [result.samples for result in results]
-    small = dict(enumerate(SMALL_GAINS, 1))
-    for turn in range(1, max(contests, 1 + len(small))):
-        limit = small.get(turn, 0.0)
+    for turn, limit in enumerate((*SMALL_GAINS, *[0.0] * (contests - 1 - len(SMALL_GAINS))), start=1):
         again = [at for at, result in enumerate(results) if turn < contests or _says_little(rig, match, result, limit)]
         if again:
             _anew(rig, match)

@@ -57,9 +57,8 @@ def look_at_kernels(rig: Rig, problem: Problem, build: Build, workload: Workload
         return notes
     eager = rig.store.put(problem.text)
     if build.candidate == eager and rig.device == "cuda":
-        with suppress(
-            WorkerFailure
-        ):  # its process is warm now; what fails here fails where a candidate is compared with it
+        # Its process is warm now; what fails here fails where a candidate is compared with it.
+        with suppress(WorkerFailure):
             profile(rig, build, workload, eager=True)
     if build.candidate in problem.sources():
         return notes
@@ -136,13 +135,12 @@ def measure_against(evaluator: Evaluator, problem: Problem, verdict: Verdict, mo
     compiled = evaluator.store.put(problem.compiled(mode))
     evaluator.say(f"timing against torch.compile ({mode})")
     built = evaluator.build(compiled)
-    for (
-        workload
-    ) in evaluator.suite():  # a baseline need not be right elsewhere, and each size is a compilation of half a minute
-        if workload.timed and not (first := evaluator.verify(built, only=workload)).passed:
-            note = (
-                f"torch.compile ({mode}) is no baseline here: {first.outcome}: {' '.join(first.reason.split())[:300]}"
-            )
+    # A baseline need not be right at other sizes, and each is a compilation of half a minute.
+    for workload in [one for one in evaluator.suite() if one.timed]:
+        first = evaluator.verify(built, only=workload)
+        if not first.passed:
+            why = " ".join(first.reason.split())[:300]
+            note = f"torch.compile ({mode}) is no baseline here: {first.outcome}: {why}"
             return verdict.model_copy(update={"notes": (*verdict.notes, note)})
     untimed = verdict.model_copy(update={"timings": (), "suite": None, "suite_incumbent": None, "against": {}})
     try:

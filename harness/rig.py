@@ -6,7 +6,6 @@ verdict asks an Evaluator (evaluate.py), which is one.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -21,6 +20,7 @@ from harness.correctness import TOLERANCE, Cases, Layout, distributions
 from harness.device import Arena
 from harness.engines.process import Worker, WorkerFailure
 from harness.fitting import left_out, one_signed, require_timed, too_large
+from harness.once import Locks
 from harness.pool import Pool, is_python_side
 from harness.problems import Problem
 from harness.records import Build, Cache, Company, DeviceFacts
@@ -107,8 +107,7 @@ class Rig:
         """What others took of the CPU at most, and this device's clocks, while something was timed."""
         self._measured_facts: DeviceFacts | None = None
         self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
-        self._locks: dict[str, threading.Lock] = {}
-        self._guard = threading.Lock()
+        self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
             kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._company, least=self._least_memory,
@@ -185,9 +184,7 @@ class Rig:
         _missing, identity = self.toolchain(module)
         self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = identity
         key = self.build_key(candidate, module)
-        with self._guard:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
+        with self._building.of(key):
             kept = self.store.kept("build", key, Build)
             if kept is not None and (not kept.ok or Path(kept.artefact).exists()):
                 return kept
