@@ -231,11 +231,16 @@ def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Laun
         return None
     seconds = []
     rig.pool.settle()
+    # Inputs of its own: what lies in the arena was drawn for another size, and an index in it may lead anywhere.
+    case = make_case(rig.kernel, workload, distributions(rig.spec, rig.extra_values)[0], rig.extra_values, rig.device)
     for one in (build, baseline):
         worker = rig.pool.get(one)
-        layout = mapped_bench(rig, worker, workload, 1).layout
+        bench = mapped_bench(rig, worker, workload, 1)
+        bench.write(0, case.inputs)
+        rig.synchronize()
+        layout = bench.layout
         message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
-        message["calls"] = [layout.arguments(rig.memory(layout.size), 0)]
+        message["calls"] = [layout.arguments(bench.arena, 0)]
         try:
             seconds.append(clocked(worker.request(message)))
         except WorkerFailure as fault:

@@ -94,7 +94,7 @@ def test_it_is_timed_against_eager_and_compiled(evaluator: Evaluator):
     measured = evaluator.measure(verdict, baseline=base)
     assert measured.passed and measured.suite is not None, measured.reason
     found = of_problems.measure_against(evaluator, evaluator.kernel, measured, "compile")  # type: ignore[arg-type]
-    assert "compile" in found.against, found.notes
+    assert "compile" in found.against, "\n".join(found.notes)
 
 
 def test_what_a_run_asks_of_its_incumbent_and_of_its_winner(evaluator: Evaluator):
@@ -107,6 +107,33 @@ def test_what_a_run_asks_of_its_incumbent_and_of_its_winner(evaluator: Evaluator
     assert drawn.passed and drawn.launch is not None and drawn.launch.time_us > 0, drawn.reason
     found = evaluator.measure_elsewhere(drawn, baseline=base)
     assert found.passed and found.elsewhere, found.reason
+
+
+LOOKUP = (
+    HEAD.split("class")[0]
+    + """
+class Model(nn.Module):
+    def forward(self, table, index):
+        return table.gather(1, index)
+
+
+def get_inputs():
+    return [torch.randn(64, 4096), torch.randint(0, 4096, (64, 16))]
+
+
+def get_init_inputs():
+    return []
+"""
+)
+
+
+def test_launches_of_a_kernel_that_takes_an_index_are_timed(tmp_path: Path):
+    """Draws of several sizes lie one over the other in an arena: what one left is no index of the next."""
+    (tmp_path / "problem.py").write_text(LOOKUP)
+    with Evaluator(open_problem(tmp_path / "problem.py", "cuda"), "cuda", Store(tmp_path / "store")) as evaluator:
+        base = evaluator.store.put(LOOKUP)
+        drawn = evaluator.draw_again(evaluator.verify(evaluator.build(base)), baseline=base, count=9)
+    assert drawn.passed and drawn.launch is not None, drawn.reason
 
 
 def test_kernelbenchs_protocol(evaluator: Evaluator):
