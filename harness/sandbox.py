@@ -103,6 +103,7 @@ def clean_environment(scratch: str) -> dict[str, str]:
         "USER": "user",  # /etc/passwd is out of sight, and torch before 2.13 compiles nothing for one who has no name
         "TMPDIR": scratch,
         "CUDA_CACHE_PATH": f"{scratch}/cuda-cache",
+        "TRITON_HOME": scratch,  # it keeps the HOME of its import, and a worker is forked where it is imported
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     return environment

@@ -86,9 +86,9 @@ class Zygote:
     def fork(self, folder: Path, channel: socket.socket, log: int) -> ForkedProcess:
         """A worker whose working folder is `folder`. Raises RuntimeError where the zygote has died."""
         ours, theirs = socket.socketpair()
-        # Everything of the environment that is not the zygote's own but the worker's.
+        # Everything of the environment that is not the zygote's own but the worker's: what lies in its folder.
         own = sandbox.clean_environment(str(folder))
-        environment = {name: own[name] for name in ("HOME", "TMPDIR", "CUDA_CACHE_PATH")}
+        environment = {name: value for name, value in own.items() if value.startswith(str(folder))}
         request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
         try:
             with self.lock:

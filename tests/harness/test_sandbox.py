@@ -634,7 +634,7 @@ def test_the_environment_holds_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path
     environment = sandbox.clean_environment(str(tmp_path))
     assert "secret" not in environment.values()
     assert environment["CUDA_VISIBLE_DEVICES"] == "1" and environment["NCCL_NVLS_ENABLE"] == "0"
-    assert environment["HOME"] == environment["TMPDIR"] == str(tmp_path)
+    assert environment["HOME"] == environment["TMPDIR"] == environment["TRITON_HOME"] == str(tmp_path)
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
