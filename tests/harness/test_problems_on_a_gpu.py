@@ -134,7 +134,8 @@ CUDA_SOURCE = r'''
 __global__ void look_up(const float* table, const int64_t* index, float* out, int64_t width) {
   out[blockIdx.x * 16 + threadIdx.x] = table[blockIdx.x * width + index[blockIdx.x * 16 + threadIdx.x]];
 }
-extern "C" void launch(const float* table, const int64_t* index, float* out, int64_t rows, int64_t width, cudaStream_t stream) {
+extern "C" void launch(const float* table, const int64_t* index, float* out, int64_t rows, int64_t width,
+                       cudaStream_t stream) {
   look_up<<<rows, 16, 0, stream>>>(table, index, out, width);
 }
 '''
