@@ -37,7 +37,7 @@ class Evaluator(Rig):
     Use as a context manager: closing ends the workers.
 
     What is asked is in the public methods, with its key in the store; the work is in the methods that they call where
-    nothing is kept (`_compiled`, `_verified`, `_measured`, ...), and an engine that works elsewhere answers those
+    nothing is kept (`_made`, `_verified`, `_measured`, ...), and an engine that works elsewhere answers those
     (harness/engines).
     """
 

@@ -173,7 +173,7 @@ class Remote(Evaluator):
     def toolchain(self, module: ModuleType) -> tuple[str, str]:
         return self.errand.toolchain(self._job("toolchain", backend=module.__name__.rpartition(".")[2]))
 
-    def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
+    def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
         backend = module.__name__.rpartition(".")[2]
         text = self.store.get(candidate).encode()
         job = self._job("build", candidate=candidate, backend=backend, entry=self._entry(module), sources=(candidate,))
@@ -182,7 +182,7 @@ class Remote(Evaluator):
         except TookDown as fault:
             return Build(candidate=candidate, backend=backend, ok=False, log=f"error: {fault}")
         build = Build.model_validate_json(answer.record)
-        return jobs.placed(build, self.store.build_folder(key), answer.files)
+        return jobs.placed(build, into, answer.files)
 
     def _admit(self, added: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
         try:

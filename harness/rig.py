@@ -63,7 +63,7 @@ def compiled(candidate: str, text: str, module: ModuleType, folder: Path, facts:
 class Rig:
     """Use as a context manager: closing ends the workers. Not safe for several threads at once, `build` excepted.
 
-    What an engine elsewhere does in its own way: `toolchain`, `_compiled`, `_admit`, `_with_roofs`.
+    What an engine elsewhere does in its own way: `toolchain`, `_made`, `_admit`, `_with_roofs`.
     """
 
     def __init__(
@@ -201,12 +201,15 @@ class Rig:
         return {"entry": self.spec.entry_name} if is_python_side(module) else {}
 
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
-        text, folder = self.store.get(candidate), self.store.build_folder(key)
+        folder = self.store.build_folder(key)
 
         def make(into: Path) -> Build:
-            return compiled(candidate, text, module, into, self.facts, **self._entry(module))
+            return self._made(candidate, module, into)
 
         return machine.built(key, folder, make) if candidate in self._ours else make(folder)
+
+    def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
+        return compiled(candidate, self.store.get(candidate), module, into, self.facts, **self._entry(module))
 
     @cached_property
     def _ours(self) -> list[str]:

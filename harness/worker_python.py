@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     Launch = Callable[[Any], None]
 
+GIVEN = dict(os.environ)
+"""Before anything is imported: torch's compiler names its cache there, after the zygote's folder for temporary files."""
 
 _spec = importlib.util.spec_from_file_location("astrolabe_worker", Path(__file__).with_name("worker.py"))
 assert _spec is not None and _spec.loader is not None
@@ -508,7 +510,8 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
         os.closerange(3, channel)
         os.closerange(channel + 1, 4096)
         os.chdir(request["folder"])
-        os.environ.update(request["environment"])
+        os.environ.clear()
+        os.environ.update(GIVEN | request["environment"])
         tempfile.tempdir = None  # a package that asked for it at its import (dill) has had the zygote's kept for all
         PythonWorker(socket.socket(fileno=channel)).serve()
         code = 0

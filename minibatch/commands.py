@@ -240,8 +240,8 @@ def _sampled(
         return trainer.accuracy(graph.test, *sizes)
     if rung == "pyg":
         workers = rungs.threads_of(asked)
-        loader = geometric.Loader(graph, *sizes, workers=workers, device=device, seed=asked.seed)
-        return geometric.accuracy(model, loader, graph.test, say)
+        with geometric.Loader(graph, *sizes, workers=workers, device=device, seed=asked.seed) as of_pyg:
+            return geometric.accuracy(model, of_pyg, graph.test, say)
     with Loader(graph, *sizes, threads=asked.threads, seed=asked.seed, pin=device == "cuda") as loader:
         return training.sampled_accuracy(model, loader, graph.test, device, say)
 

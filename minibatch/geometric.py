@@ -72,7 +72,7 @@ def sampler_of(graph: Graph, fanouts: list[int]) -> Any:
 
 
 class Loader:
-    """Batches of torch_geometric.data.Data from NeighborLoader. on_device: features stay there and are sliced there."""
+    """Batches of torch_geometric.data.Data from NeighborLoader. on_device: features stay there and are sliced there. Close it."""
 
     def __init__(
         self, graph: Graph, fanouts: list[int], batch: int, *, workers: int, device: str, on_device: bool = False,
@@ -114,6 +114,16 @@ class Loader:
 
     def __len__(self) -> int:
         return -(-len(self.places) // self.batch)
+
+    def close(self) -> None:
+        """End its processes, at once: left to the garbage collector, which ends their queues first, each is waited for 5 s."""
+        self.loader._iterator = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def train_epoch(

@@ -156,7 +156,7 @@ def route(
                 wholegraph.Loader(placed.graph, asked.fanout, asked.batch, seed=asked.seed)
             )
         else:
-            batches = _pyg(asked, placed, device, rung, console)
+            batches = stack.enter_context(_pyg(asked, placed, device, rung, console))
         yield Route(
             lambda ids, number, say, trace: geometric.train_epoch(trained, optimizer, batches, ids, number, say, trace),
             lambda ids, say: geometric.accuracy(model, batches, ids, say),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import light, machine
+from harness import device, light, machine
 from harness.evaluate import Evaluator
+from harness.jobs import Answer, Bench, Job
 from harness.records import Build
+from harness.remote import Remote
 from harness.store import Store
 from kernels import catalog
 
@@ -78,3 +80,35 @@ def test_runs_share_the_builds_of_our_sources_and_of_no_candidate(cache: Path, t
             assert all(Path(build.artefact).is_relative_to(tmp_path / folder) for build in builds)
     kept = [path.name for path in (cache / "runs" / "records" / "build").iterdir()]
     assert kept == [f"{evaluator.build_key(ours, evaluator.backend(ours))}.json"]
+
+
+class Across:
+    """An errand whose far side is a Bench here; remembers what was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bench, self.asked = Bench(folder), list[str]()
+
+    def ask(self, job: Job, contents: dict[str, bytes], say, began) -> Answer:
+        self.asked.append(f"{job.op} {job.candidate}")
+        return self.bench.answer(job, contents, say)
+
+    def toolchain(self, job: Job) -> tuple[str, str]:
+        return "", "the compiler over there"
+
+    def width(self) -> int:
+        return 1
+
+    def release(self, names: set[str], asker: str) -> None:
+        pass
+
+
+def test_runs_on_a_cluster_share_them_too(cache: Path, tmp_path: Path) -> None:
+    """A second and more of every problem of a campaign, else."""
+    kernel, errand = catalog.load("silu_and_mul"), Across(tmp_path / "far")
+    for folder in ("first", "second"):
+        with Remote(
+            errand, device.facts("cpu"), 1 << 34, kernel, "cpu", Store(tmp_path / folder), dtypes=("float32",)
+        ) as asking:
+            (ours,) = asking.beside()
+            assert Path(asking.build(ours).artefact).is_relative_to(tmp_path / folder)
+    assert errand.asked == [f"build {ours}"]
