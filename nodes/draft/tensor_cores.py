@@ -1,0 +1,199 @@
+"""CUDA for a tile of a float32 product on tensor cores, without losing float32's accuracy.
+
+A tensor core takes TF32: 11 significant bits of float32's 24. So a number goes in as two, a = high + low, each rounded to TF32, and
+a * b as low * high + high * low + high * high ("3xTF32"), which costs three products where float32 has no tensor core at all.
+
+What that loses, u = 2^-24 being float32's unit roundoff: high is the nearest, so |low| <= 2^-11 |a|, and low has at most 12 bits
+and keeps 11 of them: 2u |a|. The product low * low that is left out is at most 4u |a b|. Together at most 8u |a b| a product, of
+either sign, however many there are: 8u sum |a b|. Adding K products in float32 is bounded by K u sum |a b|, so from K = 8 on this is
+the smaller part. Tensor cores do not round to nearest but cut off, which over a long K would add up to one side: a stage of DEPTH
+steps is summed from zero, DEPTH / 8 * 3 additions of at most 2u of the stage's own sum each, and then added to the sums so far by
+an ordinary addition. So the cut-off part is at most DEPTH / 4 * 3 u of the stages' sums, independent of K, and for signs that vary far less.
+
+An infinite operand has no low part (it would be NaN), and one next to the largest float32 rounds up to infinity: where a sum is not
+finite, the kernel computes that element again by plain multiply-adds (tiles.py).
+
+Below sm_80 the same tiles are multiplied by plain multiply-adds.
+"""
+
+THREADS = 256
+"""Threads of a block: eight warps."""
+
+PRELUDE = """\
+// Steps of K that a stage holds, and stages of the ring, of which all but one are being filled ahead.
+#define DEPTH 16  // tune: 16 32
+#define STAGES 3  // tune: 3 4
+constexpr int kThreads = 256;
+
+// One operand's part of a stage: SIDE places (rows of the left, columns of the right), DEPTH steps of K of each. What is together in
+// memory is together here: steps where ALONG_K, else places. Lines are 4 or 8 words longer, so that the 8 places x 4 steps that a
+// warp reads at a time lie in 32 banks. Thread t of the block brings WIDTH floats of its `round`.
+template <int SIDE, bool ALONG_K>
+struct Side {
+    static constexpr int kLine = ALONG_K ? DEPTH : SIDE;
+    static constexpr int kPitch = kLine + (ALONG_K ? 4 : 8);
+    static constexpr int kWords = SIDE * DEPTH / kLine * kPitch;
+    static constexpr int kRounds = SIDE * DEPTH / kThreads;
+
+    __device__ __forceinline__ static int at(int place, int step) {
+        return ALONG_K ? place * kPitch + step : step * kPitch + place;
+    }
+    template <int WIDTH>
+    __device__ __forceinline__ static int along() { return threadIdx.x % (kLine / WIDTH) * WIDTH; }
+    template <int WIDTH>
+    __device__ __forceinline__ static int across(int round) {
+        return threadIdx.x / (kLine / WIDTH) + round * (kThreads * WIDTH / kLine);
+    }
+    template <int WIDTH>
+    __device__ __forceinline__ static int place(int round) { return ALONG_K ? across<WIDTH>(round) : along<WIDTH>(); }
+    template <int WIDTH>
+    __device__ __forceinline__ static int step(int round) { return ALONG_K ? along<WIDTH>() : across<WIDTH>(round); }
+};
+
+// WIDTH floats into shared memory, zeros where there are none to read. They are there when the thread has waited.
+template <int WIDTH>
+__device__ __forceinline__ void copy_ahead(float* to, const float* from, bool inside) {
+#if __CUDA_ARCH__ >= 800
+    const uint32_t place = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    const int bytes = inside ? WIDTH * 4 : 0;
+    if constexpr (WIDTH == 4) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    }
+#else
+    for (int i = 0; i < WIDTH; ++i) {
+        to[i] = inside ? from[i] : 0.0f;
+    }
+#endif
+}
+
+// Ends a group of copies.
+__device__ __forceinline__ void end_group() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all but the last LEFT groups are there.
+template <int LEFT>
+__device__ __forceinline__ void wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 800
+// value = high + low, each a TF32 number, but for 2^-23 of it.
+__device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
+    asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(value));
+    high &= 0xffffe000u;  // PTX leaves open what the other 13 bits are
+    const float rest = value - __uint_as_float(high);
+    asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(rest));
+}
+
+// 16 x 8 sums += 16 x 8 of the left times 8 x 8 of the right.
+__device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+// Where a thread's sums[i][j][e] lie in the tile: eight warps, 2 x 4, each with SIDE / 2 x SIDE / 4 of it.
+template <int SIDE>
+__device__ __forceinline__ int row_of(int i, int e) {
+    return threadIdx.x / 128 * (SIDE / 2) + i * 16 + e / 2 * 8 + threadIdx.x % 32 / 4;
+}
+template <int SIDE>
+__device__ __forceinline__ int column_of(int j, int e) {
+    return threadIdx.x / 32 % 4 * (SIDE / 4) + j * 8 + threadIdx.x % 4 * 2 + e % 2;
+}
+
+// sums += a stage's product, which is summed by itself first: see what tensor cores cut off.
+template <int SIDE, typename Left, typename Right>
+__device__ __forceinline__ void multiply_stage(float (&sums)[SIDE / 32][SIDE / 32][4], const float* left, const float* right) {
+    constexpr int kTiles = SIDE / 32;
+#if __CUDA_ARCH__ >= 800
+    const int first_row = row_of<SIDE>(0, 0), first_column = threadIdx.x / 32 % 4 * (SIDE / 4) + threadIdx.x % 32 / 4;
+    float part[kTiles][kTiles][4] = {};
+    #pragma unroll
+    for (int k = 0; k < DEPTH; k += 8) {
+        const int step = k + threadIdx.x % 4;
+        uint32_t a_high[kTiles][4], a_low[kTiles][4], b_high[kTiles][2], b_low[kTiles][2];
+        #pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                split(left[Left::at(first_row + i * 16 + e % 2 * 8, step + e / 2 * 4)], a_high[i][e], a_low[i][e]);
+            }
+            #pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                split(right[Right::at(first_column + i * 8, step + e * 4)], b_high[i][e], b_low[i][e]);
+            }
+        }
+        // The small ones first; a round over all tiles between two additions to the same sums.
+        #pragma unroll
+        for (int round = 0; round < 3; ++round) {
+            #pragma unroll
+            for (int i = 0; i < kTiles; ++i) {
+                #pragma unroll
+                for (int j = 0; j < kTiles; ++j) {
+                    multiply(part[i][j], round == 0 ? a_low[i] : a_high[i], round == 1 ? b_low[j] : b_high[j]);
+                }
+            }
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+        #pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                sums[i][j][e] += part[i][j][e];
+            }
+        }
+    }
+#else
+    for (int step = 0; step < DEPTH; ++step) {
+        #pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            #pragma unroll
+            for (int j = 0; j < kTiles; ++j) {
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    sums[i][j][e] += left[Left::at(row_of<SIDE>(i, e), step)] * right[Right::at(column_of<SIDE>(j, e), step)];
+                }
+            }
+        }
+    }
+#endif
+}
+
+// sums += the product over the whole depth. `fetch(start, left, right)` asks for the stage that begins at step `start`.
+template <int SIDE, typename Left, typename Right, typename Index, typename Fetch>
+__device__ __forceinline__ void multiply_tiles(float (&sums)[SIDE / 32][SIDE / 32][4], float* ring, Index depth, Fetch fetch) {
+    constexpr int kWords = Left::kWords + Right::kWords;
+    const Index stages = (depth + DEPTH - 1) / DEPTH;
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < stages) {
+            fetch(static_cast<Index>(stage) * DEPTH, ring + stage * kWords, ring + stage * kWords + Left::kWords);
+        }
+        end_group();
+    }
+    int here = 0;
+    for (Index stage = 0; stage < stages; ++stage) {
+        wait_for_groups<STAGES - 2>();
+        __syncthreads();  // this stage is there for all, and nobody reads the one before any more
+        const int ahead = here == 0 ? STAGES - 1 : here - 1;
+        if (stage + STAGES - 1 < stages) {
+            fetch((stage + STAGES - 1) * DEPTH, ring + ahead * kWords, ring + ahead * kWords + Left::kWords);
+        }
+        end_group();
+        multiply_stage<SIDE, Left, Right>(sums, ring + here * kWords, ring + here * kWords + Left::kWords);
+        here = here == STAGES - 1 ? 0 : here + 1;
+    }
+    __syncthreads();  // the ring may be filled again
+}
+"""
