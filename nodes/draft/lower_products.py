@@ -13,6 +13,9 @@ from .lower_reductions import shifted
 from .lowering import PRODUCTS, Lowering, broadcast, plain
 from .tensors import Value
 
+BLOCKS, SHORTEST = 264, 1024
+"""Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
+
 
 def _lowers(*names: str):
     def register(function):
@@ -130,6 +133,8 @@ def _source(o, w, s, p, d, size, transposed: bool, ranges):
     if not transposed:
         place = sympy.expand(o * s + w * d - p)
         conditions = [compare("ge", index_value(place), index_value(zero))] if p else []
+        if ranges.below(place, size):
+            return place, conditions
         return place, [*conditions, compare("lt", index_value(place), index_value(size))]
     ahead = sympy.expand(o + p - w * d)
     if s == 1:
@@ -149,15 +154,28 @@ def _product(low: Lowering, batch, rows, columns, depth, left, right, shape) -> 
     """A `product` definition over (*batch, rows, columns, depth)."""
     if COMPUTED[low.dtype] != "float":
         return None
-    count = len(batch)
+    parts = _parts(low, batch, rows, columns, depth)
 
     def element(position) -> Expr:
-        m, n, k = position[count:]
-        return binary(
-            "mul", cast(left([*position[:count], m, k]), "float"), cast(right([*position[:count], k, n]), "float")
-        )
+        *at, m, n, k = position[parts > 1 :]
+        k = k if parts == 1 else position[0] * (depth // parts) + k
+        return binary("mul", cast(left([*at, m, k]), "float"), cast(right([*at, k, n]), "float"))
 
-    return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape)
+    if parts == 1:
+        return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape)
+    ranges = [parts, *batch, rows, columns, depth // parts]
+    found = low.program.multiply(ranges, element, torch.float32, [parts, *shape])
+    whole = low.program.fold("sum", found, [0], [torch.float32])[0]
+    return low.formula(lambda position: cast(whole.at(position), COMPUTED[low.dtype]), whole.shape, low.dtype)
+
+
+def _parts(low: Lowering, batch, rows, columns, depth) -> int:
+    """Into how many products of a part of the depth a GPU's blocks share a product of few tiles: a divisor of the depth."""
+    if low.program.device != "cuda" or not depth.is_Integer:
+        return 1
+    batches, down, across = (low.program.estimate(size) for size in (product(batch), rows, columns))
+    wanted = min(BLOCKS // (batches * -(-down // 128) * -(-across // 128)), int(depth) // SHORTEST)
+    return next((parts for parts in range(wanted, 3, -1) if depth % parts == 0), 1)
 
 
 @_lowers("aten.scaled_dot_product_attention.default")

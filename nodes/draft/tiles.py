@@ -103,7 +103,7 @@ class TileEmitter(Emitter):
             "        bool finite = true;",
             *self._results("#pragma unroll", ["finite = finite && fabsf(sums[i][j][e]) < INFINITY;"], self.store_text(6, "sums[i][j][e]")),
             "        if (!finite) {  // an operand may have had no two parts: these again by plain multiply-adds",
-            *self._results("#pragma unroll 1", [], [
+            *self._indented(self._results("#pragma unroll 1", [], [
                 "                        float sum = 0.0f;",
                 f"                        for ({wide} {k} = 0; {k} < {depth}; ++{k}) {{",
                 "                            float down = 0.0f, across = 0.0f;",
@@ -112,10 +112,13 @@ class TileEmitter(Emitter):
                 "                            sum += down * across;",
                 "                        }",
                 *self.store_text(6, "sum"),
-            ]),
+            ])),
             "        }",
             "    }",
         ]  # fmt: skip
+
+    def _indented(self, lines: list[str]) -> list[str]:
+        return [f"    {line}" for line in lines]
 
     def _results(self, unroll: str, every: list[str], inside: list[str]) -> list[str]:
         """Loops over a thread's results: `every` for each of them, `inside` for those in the product."""

@@ -8,11 +8,25 @@ import pytest
 import torch
 
 from nodes import draft
+from nodes.draft import lower_products, tiles
 from tests.nodes.draft.direct import Native, _close, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated
 
-TWO = "[torch.randn({}), torch.randn({})]"
+MODULES = {
+    "products": problem(
+        # odd sizes, both transposed; copies of 16 bytes along k and along the places; a batch, a single step
+        "return x @ y, y.t() @ x.t(), z @ z.t(), z.t() @ z, torch.bmm(x.view(5, 14, 37), x.view(5, 37, 14)), x[:, :1] @ y[:1]",
+        "[torch.randn(70, 37), torch.randn(37, 131), torch.randn(68, 52)]",
+    ),
+    "convolutions": problem(
+        "return self.strided(x), self.points(y), self.transposed(x)",
+        "[torch.randn(2, 6, 9, 10), torch.randn(2, 12, 6, 6)]",
+        "self.strided = nn.Conv2d(6, 10, 3, stride=2, padding=1, groups=2)\nself.points = nn.Conv2d(12, 20, 1)\n"
+        "self.transposed = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1)",
+    ),
+}  # fmt: skip
+LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
 
 
 class Emulated(Native):
@@ -23,10 +37,18 @@ class Emulated(Native):
         return lambda *arguments: call(*arguments, ctypes.c_void_p(0))
 
 
-def models(text: str, folder, change=lambda source: source):
-    """The problem's module, its Model and the emulated draft's."""
-    reference, source = module(text), draft.draft(text, "cuda")
-    built = emulation.library(change(translated(native_source(source, "cuda"))), folder)
+def source_of(text: str) -> str:
+    return draft.draft(text, "cuda")
+
+
+def models(text: str, folder, *change: str):
+    """The problem's module, its Model and the draft's, emulated and perhaps with a change in its text."""
+    reference, source = module(text), source_of(text)
+    native = native_source(source, "cuda")
+    if change:
+        assert change[0] in native
+        native = native.replace(*change)
+    built = emulation.library(translated(native), folder)
     new = module(source, load_native=lambda _: Emulated(built, "emulated"))
     made = []
     for model in (reference.Model, new.ModelNew):
@@ -42,31 +64,99 @@ def check(text: str, folder) -> None:
     with torch.no_grad():
         ours, theirs = new(*inputs), eager(*inputs)
         exact = eager.double()(*[x.double() for x in inputs])
-    _close(ours, theirs, exact)
+    for mine, other, right in zip(*((one if isinstance(one, tuple) else (one,)) for one in (ours, theirs, exact)), strict=True):
+        assert mine.shape == other.shape
+        _close(mine, other, right)
 
 
-PRODUCTS = {
-    "odd sizes": problem("return x @ y", TWO.format("70, 37", "37, 131")),
-    "copies of 16 bytes": problem("return x @ y", TWO.format("68, 52", "52, 132")),
-    "left transposed": problem("return x.t() @ y", TWO.format("33, 66", "33, 65")),
-    "right transposed": problem("return x @ y.t()", TWO.format("65, 36", "70, 36")),
-    "both transposed": problem("return x.t() @ y.t()", TWO.format("20, 64", "68, 20")),
-    "a batch": problem("return torch.bmm(x, y)", TWO.format("3, 9, 21", "3, 21, 10")),
-    "a single step": problem("return x @ y", TWO.format("5, 1", "1, 3")),
-    "large tiles": problem("return x @ y", TWO.format("1300, 19", "19, 1290")),
-    "a convolution": problem(
-        "return self.conv(x)", "[torch.randn(2, 6, 9, 10)]", "self.conv = nn.Conv2d(6, 10, 3, stride=2, padding=1, groups=2, bias=False)"
-    ),
-    "a convolution of points": problem(
-        "return self.conv(x)", "[torch.randn(2, 12, 6, 6)]", "self.conv = nn.Conv2d(12, 20, 1, bias=False)"
-    ),
-    "a transposed convolution": problem(
-        "return self.conv(x)", "[torch.randn(2, 6, 5, 4)]",
-        "self.conv = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, bias=False)",
-    ),
-}  # fmt: skip
+@pytest.mark.parametrize("name", MODULES)
+def test_emulated_products_agree_with_eager(name, tmp_path):
+    check(MODULES[name], tmp_path)
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_an_emulated_product_agrees_with_eager(name, tmp_path):
-    check(PRODUCTS[name], tmp_path)
+def test_large_tiles_and_a_depth_that_blocks_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
+    monkeypatch.setattr(lower_products, "SHORTEST", 8)
+    text = problem("return x @ y", "[torch.randn(130, 60), torch.randn(60, 133)]")
+    native = native_source(source_of(text), "cuda")
+    assert "multiply_tiles<128" in native and "k < 10 &&" in native  # six parts of the depth
+    check(text, tmp_path)
+
+
+def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x y with one float32 addition after another."""
+    sums = torch.zeros(x.shape[0], y.shape[1])
+    for k in range(x.shape[1]):
+        sums = sums + x[:, k : k + 1] * y[k : k + 1]
+    return sums
+
+
+DRAWS = {
+    "of either sign": torch.randn,
+    "of one sign": torch.rand,
+    "of many sizes": lambda *shape: torch.randn(*shape) * torch.exp(4 * torch.randn(*shape)),
+}
+
+
+def errors(new, draw) -> tuple[float, float]:
+    """The largest error of a product of ours and of plain float32's, in u = 2^-24 of the sum of what was added, without signs."""
+    torch.manual_seed(3)
+    x, y = draw(64, 512), draw(512, 64)
+    exact, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
+    with torch.no_grad():
+        return tuple(((z - exact).abs() / size).max().item() * 2**24 for z in (new(x, y), plain(x, y)))
+
+
+def test_a_product_is_as_exact_as_float32s(tmp_path):
+    """In the emulation, whose tensor cores cut off more than Hopper's do."""
+    *_, new = models(LONG, tmp_path)
+    for name, draw in DRAWS.items():
+        ours, float32s = errors(new, draw)
+        assert ours < float32s, name
+        assert ours < 8 + 12 + 512 / 16, name  # what tensor_cores.py says: the parts', the cuts', the stages' additions
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("round == 0 ? a_low[i] : a_high[i]", "a_high[i]"),
+        ("round == 1 ? b_low[j] : b_high[j]", "b_high[j]"),
+        ("wait_for_groups<STAGES - 2>();", "wait_for_groups<STAGES - 1>();"),
+        ("high &= 0xffffe000u;", ""),
+    ],
+    ids=["no low part of the left", "no low part of the right", "a wait too short", "bits that are left open"],
+)
+def test_what_exactness_rests_on(change, tmp_path):
+    *_, new = models(LONG, tmp_path, *change)
+    ours, float32s = errors(new, torch.rand)
+    assert not ours < float32s
+
+
+def test_infinite_and_very_large_operands_come_out_as_from_eager(tmp_path):
+    _, eager, new = models(LONG, tmp_path)
+    x, y = torch.rand(64, 512) + 0.5, torch.rand(512, 64) + 0.5
+    x[3, 7], x[20, 100], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
+    y[9, 11], y[5] = -float("inf"), 0.25
+    ours, theirs = new(x, y), eager(x, y)
+    assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
+    assert theirs[30].isfinite().any() and theirs[3].isinf().any()
+    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc was not found")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90a"])
+def test_tiles_compile_and_keep_their_sums_in_registers(architecture, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
+    text = problem(
+        "return x @ y, self.conv(z)", "[torch.randn(200, 160), torch.randn(160, 300), torch.randn(2, 32, 15, 16)]",
+        "self.conv = nn.Conv2d(32, 128, 3, padding=1)",
+    )  # fmt: skip
+    source = tmp_path / "draft.cu"
+    source.write_text(native_source(source_of(text), "cuda"))
+    command = ["nvcc", "-std=c++17", "-O3", "-cubin", f"-arch={architecture}", "-Xptxas", "-v", "-o", str(tmp_path / "draft.cubin")]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    assert "multiply_tiles<128" in source.read_text()
+    spilled = [line for line in done.stderr.splitlines() if "spill stores" in line]
+    assert len(spilled) >= 3 and sum("0 bytes spill stores" in line for line in spilled) >= len(spilled) - 1, spilled
