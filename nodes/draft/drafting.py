@@ -22,7 +22,7 @@ from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, Value
 
-PLAIN_PRODUCTS = "the module is nothing but products that a library computes; they are drafted as plain tiles in true FP32, to start from, not to win"
+PLAIN_PRODUCTS = "the module is nothing but products that a library computes; they are drafted as tiles of our own, in FP32 or as exact: on a GPU by TF32 tensor cores, each operand as two numbers"
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 
 
@@ -69,9 +69,31 @@ RESERVED = frozenset(
         "warp_fold",
         "block_fold",
         "block_scan",
-        *("ring", "fetch", "inside", "round", "sum", "bytes", "Left", "Right", "Side", "left_by_four", "right_by_four", "e"),
-        *("multiply", "multiply_tiles", "multiply_stage", "copy_ahead", "end_group", "wait_for_groups", "row_of", "column_of"),
-        *("kThreads", "DEPTH", "STAGES"),
+        "ring",
+        "fetch",
+        "inside",
+        "finite",
+        "i",
+        "j",
+        "sum",
+        "bytes",
+        "Left",
+        "Right",
+        "Side",
+        "left_by_four",
+        "right_by_four",
+        "e",
+        "multiply",
+        "multiply_tiles",
+        "multiply_stage",
+        "copy_ahead",
+        "end_group",
+        "wait_for_groups",
+        "row_of",
+        "column_of",
+        "kThreads",
+        "DEPTH",
+        "STAGES",
         "store",
         "to_float",
         "Place",

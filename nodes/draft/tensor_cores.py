@@ -1,14 +1,16 @@
 """CUDA for a tile of a float32 product on tensor cores, without losing float32's accuracy.
 
-A tensor core takes TF32: 11 significant bits of float32's 24. So a number goes in as two, a = high + low, each rounded to TF32, and
+A tensor core takes TF32: 11 significant bits of float32's 24. So a number goes in as two, a = high + low, each of them TF32, and
 a * b as low * high + high * low + high * high ("3xTF32"), which costs three products where float32 has no tensor core at all.
 
 What that loses, u = 2^-24 being float32's unit roundoff: high is the nearest, so |low| <= 2^-11 |a|, and low has at most 12 bits
 and keeps 11 of them: 2u |a|. The product low * low that is left out is at most 4u |a b|. Together at most 8u |a b| a product, of
 either sign, however many there are: 8u sum |a b|. Adding K products in float32 is bounded by K u sum |a b|, so from K = 8 on this is
-the smaller part. Tensor cores do not round to nearest but cut off, which over a long K would add up to one side: a stage of DEPTH
-steps is summed from zero, DEPTH / 8 * 3 additions of at most 2u of the stage's own sum each, and then added to the sums so far by
-an ordinary addition. So the cut-off part is at most DEPTH / 4 * 3 u of the stages' sums, independent of K, and for signs that vary far less.
+the smaller part. Tensor cores do not round to nearest but cut off, which over a long K would add up to one side: so a stage of DEPTH
+steps is summed from zero, and then added to the sums so far by an ordinary addition. An instruction adds 8 products to a sum and may cut
+each of them and the result below 24 bits of the largest, which is at most 20u of that, and a stage has DEPTH / 8 * 3 instructions: at
+most 120u of the stages' sums for a DEPTH of 16, independent of K, and far less where signs vary. With cuts like that the emulation finds
+errors of 0.2 to 0.7 of plain float32's at K = 512 (tests/nodes/draft/test_tiles.py); a GPU's cut less.
 
 An infinite operand has no low part (it would be NaN), and one next to the largest float32 rounds up to infinity: where a sum is not
 finite, the kernel computes that element again by plain multiply-adds (tiles.py).
@@ -84,12 +86,11 @@ __device__ __forceinline__ void wait_for_groups() {
 }
 
 #if __CUDA_ARCH__ >= 800
-// value = high + low, each a TF32 number, but for 2^-23 of it.
+// value = high + low but for 2^-23 of it, each a TF32 number: the nearest, and what is left, cut off. A NaN stays one in `low`.
+// As integers, because a conversion (cvt.rna.tf32) is seven instructions on Hopper, for the sake of what is not finite.
 __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
-    asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(value));
-    high &= 0xffffe000u;  // PTX leaves open what the other 13 bits are
-    const float rest = value - __uint_as_float(high);
-    asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(rest));
+    high = (__float_as_uint(value) + 0x1000u) & 0xffffe000u;
+    low = __float_as_uint(value - __uint_as_float(high)) & 0xffffe000u;
 }
 
 // 16 x 8 sums += 16 x 8 of the left times 8 x 8 of the right.

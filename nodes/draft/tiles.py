@@ -83,8 +83,8 @@ class TileEmitter(Emitter):
 
     def cuda(self) -> list[str]:
         """The kernel's body: what it brings into the tiles and where their sums go; tensor_cores.py has the rest."""
-        batch, m, n, k = self.names
-        batches, rows, columns, depth = self.ends
+        batch, _, _, k = self.names
+        batches, _, _, depth = self.ends
         side, wide = self.side, self.wide
         left, right = (Operand(self, value, at) for value, at in zip(self.sides, (1, 2), strict=True))
         return [
@@ -244,7 +244,9 @@ class Operand:
         variables = {variable for variable, _ in self.tiles.kernel.inner}
         apart = [end]
         for term in sympy.Add.make_args(rest):
-            sizes = [f for f in sympy.Mul.make_args(term) if f not in variables and not isinstance(f, (FloorDiv, Modulo))]
+            sizes = [
+                f for f in sympy.Mul.make_args(term) if f not in variables and not isinstance(f, (FloorDiv, Modulo))
+            ]
             apart.append(sympy.Mul(*sizes) if term != 0 else sympy.Integer(0))
         if any(size.is_Integer and size % 4 for size in apart):
             return None

@@ -74,13 +74,6 @@ inline void copy(uint64_t to, const void* from, int bytes, int of) {
   emulate::self->copies.push_back({place(to), from, size_t(bytes), emulate::self->groups, size_t(of - bytes)});
 }
 
-// Nearest with 11 significant bits, ties away from zero; the 13 bits that PTX leaves open are not zeros.
-inline uint32_t rounded_to_tf32(float value) {
-  const uint32_t bits = __float_as_uint(value);
-  if ((bits & 0x7f800000) == 0x7f800000) return bits;
-  return ((bits + 0x1000) & 0xffffe000) | 0x0aaa;
-}
-
 struct Warp { uint64_t at[32]; uint32_t a[32][4], b[32][2]; };
 inline Warp warps[emulate::kCluster][32];
 inline Warp& mine() { return warps[emulate::rank][emulate::self->linear / 32]; }
@@ -131,7 +124,10 @@ inline float cut_off_sum(const double* terms, int count) {
 
 inline void mma_tf32(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   const unsigned lane = emulate::self->linear % 32;
-  const auto value = [](uint32_t bits) { return double(__uint_as_float(bits & 0xffffe000)); };
+  const auto value = [](uint32_t bits) {
+    if (bits & 0x1fff) tensor::fail("an operand that is no TF32 number");  // PTX leaves open what comes of one
+    return double(__uint_as_float(bits));
+  };
   float* const d[] = {&d0, &d1, &d2, &d3};
   const uint32_t a[] = {a0, a1, a2, a3};
   std::memcpy(mine().a[lane], a, sizeof a);
