@@ -22,8 +22,9 @@ MODULES = {
     "convolutions": problem(
         "return self.strided(x), self.points(y), self.transposed(x)",
         "[torch.randn(2, 6, 9, 10), torch.randn(2, 12, 6, 6)]",
-        "self.strided = nn.Conv2d(6, 10, 3, stride=2, padding=1, groups=2)\nself.points = nn.Conv2d(12, 20, 1)\n"
-        "self.transposed = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1)",
+        "self.strided = nn.Conv2d(6, 10, 3, stride=2, padding=1, groups=2, bias=False)\n"
+        "self.points = nn.Conv2d(12, 20, 1, bias=False)\n"
+        "self.transposed = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, bias=False)",
     ),
 }  # fmt: skip
 LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
@@ -45,6 +46,7 @@ def models(text: str, folder, *change: str):
     """The problem's module, its Model and the draft's, emulated and perhaps with a change in its text."""
     reference, source = module(text), source_of(text)
     native = native_source(source, "cuda")
+    assert "multiply_tiles<" in native and "torch.ops" not in source
     if change:
         assert change[0] in native
         native = native.replace(*change)
@@ -153,7 +155,7 @@ def test_tiles_compile_and_keep_their_sums_in_registers(architecture, tmp_path, 
     monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
     text = problem(
         "return x @ y, self.conv(z)", "[torch.randn(200, 160), torch.randn(160, 300), torch.randn(2, 32, 15, 16)]",
-        "self.conv = nn.Conv2d(32, 128, 3, padding=1)",
+        "self.conv = nn.Conv2d(32, 128, 3, padding=1, bias=False)",
     )  # fmt: skip
     source = tmp_path / "draft.cu"
     source.write_text(native_source(source_of(text), "cuda"))
