@@ -33,7 +33,7 @@ CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (NOTHING, lambda _, __: ";"),
     (r"cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], (\d+), %2", lambda m, o: f"tensor::copy({_args(o)}, {m[1]});"),
     (r"cp\.async\.commit_group", lambda _, __: "__pipeline_commit();"),
-    (r"cp\.async\.wait_group %0", lambda _, o: f"__pipeline_wait_prior({_args(o)});"),
+    (r"cp\.async\.wait_group (%0|\d+)", lambda m, o: f"__pipeline_wait_prior({_number(m[1], o)});"),
     (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", lambda _, o: f"tensor::mma_tf32({_args(o)});"),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?", lambda m, o: f"tensor::ldmatrix({str(bool(m[1])).lower()}, {_args(o)});"),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma({_args(o)});"),
