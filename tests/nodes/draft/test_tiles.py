@@ -60,7 +60,8 @@ def models(text: str, folder, *change: str):
 
 
 def check(text: str, folder) -> None:
-    reference, eager, new = models(text, folder)
+    # What is not finite stays: shared memory that was not yet written is NaN in the emulation, and would be made good.
+    reference, eager, new = models(text, folder, "if (!finite)", "if (false)")
     torch.manual_seed(1)
     inputs = reference.get_inputs()
     with torch.no_grad():
@@ -128,8 +129,9 @@ def test_a_product_is_as_exact_as_float32s(tmp_path):
         ("round == 0 ? a_low[i] : a_high[i]", "a_high[i]"),
         ("round == 1 ? b_low[j] : b_high[j]", "b_high[j]"),
         ("wait_for_groups<STAGES - 2>();", "wait_for_groups<STAGES - 1>();"),
+        ("__syncthreads();  // this stage", "// this stage"),
     ],
-    ids=["no low part of the left", "no low part of the right", "a wait too short"],
+    ids=["no low part of the left", "no low part of the right", "a wait too short", "no barrier"],
 )
 def test_what_exactness_rests_on(change, tmp_path):
     *_, new = models(LONG, tmp_path, *change)
