@@ -66,7 +66,7 @@ def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
         [
             f"// {summary}",
             *(["template <typename Index>"] if tiles.narrow else []),
-            f"__global__ void __launch_bounds__({THREADS}, {2 if tiles.side == 64 else 1}) {name}(",
+            f"__global__ void __launch_bounds__({THREADS}, {tiles.blocks_at_once}) {name}(",
             f"    {', '.join(restricted)}) {{",
             *tiles.cuda(),
             "}",

@@ -1,7 +1,7 @@
 """A product of matrices as a kernel of our own: for modules that are nothing else, where a draft would otherwise be empty.
 
 sum over k of left[batch, m, k] * right[batch, k, n]. A convolution is one too: m counts output channels, n places, k input channels
-and the window. On a GPU tiles of 128 x 128 or 64 x 64 go through tensor cores with float32's accuracy (tensor_cores.py).
+and the window. On a GPU tiles go through tensor cores, as exact as torch's own default is (tensor_cores.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .expressions import Expr, loads_of
 from .index import FloorDiv, Index, Modulo, index_is_divided
 from .partition import Kernel, Partition
 from .printing import Scope, Statements, _bare, index_text
-from .tensor_cores import THREADS
+from .tensor_cores import DEPTH, THREADS
 
 BUSY_BLOCKS = 100
-"""Tiles of 128 x 128 below which a device has more to do with four times as many of 64 x 64."""
+"""Large tiles below which a device has more to do with more of 64 x 64."""
 CHUNK = 256
 """Products that the CPU adds up in float before they go to double."""
 
@@ -28,18 +28,50 @@ class TileEmitter(Emitter):
     def __init__(self, kernel: Kernel, partition: Partition, device: str) -> None:
         super().__init__(kernel, partition, device)
         (self.member,) = kernel.members
-        self.sides: tuple[Expr, Expr] = self.member.value.args
+        self.tiling = self.member.definition.tiling
         self.names = [str(variable) for variable, _ in kernel.inner]
         self.ends = [index_text(end) for _, end in kernel.inner]
         self.narrow = device == "cuda" and index_is_divided(self.indices())
         self.wide = "Index" if self.narrow else "int64_t"
-        self.side = self._side()
+        self.down, self.across = self._tile()
+        self.sides: tuple[Expr, Expr] = self.member.value.args
+        self.exact = not self.tiling.rounded and any(
+            load.args[0].dtype == torch.float32 for load in loads_of([self.member.value])
+        )
+        self.step, factors = self._factors()
+        self.operands = [Operand(self, value, at) for value, at in zip(factors, (1, 2), strict=True)]
 
-    def _side(self) -> int:
+    @property
+    def in_stages(self) -> bool:
+        """Whether operands are read at (stage, step) instead of k: divisions of k then are ones of the stage, which all threads share."""
+        return str(self.step) == "step"
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks of a multiprocessor that its registers have room for."""
+        return 2 if self.down * self.across * (1 + self.exact) <= 128 * 128 else 1
+
+    def _factors(self) -> tuple[Index, tuple[Expr, Expr]]:
+        """The variable that counts steps, and the two sides as they are brought into the tiles."""
+        definition, axes, ranges = self.member.definition, self.kernel.axes, self.partition.program.ranges
+        element = self.tiling.factors or definition.element
+        k, depth = self.kernel.inner[3]
+        plain = element(axes)
+        divided = any(k in index.free_symbols for index in self._divided(plain))
+        if self.device != "cuda" or not divided:
+            return k, plain.args
+        stage, step = ranges.named("stage", depth), ranges.named("step", DEPTH)
+        return step, element([*axes[:-1], DEPTH * stage + step]).args
+
+    def _tile(self) -> tuple[int, int]:
         """Rows and columns of a block's tile, for the sizes that the problem ships with."""
         batches, rows, columns, _ = (self.partition.program.estimate(end) for _, end in self.kernel.inner)
-        blocks = batches * -(-rows // 128) * -(-columns // 128)
-        return 64 if blocks < BUSY_BLOCKS or min(rows, columns) <= 64 else 128
+        down = next((side for side in (32, 64) if rows <= side), 128)
+        across = next((side for side in (32, 64) if columns <= side), 128)
+        if down < 128 and across == 128:
+            across = 256
+        busy = batches * -(-rows // down) * -(-columns // across) >= BUSY_BLOCKS
+        return (down, across) if busy else (64, 64)
 
     def value(self, expr: Expr, indent: int, guard: str, target: str) -> list[str]:
         """Lines that set `target` to the expression where `guard` holds."""
@@ -68,38 +100,47 @@ class TileEmitter(Emitter):
 
     def along_k(self, expr: Expr) -> bool:
         """Whether neighbours in memory differ in k."""
-        k = self.kernel.inner[3][0]
-        return any(load.op == "load" and load.args[1].coeff(k) == 1 for load in loads_of([expr]))
+        return any(load.op == "load" and load.args[1].coeff(self.step) == 1 for load in loads_of([expr]))
 
     def store_text(self, indent: int, text: str) -> list[str]:
         out = self.member.definition.outs[0]
-        place, names, lines = self.member.places[0], {}, []
-        for atom in sympy.postorder_traversal(place):
-            if isinstance(atom, (FloorDiv, Modulo)) and atom not in names:
-                name = self.name("i")
-                lines.append("    " * indent + f"const {self.wide} {name} = {_bare(index_text(atom, names))};")
-                names[atom] = name
-        return [*lines, "    " * indent + self.store(out, index_text(place, names), text)]
+        place, inside = self.member.places[0], self.tiling.inside(self.kernel.axes[:-1])
+        names, lines = {}, []
+        for index in [*(coordinate for coordinate, _ in inside), place]:
+            for atom in sympy.postorder_traversal(index):
+                if isinstance(atom, (FloorDiv, Modulo)) and atom not in names:
+                    name = self.name("i")
+                    lines.append(f"const {self.wide} {name} = {_bare(index_text(atom, names))};")
+                    names[atom] = name
+        store = self.store(out, index_text(place, names), text)
+        if inside:
+            ends = " && ".join(f"{index_text(at, names)} < {index_text(end)}" for at, end in inside)
+            store = f"if ({ends}) {{ {store} }}"
+        return ["    " * indent + line for line in [*lines, store]]
 
     def cuda(self) -> list[str]:
         """The kernel's body: what it brings into the tiles and where their sums go; tensor_cores.py has the rest."""
         batch, _, _, k = self.names
-        batches, _, _, depth = self.ends
-        side, wide = self.side, self.wide
-        left, right = (Operand(self, value, at) for value, at in zip(self.sides, (1, 2), strict=True))
+        batches, rows, columns, depth = self.ends
+        wide, tile = self.wide, f"{self.down}, {self.across}"
+        left, right = self.operands
         return [
             "    extern __shared__ __align__(16) float ring[];",
+            *(["    static_assert(DEPTH == 16, \"its indices are those of stages of 16 steps\");"] if self.in_stages else []),
             f"    using Left = {left.type};",
             f"    using Right = {right.type};",
             *left.by_four("left"),
             *right.by_four("right"),
+            f"    {wide} first_row, first_column;",
+            f"    find_tile<{tile}>(static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
             f"    for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{",
             f"        const auto fetch = [&]({wide} start, float* left, float* right) {{",
-            *left.fetch("left", "Left", "blockIdx.y"),
-            *right.fetch("right", "Right", "blockIdx.x"),
+            *([f"            const {wide} stage = start / DEPTH;"] if self.in_stages else []),
+            *left.fetch("left", "Left", "first_row"),
+            *right.fetch("right", "Right", "first_column"),
             "        };",
-            f"        float sums[{side // 32}][{side // 32}][4] = {{}};",
-            f"        multiply_tiles<{side}, Left, Right>(sums, ring, static_cast<{wide}>({depth}), fetch);",
+            f"        float sums[{self.down // 32}][{self.across // 32}][4] = {{}};",
+            f"        multiply_tiles<{tile}, {str(self.exact).lower()}, Left, Right>(sums, ring, static_cast<{wide}>({depth}), fetch);",
             "        bool finite = true;",
             *self._results("#pragma unroll", ["finite = finite && fabsf(sums[i][j][e]) < INFINITY;"], self.store_text(6, "sums[i][j][e]")),
             "        if (!finite) {  // an operand may have had no two parts: these again by plain multiply-adds",
@@ -124,16 +165,16 @@ class TileEmitter(Emitter):
         """Loops over a thread's results: `every` for each of them, `inside` for those in the product."""
         _, m, n, _ = self.names
         _, rows, columns, _ = self.ends
-        side, wide = self.side, self.wide
+        wide = self.wide
         return [
             f"        {unroll}",
-            f"        for (int i = 0; i < {side // 32}; ++i) {{",
+            f"        for (int i = 0; i < {self.down // 32}; ++i) {{",
             f"            {unroll}",
-            f"            for (int j = 0; j < {side // 32}; ++j) {{",
+            f"            for (int j = 0; j < {self.across // 32}; ++j) {{",
             f"                {unroll}",
             "                for (int e = 0; e < 4; ++e) {",
-            f"                    const {wide} {m} = static_cast<{wide}>(blockIdx.y) * {side} + row_of<{side}>(i, e);",
-            f"                    const {wide} {n} = static_cast<{wide}>(blockIdx.x) * {side} + column_of<{side}>(j, e);",
+            f"                    const {wide} {m} = first_row + row_of<{self.down}>(i, e);",
+            f"                    const {wide} {n} = first_column + column_of<{self.across}>(j, e);",
             *(f"                    {line}" for line in every),
             f"                    if ({m} < {rows} && {n} < {columns}) {{",
             *inside,
@@ -145,13 +186,13 @@ class TileEmitter(Emitter):
 
     def cuda_launch(self, name: str, arguments: str) -> list[str]:
         batches, rows, columns, _ = self.ends
-        side = self.side
-        types = [Operand(self, value, at).type for value, at in zip(self.sides, (1, 2), strict=True)]
+        left, right = self.operands
         lines = [
             f"    const int64_t batches = {batches};",
-            f"    const dim3 blocks((({columns}) + {side - 1}) / {side}, (({rows}) + {side - 1}) / {side},",
+            f"    const dim3 blocks(((({rows}) + {self.down - 1}) / {self.down}) * ((({columns}) + {self.across - 1}) / {self.across}), 1,",
             "                      batches < 65535 ? batches : 65535);",
-            f"    const int bytes = STAGES * ({types[0]}::kWords + {types[1]}::kWords) * sizeof(float);",
+            f"    const int bytes = STAGES * ({left.type}::kWords + {right.type}::kWords) * sizeof(float);",
+            *self._zeros("    cudaMemsetAsync({out}, 0, {bytes}, stream);"),
         ]
         if not self.narrow:
             return [*lines, *_launched(name, arguments, "    ")]
@@ -166,6 +207,11 @@ class TileEmitter(Emitter):
             "    }",
         ]
 
+    def _zeros(self, line: str) -> list[str]:
+        (out,) = self.member.definition.outs
+        bytes = f"({index_text(out.elements)}) * sizeof({self.element_type(out.dtype)})"
+        return [line.format(out=out.name, bytes=bytes)] if self.tiling.sparse else []
+
     def cpp(self) -> list[str]:
         """Rows of results in parallel, a few columns of a row at a time."""
         batch, m, n, k = self.names
@@ -173,6 +219,7 @@ class TileEmitter(Emitter):
         left, right = self.sides
         width = 64
         return [
+            *self._zeros("    memset({out}, 0, {bytes});"),
             "#pragma omp parallel for collapse(2)",
             f"    for (int64_t {batch} = 0; {batch} < {batches}; ++{batch}) {{",
             f"        for (int64_t {m} = 0; {m} < {rows}; ++{m}) {{",
@@ -216,9 +263,9 @@ class Operand:
 
     def __init__(self, tiles: TileEmitter, value: Expr, axis: int) -> None:
         self.tiles, self.value = tiles, value
-        (self.place, self.end), (self.step, self.depth) = tiles.kernel.inner[axis], tiles.kernel.inner[3]
+        (self.place, self.end), self.step, (_, self.depth) = tiles.kernel.inner[axis], tiles.step, tiles.kernel.inner[3]
         self.along_k = tiles.along_k(value)
-        self.type = f"Side<{tiles.side}, {str(self.along_k).lower()}>"
+        self.type = f"Side<{(tiles.down, tiles.across)[axis - 1]}, {str(self.along_k).lower()}>"
         self.fours = self._fours()
 
     def _load(self) -> tuple[Expr | None, Expr] | None:
@@ -241,7 +288,10 @@ class Operand:
         rest = sympy.expand(index - fast)
         if fast in rest.free_symbols:
             return None
-        variables = {variable for variable, _ in self.tiles.kernel.inner}
+        variables = {variable for variable, _ in self.tiles.kernel.inner} | {
+            self.step,
+            sympy.Symbol("stage", integer=True, nonnegative=True),
+        }
         apart = [end]
         for term in sympy.Add.make_args(rest):
             sizes = [
@@ -270,13 +320,15 @@ class Operand:
 
     def _rounds(self, name: str, type: str, block: str, width: int, indent: int) -> list[str]:
         tiles, wide, pad = self.tiles, self.tiles.wide, "    " * indent
-        rounds = f"{type}::kRounds" + (f" / {width}" if width > 1 else "")
-        guard = f"{self.step} < {index_text(self.depth)} && {self.place} < {index_text(self.end)}"
+        step = "start + step" if tiles.in_stages else str(self.step)
+        guard = f"{step} < {index_text(self.depth)} && {self.place} < {index_text(self.end)}"
         lines = [
             f"{pad}#pragma unroll{' 4' if width == 1 else ''}",
-            f"{pad}for (int round = 0; round < {rounds}; ++round) {{",
+            f"{pad}for (int round = 0; round < {type}::kRounds<{width}>; ++round) {{",
             f"{pad}    const int step = {type}::step<{width}>(round), place = {type}::place<{width}>(round);",
-            f"{pad}    const {wide} {self.step} = start + step, {self.place} = static_cast<{wide}>({block}) * {tiles.side} + place;",
+            f"{pad}    if (!{type}::brings<{width}>()) break;",
+            *([] if tiles.in_stages else [f"{pad}    const {wide} {self.step} = start + step;"]),
+            f"{pad}    const {wide} {self.place} = {block} + place;",
         ]
         to, found = f"{name} + {type}::at(place, step)", self._load()
         if found is None:

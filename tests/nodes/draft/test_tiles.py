@@ -9,7 +9,7 @@ import torch
 
 from nodes import draft
 from nodes.draft import lower_products, tiles
-from tests.nodes.draft.direct import Native, _close, module, native_source, problem
+from tests.nodes.draft.direct import Native, Pair, _close, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated
 
@@ -19,12 +19,28 @@ MODULES = {
         "return x @ y, y.t() @ x.t(), z @ z.t(), z.t() @ z, torch.bmm(x.view(5, 14, 37), x.view(5, 37, 14)), x[:, :1] @ y[:1]",
         "[torch.randn(70, 37), torch.randn(37, 131), torch.randn(68, 52)]",
     ),
-    "convolutions": problem(
-        "return self.strided(x), self.points(y), self.transposed(x)",
-        "[torch.randn(2, 6, 9, 10), torch.randn(2, 12, 6, 6)]",
+}  # fmt: skip
+CONVOLUTIONS = {
+    "ordinary": problem(
+        # strided in groups, its input channels no multiple of anything; a place alone; dilated, its channels a multiple of a stage's
+        "return self.strided(x), self.points(y), self.dilated(z)",
+        "[torch.randn(2, 6, 9, 10), torch.randn(2, 12, 6, 6), torch.randn(2, 16, 9, 31)]",
         "self.strided = nn.Conv2d(6, 10, 3, stride=2, padding=1, groups=2, bias=False)\n"
         "self.points = nn.Conv2d(12, 20, 1, bias=False)\n"
-        "self.transposed = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, bias=False)",
+        "self.dilated = nn.Conv2d(16, 24, (2, 3), dilation=(1, 2), padding=(0, 3), bias=False)",
+    ),
+    "transposed": problem(
+        # all remainders have taps; a third of them has, another axis is not strided; in groups, taps further apart than the stride
+        "return self.twice(x), self.mixed(y), self.groups(z)",
+        "[torch.randn(2, 6, 5, 6), torch.randn(2, 16, 4, 3, 5), torch.randn(3, 8, 11)]",
+        "self.twice = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, bias=False)\n"
+        "self.mixed = nn.ConvTranspose3d(16, 5, (2, 3, 3), stride=(3, 1, 4), padding=(0, 1, 1), dilation=(3, 2, 2), bias=False)\n"
+        "self.groups = nn.ConvTranspose1d(8, 6, 4, stride=5, padding=2, dilation=3, groups=2, bias=False)",
+    ),
+    "transposed one by one": problem(
+        "return self.one(x), self.dilated(y)", "[torch.randn(2, 8, 5, 6), torch.randn(2, 3, 40)]",
+        "self.one = nn.ConvTranspose2d(8, 4, (3, 2), padding=(1, 0), bias=False)\n"
+        "self.dilated = nn.ConvTranspose1d(3, 5, 4, dilation=3, bias=False)",
     ),
 }  # fmt: skip
 LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
@@ -59,13 +75,24 @@ def models(text: str, folder, *change: str):
     return reference, *made
 
 
-def check(text: str, folder) -> None:
+def nearest(x: torch.Tensor) -> torch.Tensor:
+    """The nearest TF32 number, halves away from zero."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def check(text: str, folder, rounded: bool = False) -> None:
+    """`rounded`: beside eager's of operands that were rounded to TF32 before."""
     # What is not finite stays: shared memory that was not yet written is NaN in the emulation, and would be made good.
     reference, eager, new = models(text, folder, "if (!finite)", "if (false)")
     torch.manual_seed(1)
     inputs = reference.get_inputs()
     with torch.no_grad():
-        ours, theirs = new(*inputs), eager(*inputs)
+        ours = new(*inputs)
+        if rounded:
+            inputs = [nearest(x) for x in inputs]
+            for weight in eager.parameters():
+                weight.copy_(nearest(weight))
+        theirs = eager(*inputs)
         exact = eager.double()(*[x.double() for x in inputs])
     for mine, other, right in zip(
         *((one if isinstance(one, tuple) else (one,)) for one in (ours, theirs, exact)), strict=True
@@ -77,6 +104,19 @@ def check(text: str, folder) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_emulated_products_agree_with_eager(name, tmp_path):
     check(MODULES[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_emulated_convolutions_are_eagers_of_operands_in_tf32(name, tmp_path):
+    check(CONVOLUTIONS[name], tmp_path, rounded=True)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_of_our_own_agrees_with_eager_on_a_cpu(name, tmp_path):
+    pair = Pair(CONVOLUTIONS[name], tmp_path)
+    assert "torch.ops" not in pair.source
+    for seed in (0, 1):
+        pair.check(seed, pair.inputs(seed))
 
 
 def test_large_tiles_and_a_depth_that_blocks_share(tmp_path, monkeypatch):
