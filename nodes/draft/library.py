@@ -83,11 +83,11 @@ def _convolution(low, name: str, arguments: list) -> Value:
     if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1]:
         return depthwise(low, a, weight, bias, arguments[3], arguments[4], arguments[5], CONVOLUTIONS[name])
     if low.program.own_products and batched:
-        from .lower_products import convolution
+        from .lower_convolutions import convolution
 
         transposed = name in TRANSPOSED
         dilation = arguments[7] if transposed else arguments[5]
-        return convolution(low, a, weight, bias, arguments[3], arguments[4], dilation, groups, rank, transposed)
+        return convolution(low, a, weight, bias, arguments[3], arguments[4], dilation, groups, transposed)
     if bias is None or not batched or not (low.program.device == "cuda" or absorbed(low.node)):
         return call_of(low, name, arguments, {})
     arguments[2] = None

@@ -1,17 +1,21 @@
-"""Matrix products and convolutions as kernels of our own: only where a module has nothing else (see tiles.py)."""
+"""Matrix products and attention as kernels of our own: only where a module has nothing else (see tiles.py)."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import sympy
 import torch
 
-from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, masked, unary, where
-from .index import divide, modulo, product, unflatten
+from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, masked, unary, where
+from .index import product
 from .lower_reductions import shifted
 from .lowering import PRODUCTS, Lowering, broadcast, plain
-from .tensors import Value
+from .tensors import PLAIN, Tiling, Value
+
+BLOCKS, SHORTEST = 264, 1024
+"""Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
 
 
 def _lowers(*names: str):
@@ -37,7 +41,7 @@ def matmul(low: Lowering, a: Value, b: Value):
     def right(position):
         return b.at(_of(b, [*position[:-2], position[-2], position[-1]]))
 
-    return _product(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape)
+    return multiplied(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape)
 
 
 def _of(value: Value, position):
@@ -51,7 +55,7 @@ def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
         return None
     low.settle(a, 1000)
     flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
-    made = _product(
+    made = multiplied(
         low, (), flat.shape[0], weight.shape[0], a.shape[-1], lambda p: flat.at(p), lambda p: weight.at([p[1], p[0]]),
         (flat.shape[0], weight.shape[0]),
     )  # fmt: skip
@@ -74,7 +78,7 @@ def einsum(low: Lowering, equation: str, operands):
         return None
     a, b = operands
     flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
-    made = _product(
+    made = multiplied(
         low,
         (),
         flat.shape[0],
@@ -87,77 +91,42 @@ def einsum(low: Lowering, equation: str, operands):
     return low.program.reshape(made, low.shape)
 
 
-def convolution(low: Lowering, a, weight, bias, stride, padding, dilation, groups, rank: int, transposed: bool):
-    """out[b, g, oc, o] = sum over ic and window of w * x; transposed, x stands at (o + padding - k * dilation) / stride."""
-    low.settle(a, 1000)
-    groups, ranges = plain(groups), low.program.ranges
-    stride, padding, dilation = ([plain(n) for n in numbers] for numbers in (stride, padding, dilation))
-    window, places, sizes = weight.shape[2:], low.shape[2:], a.shape[2:]
-    out_each, in_each = plain(low.shape[1]) // groups, plain(a.shape[1]) // groups
-    type, depth = COMPUTED[low.dtype], [sympy.Integer(in_each), *window]
+def multiplied(
+    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None
+) -> Value | None:
+    """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
 
-    def left(position):
-        _, group, m, k = position
-        channel, *at = unflatten(k, depth, ranges)
-        if transposed:
-            return cast(weight.at([group * in_each + channel, m, *at]), type)
-        return cast(weight.at([group * out_each + m, channel, *at]), type)
-
-    def right(position):
-        batch, group, k, n = position
-        channel, *at = unflatten(k, depth, ranges)
-        read, inside = [], []
-        for o, w, s, p, d, size in zip(unflatten(n, places, ranges), at, stride, padding, dilation, sizes, strict=True):
-            place, conditions = _source(o, w, s, p, d, size, transposed, ranges)
-            read.append(place)
-            inside += conditions
-        value = cast(a.at([batch, group * in_each + channel, *read]), type)
-        return masked(all_of(inside), value, constant(0, type))
-
-    made = _product(
-        low, (a.shape[0], sympy.Integer(groups)), sympy.Integer(out_each), product(places), product(depth), left, right,
-        (a.shape[0], sympy.Integer(groups), sympy.Integer(out_each), product(places)),
-    )  # fmt: skip
-    whole = low.program.reshape(made, low.shape)
-    if bias is None:
-        return whole
-    return low.formula(lambda p: binary("add", cast(whole.at(p), type), cast(bias.at([p[1]]), type)))
-
-
-def _source(o, w, s, p, d, size, transposed: bool, ranges):
-    """Where along one axis the input is read, and when there is something."""
-    zero = sympy.Integer(0)
-    if not transposed:
-        place = sympy.expand(o * s + w * d - p)
-        conditions = [compare("ge", index_value(place), index_value(zero))] if p else []
-        return place, [*conditions, compare("lt", index_value(place), index_value(size))]
-    ahead = sympy.expand(o + p - w * d)
-    if s == 1:
-        return ahead, [
-            compare("ge", index_value(ahead), index_value(zero)),
-            compare("lt", index_value(ahead), index_value(size)),
-        ]
-    place = divide(ahead, s, ranges)
-    return place, [
-        compare("ge", index_value(ahead), index_value(zero)),
-        compare("eq", index_value(modulo(ahead, s, ranges)), index_value(zero)),
-        compare("lt", index_value(place), index_value(size)),
-    ]
-
-
-def _product(low: Lowering, batch, rows, columns, depth, left, right, shape) -> Value | None:
-    """A `product` definition over (*batch, rows, columns, depth)."""
+    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero.
+    """
     if COMPUTED[low.dtype] != "float":
         return None
-    count = len(batch)
+    parts = 1 if tiling.place else _parts(low, batch, rows, columns, depth)
+
+    def factors(position, condition=None) -> Expr:
+        *at, m, n, k = position[parts > 1 :]
+        k = k if parts == 1 else position[0] * (depth // parts) + k
+        sides = cast(left([*at, m, k]), "float"), cast(right([*at, k, n]), "float")
+        return binary("mul", sides[0], masked(condition(m, k) if condition else None, sides[1], constant(0, "float")))
 
     def element(position) -> Expr:
-        m, n, k = position[count:]
-        return binary(
-            "mul", cast(left([*position[:count], m, k]), "float"), cast(right([*position[:count], k, n]), "float")
-        )
+        return factors(position, counts)
 
-    return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape)
+    tiling = replace(tiling, factors=factors)
+    if parts == 1:
+        return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape, tiling)
+    ranges = [parts, *batch, rows, columns, depth // parts]
+    found = low.program.multiply(ranges, element, torch.float32, [parts, *shape], tiling)
+    whole = low.program.fold("sum", found, [0], [torch.float32])[0]
+    return low.formula(lambda position: cast(whole.at(position), COMPUTED[low.dtype]), whole.shape, low.dtype)
+
+
+def _parts(low: Lowering, batch, rows, columns, depth) -> int:
+    """Into how many products of a part of the depth a GPU's blocks share a product of few tiles: a divisor of the depth."""
+    if low.program.device != "cuda" or not depth.is_Integer:
+        return 1
+    batches, down, across = (low.program.estimate(size) for size in (product(batch), rows, columns))
+    wanted = min(BLOCKS // (batches * -(-down // 128) * -(-across // 128)), int(depth) // SHORTEST)
+    return next((parts for parts in range(wanted, 3, -1) if depth % parts == 0), 1)
 
 
 @_lowers("aten.scaled_dot_product_attention.default")
@@ -169,7 +138,7 @@ def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, s
     scale = 1 / math.sqrt(plain(q.shape[-1])) if scale is None else scale
     for side in (q, k, v):
         low.settle(side, 1000)
-    scores = _product(
+    scores = multiplied(
         low, batch, rows, columns, q.shape[-1], lambda p: q.at(_of(q, p)), lambda p: k.at(_of(k, [*p[:-2], p[-1], p[-2]])),
         (*batch, rows, columns),
     )  # fmt: skip
@@ -194,7 +163,7 @@ def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, s
 
     shares = low.formula(share, scores.shape, torch.float32)
     low.program.realise(shares)
-    return _product(
+    return multiplied(
         low,
         batch,
         rows,

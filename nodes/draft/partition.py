@@ -146,7 +146,8 @@ class Partition:
             [*unflatten(loops[0], batch, variables), *loops[1:]],
         )
         kernel.layout, kernel.inner, kernel.order = TILE, list(zip(loops, ends, strict=True)), definition.order
-        place = joined(flatten(kernel.axes[:-1], definition.ranges[:-1]))
+        at, given = kernel.axes[:-1], definition.tiling.place
+        place = joined(flatten(at, definition.ranges[:-1]) if given is None else given(at))
         kernel.members.append(Member(definition, definition.element(kernel.axes), 0, [place], False))
         return kernel
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from . import tensor_cores
+
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
 CPP_INCLUDES = "#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
@@ -247,5 +249,7 @@ def prelude(device: str, body: str) -> str:
             found.append(_BLOCK_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
+    if "multiply_tiles" in body:
+        found.append(tensor_cores.PRELUDE)
     halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
     return (halves + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)

@@ -9,6 +9,7 @@ from .index import index_is_divided
 from .partition import ROW, TILE, Kernel, Partition
 from .prelude import prelude
 from .printing import index_text
+from .tensor_cores import THREADS
 from .tiles import TileEmitter
 
 MOST_BLOCKS = 8192
@@ -64,7 +65,8 @@ def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
     return "\n".join(
         [
             f"// {summary}",
-            f"__global__ void {name}(",
+            *(["template <typename Index>"] if tiles.narrow else []),
+            f"__global__ void __launch_bounds__({THREADS}, {tiles.blocks_at_once}) {name}(",
             f"    {', '.join(restricted)}) {{",
             *tiles.cuda(),
             "}",

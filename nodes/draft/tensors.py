@@ -37,6 +37,25 @@ class Buffer:
         return product(self.shape)
 
 
+@dataclass(frozen=True)
+class Tiling:
+    """What a `product` says beyond its element; positions are (*batch, row, column) or with the step of the depth behind them."""
+
+    rounded: bool = False
+    """Whether its operands may be rounded to TF32."""
+    factors: Callable[[Position], Expr] | None = None
+    """The element as a product of what depends on (row, step) and on (column, step) alone: equal where everything is finite."""
+    place: Callable[[Position], Index] | None = None
+    """The element of the out that a result goes to, where that is not the row-major one."""
+    inside: Callable[[Position], list[tuple[Index, Index]]] = lambda position: []
+    """(coordinate, end): results beyond an end go nowhere."""
+    sparse: bool = False
+    """Whether the out has elements that no result goes to: zeros."""
+
+
+PLAIN = Tiling()
+
+
 @dataclass(eq=False)
 class Definition:
     """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
@@ -57,6 +76,7 @@ class Definition:
     type: str = "float"
     exclusive: bool = False
     backwards: bool = False
+    tiling: Tiling = PLAIN
 
     @property
     def kept(self) -> list[int]:
@@ -224,13 +244,15 @@ class Program:
             out.written_by = definition
         return [self.whole(out, order, origin) for out in outs]
 
-    def multiply(self, ranges, element: Callable[[Position], Expr], dtype: torch.dtype, shape) -> Value:
+    def multiply(self, ranges, element: Callable[[Position], Expr], dtype: torch.dtype, shape, tiling: Tiling) -> Value:
         """A product of matrices of our own: over (*batch, rows, columns, depth), the last one summed."""
         order = self.next_order()
         out = self.allocate(shape, dtype, self.operator)
         ranges = tuple(map(number, ranges))
         last = frozenset({len(ranges) - 1})
-        definition = Definition(order, "product", ranges, last, element, [out], self.operator, COMPUTED[dtype])
+        definition = Definition(
+            order, "product", ranges, last, element, [out], self.operator, COMPUTED[dtype], tiling=tiling
+        )
         out.written_by = definition
         self.definitions.append(definition)
         return self.whole(out, order, self.operator)

@@ -1,19 +1,23 @@
 """A product of matrices as a kernel of our own: for modules that are nothing else, where a draft would otherwise be empty.
 
 sum over k of left[batch, m, k] * right[batch, k, n]. A convolution is one too: m counts output channels, n places, k input channels
-and the window. Plain tiles in shared memory, 8 x 8 results a thread, true FP32: readable and right, not what a library reaches.
+and the window. On a GPU tiles go through tensor cores, as exact as torch's own default is (tensor_cores.py).
 """
 
 from __future__ import annotations
 
-from .emit import Emitter
-from .expressions import Expr
-from .index import FloorDiv, Modulo
+import sympy
+import torch
+
+from .emit import Emitter, _indices
+from .expressions import Expr, loads_of
+from .index import FloorDiv, Index, Modulo, index_is_divided
 from .partition import Kernel, Partition
 from .printing import Scope, Statements, _bare, index_text
+from .tensor_cores import DEPTH, THREADS
 
-TILE, DEPTH, SIDE = 128, 16, 8
-"""A block makes TILE x TILE results, DEPTH products of each at a time; a thread makes SIDE x SIDE."""
+BUSY_BLOCKS = 100
+"""Large tiles below which a device has more to do with more of 64 x 64."""
 CHUNK = 256
 """Products that the CPU adds up in float before they go to double."""
 
@@ -24,30 +28,71 @@ class TileEmitter(Emitter):
     def __init__(self, kernel: Kernel, partition: Partition, device: str) -> None:
         super().__init__(kernel, partition, device)
         (self.member,) = kernel.members
-        self.sides: tuple[Expr, Expr] = self.member.value.args
+        self.tiling = self.member.definition.tiling
         self.names = [str(variable) for variable, _ in kernel.inner]
         self.ends = [index_text(end) for _, end in kernel.inner]
+        self.narrow = device == "cuda" and index_is_divided(self.indices())
+        self.wide = "Index" if self.narrow else "int64_t"
+        self.down, self.across = self._tile()
+        self.sides: tuple[Expr, Expr] = self.member.value.args
+        self.exact = not self.tiling.rounded and any(
+            load.args[0].dtype == torch.float32 for load in loads_of([self.member.value])
+        )
+        self.step, factors = self._factors()
+        self.operands = [Operand(self, value, at) for value, at in zip(factors, (1, 2), strict=True)]
+
+    @property
+    def in_stages(self) -> bool:
+        """Whether operands are read at (stage, step) instead of k: divisions of k then are ones of the stage, which all threads share."""
+        return str(self.step) == "step"
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks of a multiprocessor that its registers have room for."""
+        return 2 if self.down * self.across * (1 + self.exact) <= 128 * 128 else 1
+
+    def _factors(self) -> tuple[Index, tuple[Expr, Expr]]:
+        """The variable that counts steps, and the two sides as they are brought into the tiles."""
+        definition, axes, ranges = self.member.definition, self.kernel.axes, self.partition.program.ranges
+        element = self.tiling.factors or definition.element
+        k, depth = self.kernel.inner[3]
+        plain = element(axes)
+        divided = any(k in index.free_symbols for index in self._divided(plain))
+        if self.device != "cuda" or not divided:
+            return k, plain.args
+        stage, step = ranges.named("stage", depth), ranges.named("step", DEPTH)
+        return step, element([*axes[:-1], DEPTH * stage + step]).args
+
+    def _tile(self) -> tuple[int, int]:
+        """Rows and columns of a block's tile, for the sizes that the problem ships with."""
+        batches, rows, columns, _ = (self.partition.program.estimate(end) for _, end in self.kernel.inner)
+        down = next((side for side in (32, 64) if rows <= side), 128)
+        across = next((side for side in (32, 64) if columns <= side), 128)
+        if down < 128 and across == 128:
+            across = 256
+        busy = batches * -(-rows // down) * -(-columns // across) >= BUSY_BLOCKS
+        return (down, across) if busy else (64, 64)
 
     def value(self, expr: Expr, indent: int, guard: str, target: str) -> list[str]:
         """Lines that set `target` to the expression where `guard` holds."""
-        scope = Scope(indent + 1)
-        names = {}
-        for index in self._divided(expr):
-            if index not in names:
-                name = self.name("i")
-                scope.line(f"const int64_t {name} = {_bare(index_text(index, names))};")
-                names[index] = name
+        scope, names = self.scope(expr, indent + 1)
         statements = Statements(scope, [expr], names, self.name, self.read)
         text = _bare(statements.text(expr))
         scope.line(f"{target} = {text};")
         pad = "    " * indent
         return [f"{pad}if ({guard}) {{", *scope.lines, f"{pad}}}"]
 
+    def scope(self, expr: Expr, indent: int) -> tuple[Scope, dict[Index, str]]:
+        """Lines that name the quotients and remainders in the expression's indices, and those names."""
+        scope, names = Scope(indent), {}
+        for index in self._divided(expr):
+            if index not in names:
+                name = self.name("i")
+                scope.line(f"const {self.wide} {name} = {_bare(index_text(index, names))};")
+                names[index] = name
+        return scope, names
+
     def _divided(self, expr: Expr):
-        import sympy
-
-        from .emit import _indices
-
         for index in _indices([expr]):
             for atom in sympy.postorder_traversal(index):
                 if isinstance(atom, (FloorDiv, Modulo)):
@@ -55,90 +100,117 @@ class TileEmitter(Emitter):
 
     def along_k(self, expr: Expr) -> bool:
         """Whether neighbours in memory differ in k."""
-        from .expressions import loads_of
-
-        k = self.kernel.inner[3][0]
-        return any(load.op == "load" and load.args[1].coeff(k) == 1 for load in loads_of([expr]))
+        return any(load.op == "load" and load.args[1].coeff(self.step) == 1 for load in loads_of([expr]))
 
     def store_text(self, indent: int, text: str) -> list[str]:
         out = self.member.definition.outs[0]
-        place, names, lines = self.member.places[0], {}, []
-        import sympy
-
-        for atom in sympy.postorder_traversal(place):
-            if isinstance(atom, (FloorDiv, Modulo)) and atom not in names:
-                name = self.name("i")
-                lines.append("    " * indent + f"const int64_t {name} = {_bare(index_text(atom, names))};")
-                names[atom] = name
-        return [*lines, "    " * indent + self.store(out, index_text(place, names), text)]
+        place, inside = self.member.places[0], self.tiling.inside(self.kernel.axes[:-1])
+        names, lines = {}, []
+        for index in [*(coordinate for coordinate, _ in inside), place]:
+            for atom in sympy.postorder_traversal(index):
+                if isinstance(atom, (FloorDiv, Modulo)) and atom not in names:
+                    name = self.name("i")
+                    lines.append(f"const {self.wide} {name} = {_bare(index_text(atom, names))};")
+                    names[atom] = name
+        store = self.store(out, index_text(place, names), text)
+        if inside:
+            ends = " && ".join(f"{index_text(at, names)} < {index_text(end)}" for at, end in inside)
+            store = f"if ({ends}) {{ {store} }}"
+        return ["    " * indent + line for line in [*lines, store]]
 
     def cuda(self) -> list[str]:
-        """The kernel's body."""
-        batch, m, n, k = self.names
+        """The kernel's body: what it brings into the tiles and where their sums go; tensor_cores.py has the rest."""
+        batch, _, _, k = self.names
         batches, rows, columns, depth = self.ends
-        left, right = self.sides
-        step_first = f"const int step = at % {DEPTH}, place = at / {DEPTH};"
-        place_first = f"const int step = at / {TILE}, place = at % {TILE};"
+        wide, tile = self.wide, f"{self.down}, {self.across}"
+        left, right = self.operands
         return [
-            f"    __shared__ float left[{DEPTH}][{TILE} + 4], right[{DEPTH}][{TILE} + 4];",
-            f"    const int first_row = threadIdx.x / 16 * {SIDE}, first_column = threadIdx.x % 16;",
-            f"    for (int64_t {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{",
-            f"        float sums[{SIDE}][{SIDE}] = {{}};",
-            f"        for (int64_t start = 0; start < {depth}; start += {DEPTH}) {{",
-            f"            for (int at = threadIdx.x; at < {TILE * DEPTH}; at += blockDim.x) {{",
-            f"                {step_first if self.along_k(left) else place_first}",
-            f"                const int64_t {k} = start + step, {m} = static_cast<int64_t>(blockIdx.y) * {TILE} + place;",
-            "                float value = 0.0f;",
-            *self.value(left, 4, f"{k} < {depth} && {m} < {rows}", "value"),
-            "                left[step][place] = value;",
-            "            }",
-            f"            for (int at = threadIdx.x; at < {TILE * DEPTH}; at += blockDim.x) {{",
-            f"                {step_first if self.along_k(right) else place_first}",
-            f"                const int64_t {k} = start + step, {n} = static_cast<int64_t>(blockIdx.x) * {TILE} + place;",
-            "                float value = 0.0f;",
-            *self.value(right, 4, f"{k} < {depth} && {n} < {columns}", "value"),
-            "                right[step][place] = value;",
-            "            }",
-            "            __syncthreads();",
-            f"            for (int step = 0; step < {DEPTH}; ++step) {{",
-            f"                float across[{SIDE}];",
-            "                #pragma unroll",
-            f"                for (int j = 0; j < {SIDE}; ++j) {{",
-            "                    across[j] = right[step][first_column + j * 16];",
-            "                }",
-            "                #pragma unroll",
-            f"                for (int i = 0; i < {SIDE}; ++i) {{",
-            "                    const float down = left[step][first_row + i];",
-            "                    #pragma unroll",
-            f"                    for (int j = 0; j < {SIDE}; ++j) {{",
-            "                        sums[i][j] += down * across[j];",
+            "    extern __shared__ __align__(16) float ring[];",
+            *(["    static_assert(DEPTH == 16, \"its indices are those of stages of 16 steps\");"] if self.in_stages else []),
+            f"    using Left = {left.type};",
+            f"    using Right = {right.type};",
+            *left.by_four("left"),
+            *right.by_four("right"),
+            f"    {wide} first_row, first_column;",
+            f"    find_tile<{tile}>(static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
+            f"    for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{",
+            f"        const auto fetch = [&]({wide} start, float* left, float* right) {{",
+            *([f"            const {wide} stage = start / DEPTH;"] if self.in_stages else []),
+            *left.fetch("left", "Left", "first_row"),
+            *right.fetch("right", "Right", "first_column"),
+            "        };",
+            f"        float sums[{self.down // 32}][{self.across // 32}][4] = {{}};",
+            f"        multiply_tiles<{tile}, {str(self.exact).lower()}, Left, Right>(sums, ring, static_cast<{wide}>({depth}), fetch);",
+            "        bool finite = true;",
+            *self._results("#pragma unroll", ["finite = finite && fabsf(sums[i][j][e]) < INFINITY;"], self.store_text(6, "sums[i][j][e]")),
+            "        if (!finite) {  // an operand may have had no two parts: these again by plain multiply-adds",
+            *self._indented(self._results("#pragma unroll 1", [], [
+                "                        float sum = 0.0f;",
+                f"                        for ({wide} {k} = 0; {k} < {depth}; ++{k}) {{",
+                "                            float down = 0.0f, across = 0.0f;",
+                *self.value(self.sides[0], 7, "true", "down"),
+                *self.value(self.sides[1], 7, "true", "across"),
+                "                            sum += down * across;",
+                "                        }",
+                *self.store_text(6, "sum"),
+            ])),
+            "        }",
+            "    }",
+        ]  # fmt: skip
+
+    def _indented(self, lines: list[str]) -> list[str]:
+        return [f"    {line}" for line in lines]
+
+    def _results(self, unroll: str, every: list[str], inside: list[str]) -> list[str]:
+        """Loops over a thread's results: `every` for each of them, `inside` for those in the product."""
+        _, m, n, _ = self.names
+        _, rows, columns, _ = self.ends
+        wide = self.wide
+        return [
+            f"        {unroll}",
+            f"        for (int i = 0; i < {self.down // 32}; ++i) {{",
+            f"            {unroll}",
+            f"            for (int j = 0; j < {self.across // 32}; ++j) {{",
+            f"                {unroll}",
+            "                for (int e = 0; e < 4; ++e) {",
+            f"                    const {wide} {m} = first_row + row_of<{self.down}>(i, e);",
+            f"                    const {wide} {n} = first_column + column_of<{self.across}>(j, e);",
+            *(f"                    {line}" for line in every),
+            f"                    if ({m} < {rows} && {n} < {columns}) {{",
+            *inside,
             "                    }",
             "                }",
             "            }",
-            "            __syncthreads();",
             "        }",
-            "        #pragma unroll",
-            f"        for (int i = 0; i < {SIDE}; ++i) {{",
-            "            #pragma unroll",
-            f"            for (int j = 0; j < {SIDE}; ++j) {{",
-            f"                const int64_t {m} = static_cast<int64_t>(blockIdx.y) * {TILE} + first_row + i;",
-            f"                const int64_t {n} = static_cast<int64_t>(blockIdx.x) * {TILE} + first_column + j * 16;",
-            f"                if ({m} < {rows} && {n} < {columns}) {{",
-            *self.store_text(5, "sums[i][j]"),
-            "                }",
-            "            }",
-            "        }",
-            "    }",
         ]
 
     def cuda_launch(self, name: str, arguments: str) -> list[str]:
         batches, rows, columns, _ = self.ends
-        return [
+        left, right = self.operands
+        lines = [
             f"    const int64_t batches = {batches};",
-            f"    const dim3 blocks((({columns}) + {TILE - 1}) / {TILE}, (({rows}) + {TILE - 1}) / {TILE},",
+            f"    const dim3 blocks(((({rows}) + {self.down - 1}) / {self.down}) * ((({columns}) + {self.across - 1}) / {self.across}), 1,",
             "                      batches < 65535 ? batches : 65535);",
-            f"    {name}<<<blocks, {(TILE // SIDE) ** 2}, 0, stream>>>({arguments});",
+            f"    const int bytes = STAGES * ({left.type}::kWords + {right.type}::kWords) * sizeof(float);",
+            *self._zeros("    cudaMemsetAsync({out}, 0, {bytes}, stream);"),
         ]
+        if not self.narrow:
+            return [*lines, *_launched(name, arguments, "    ")]
+        sizes = " && ".join(f"{index_text(size)} < INT32_MAX - 65536" for size in self.largest())
+        return [
+            *lines,
+            "    // Divisions of 32 bits are several times cheaper; a tile may reach beyond the ends.",
+            f"    if ({sizes}) {{",
+            *_launched(f"{name}<int>", arguments, "        "),
+            "    } else {",
+            *_launched(f"{name}<int64_t>", arguments, "        "),
+            "    }",
+        ]
+
+    def _zeros(self, line: str) -> list[str]:
+        (out,) = self.member.definition.outs
+        bytes = f"({index_text(out.elements)}) * sizeof({self.element_type(out.dtype)})"
+        return [line.format(out=out.name, bytes=bytes)] if self.tiling.sparse else []
 
     def cpp(self) -> list[str]:
         """Rows of results in parallel, a few columns of a row at a time."""
@@ -147,6 +219,7 @@ class TileEmitter(Emitter):
         left, right = self.sides
         width = 64
         return [
+            *self._zeros("    memset({out}, 0, {bytes});"),
             "#pragma omp parallel for collapse(2)",
             f"    for (int64_t {batch} = 0; {batch} < {batches}; ++{batch}) {{",
             f"        for (int64_t {m} = 0; {m} < {rows}; ++{m}) {{",
@@ -176,3 +249,102 @@ class TileEmitter(Emitter):
             "        }",
             "    }",
         ]
+
+
+def _launched(name: str, arguments: str, pad: str) -> list[str]:
+    return [
+        f"{pad}cudaFuncSetAttribute({name}, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);",
+        f"{pad}{name}<<<blocks, {THREADS}, bytes, stream>>>({arguments});",
+    ]
+
+
+class Operand:
+    """One side of a product on its way into shared memory; `axis` of the kernel's loops numbers its places."""
+
+    def __init__(self, tiles: TileEmitter, value: Expr, axis: int) -> None:
+        self.tiles, self.value = tiles, value
+        (self.place, self.end), self.step, (_, self.depth) = tiles.kernel.inner[axis], tiles.step, tiles.kernel.inner[3]
+        self.along_k = tiles.along_k(value)
+        self.type = f"Side<{(tiles.down, tiles.across)[axis - 1]}, {str(self.along_k).lower()}>"
+        self.fours = self._fours()
+
+    def _load(self) -> tuple[Expr | None, Expr] | None:
+        """(condition, load) where it is a float as it lies in memory, or zero; else None."""
+        condition, load = None, self.value
+        if load.op == "masked":
+            condition, load, otherwise = load.args
+            if otherwise.op != "const" or otherwise.args[0] != 0 or loads_of([condition]):
+                return None
+        plain = load.op == "load" and load.args[0].dtype == torch.float32
+        return (condition, load) if plain else None
+
+    def _fours(self) -> list[str] | None:
+        """Conditions under which four neighbours are one aligned copy, all inside or all outside; None where that never is."""
+        found = self._load()
+        if found is None or found[0] is not None:
+            return None
+        buffer, index = found[1].args[:2]
+        fast, end = (self.step, self.depth) if self.along_k else (self.place, self.end)
+        rest = sympy.expand(index - fast)
+        if fast in rest.free_symbols:
+            return None
+        variables = {variable for variable, _ in self.tiles.kernel.inner} | {
+            self.step,
+            sympy.Symbol("stage", integer=True, nonnegative=True),
+        }
+        apart = [end]
+        for term in sympy.Add.make_args(rest):
+            sizes = [
+                f for f in sympy.Mul.make_args(term) if f not in variables and not isinstance(f, (FloorDiv, Modulo))
+            ]
+            apart.append(sympy.Mul(*sizes) if term != 0 else sympy.Integer(0))
+        if any(size.is_Integer and size % 4 for size in apart):
+            return None
+        open_ones = dict.fromkeys(index_text(size) for size in apart if not size.is_Integer)
+        return [f"reinterpret_cast<uintptr_t>({buffer.name}) % 16 == 0", *(f"{text} % 4 == 0" for text in open_ones)]
+
+    def by_four(self, name: str) -> list[str]:
+        return [] if self.fours is None else [f"    const bool {name}_by_four = {' && '.join(self.fours)};"]
+
+    def fetch(self, name: str, type: str, block: str) -> list[str]:
+        """Lines of `fetch` for this side."""
+        if self.fours is None:
+            return self._rounds(name, type, block, 1, 3)
+        return [
+            f"            if ({name}_by_four) {{",
+            *self._rounds(name, type, block, 4, 4),
+            "            } else {",
+            *self._rounds(name, type, block, 1, 4),
+            "            }",
+        ]
+
+    def _rounds(self, name: str, type: str, block: str, width: int, indent: int) -> list[str]:
+        tiles, wide, pad = self.tiles, self.tiles.wide, "    " * indent
+        step = "start + step" if tiles.in_stages else str(self.step)
+        guard = f"{step} < {index_text(self.depth)} && {self.place} < {index_text(self.end)}"
+        lines = [
+            f"{pad}#pragma unroll{' 4' if width == 1 else ''}",
+            f"{pad}for (int round = 0; round < {type}::kRounds<{width}>; ++round) {{",
+            f"{pad}    const int step = {type}::step<{width}>(round), place = {type}::place<{width}>(round);",
+            f"{pad}    if (!{type}::brings<{width}>()) break;",
+            *([] if tiles.in_stages else [f"{pad}    const {wide} {self.step} = start + step;"]),
+            f"{pad}    const {wide} {self.place} = {block} + place;",
+        ]
+        to, found = f"{name} + {type}::at(place, step)", self._load()
+        if found is None:
+            lines += [
+                f"{pad}    float value = 0.0f;",
+                *tiles.value(self.value, indent + 1, guard, "value"),
+                f"{pad}    *({to}) = value;",
+            ]
+        else:
+            condition, load = found
+            buffer, index = load.args[:2]
+            scope, names = tiles.scope(self.value, indent + 1)
+            if condition is not None:
+                statements = Statements(scope, [condition], names, tiles.name, tiles.read)
+                guard = f"{guard} && {statements.text(condition)}"
+            scope.line(f"const bool inside = {guard};")
+            scope.line(f"copy_ahead<{width}>({to}, {buffer.name} + (inside ? {index_text(index, names)} : 0), inside);")
+            lines += scope.lines
+        return [*lines, f"{pad}}}"]

@@ -101,6 +101,7 @@ struct Copy {
   const void* from;
   size_t bytes;
   unsigned group;
+  size_t zeros = 0;  // behind them
 };
 
 struct Fiber {
@@ -257,7 +258,9 @@ inline void __pipeline_commit() { ++emulate::self->groups; }
 inline void __pipeline_wait_prior(unsigned left) {
   auto& copies = emulate::self->copies;
   while (!copies.empty() && copies.front().group + left < emulate::self->groups) {
-    std::memcpy(copies.front().to, copies.front().from, copies.front().bytes);
+    const auto& copy = copies.front();
+    if (copy.bytes) std::memcpy(copy.to, copy.from, copy.bytes);
+    std::memset(static_cast<char*>(copy.to) + copy.bytes, 0, copy.zeros);
     copies.erase(copies.begin());
   }
 }
@@ -329,6 +332,7 @@ int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A
   return 0;
 }
 template <typename F> int cudaFuncSetAttribute(F, int, int) { return 0; }
+inline int cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) { return std::memset(to, byte, bytes), 0; }
 struct cudaFuncAttributes { int numRegs; };
 template <typename F> int cudaFuncGetAttributes(cudaFuncAttributes* of, F) { return of->numRegs = 40, 0; }
 inline int cudaGetDevice(int* device) { return *device = 0; }
@@ -419,6 +423,8 @@ template <typename P> P __hfma2(P a, P b, P c) { return {std::fma(float(a.x), fl
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }

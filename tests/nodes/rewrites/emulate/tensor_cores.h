@@ -68,9 +68,10 @@ inline float half_at(const void* at) {
 }
 inline float half_of(uint32_t pair, int which) { return half_at(reinterpret_cast<const char*>(&pair) + 2 * which); }
 
-inline void copy(uint64_t to, const void* from, int bytes) {
-  std::memset(place(to), 0, 16);
-  std::memcpy(place(to), from, bytes);
+inline void copy(uint64_t to, const void* from, int bytes, int of) {
+  if (to % of || reinterpret_cast<uintptr_t>(from) % of || bytes > of) tensor::fail("a copy that cp.async does not make");
+  place(to + of - 1);
+  emulate::self->copies.push_back({place(to), from, size_t(bytes), emulate::self->groups, size_t(of - bytes)});
 }
 
 struct Warp { uint64_t at[32]; uint32_t a[32][4], b[32][2]; };
@@ -103,6 +104,41 @@ inline void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_
     for (unsigned k = 0; k < 16; ++k)
       sum += double(half_of(mine().a[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8], k % 2)) * half_of(mine().b[column * 4 + k % 8 / 2][k / 8], k % 2);
     *d[i] = float(sum);
+  }
+  __syncwarp();
+}
+
+// As the first tensor cores added, later ones keep a bit or two more: what is added is cut off below 24 bits of the largest, and so is the sum.
+inline float cut_off_sum(const double* terms, int count) {
+  double largest = 0.0, sum = 0.0;
+  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(terms[i]));
+  if (!(largest < INFINITY) || largest == 0.0) {
+    for (int i = 0; i < count; ++i) sum += terms[i];
+    return float(sum);
+  }
+  const double step = std::ldexp(1.0, std::ilogb(largest) - 23);
+  for (int i = 0; i < count; ++i) sum += std::trunc(terms[i] / step) * step;
+  const float nearest = float(sum);
+  return std::fabs(nearest) > std::fabs(sum) ? std::nextafterf(nearest, 0.0f) : nearest;
+}
+
+inline void mma_tf32(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  const unsigned lane = emulate::self->linear % 32;
+  const auto value = [](uint32_t bits) {
+    if (bits & 0x1fff) tensor::fail("an operand that is no TF32 number");  // PTX leaves open what comes of one
+    return double(__uint_as_float(bits));
+  };
+  float* const d[] = {&d0, &d1, &d2, &d3};
+  const uint32_t a[] = {a0, a1, a2, a3};
+  std::memcpy(mine().a[lane], a, sizeof a);
+  mine().b[lane][0] = b0, mine().b[lane][1] = b1;
+  __syncwarp();
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    double terms[9] = {*d[i]};
+    for (unsigned k = 0; k < 8; ++k)
+      terms[k + 1] = value(mine().a[row % 8 * 4 + k % 4][k / 4 * 2 + row / 8]) * value(mine().b[column * 4 + k % 4][k / 4]);
+    *d[i] = cut_off_sum(terms, 9);
   }
   __syncwarp();
 }

@@ -1,8 +1,8 @@
 """For the emulation: PTX in a source becomes calls of `tensor_cores.h`, so that tiles, rings, barriers and edges can be tried without a GPU.
 
-Known are cp.async, ldmatrix and mma.sync m16n8k16, mbarriers, TMA with 128-byte swizzle (also to the blocks of a pair), wgmma with
-float16 operands, named barriers and clusters. Copies are there at once and products are computed in place, so a wait that is missing is
-not found out; a barrier that is waited for wrongly is.
+Known are cp.async, ldmatrix, mma.sync m16n8k16 of halves and m16n8k8 of TF32, mbarriers, TMA with 128-byte swizzle (also to the blocks of a pair), wgmma with
+float16 operands, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
+and products are computed in place, so a wait that is missing there is not found out; a barrier that is waited for wrongly is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 Operands = list[tuple[str, str]]
 """Constraint and expression, outputs first."""
-NOTHING = r"^$|cp\.async\.(commit|wait)_group|wgmma\.(fence|commit_group|wait_group)|setmaxnreg|fence\."
+NOTHING = r"^$|wgmma\.(fence|commit_group|wait_group)|setmaxnreg|fence\."
 
 
 def _args(operands: Operands) -> str:
@@ -31,7 +31,10 @@ def _wgmma(_: re.Match[str], operands: Operands) -> str:
 
 CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (NOTHING, lambda _, __: ";"),
-    (r"cp\.async\.cg\.shared\.global", lambda _, o: f"tensor::copy({_args(o)});"),
+    (r"cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], (\d+), %2", lambda m, o: f"tensor::copy({_args(o)}, {m[1]});"),
+    (r"cp\.async\.commit_group", lambda _, __: "__pipeline_commit();"),
+    (r"cp\.async\.wait_group (%0|\d+)", lambda m, o: f"__pipeline_wait_prior({_number(m[1], o)});"),
+    (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", lambda _, o: f"tensor::mma_tf32({_args(o)});"),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?", lambda m, o: f"tensor::ldmatrix({str(bool(m[1])).lower()}, {_args(o)});"),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma({_args(o)});"),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*adds, 1, 1, 0, 1;", _wgmma),
@@ -60,6 +63,7 @@ def translated(text: str) -> str:
         "".join([*made, text[at:]])
         .replace("#include <cuda.h>\n", "")
         .replace("__shared__ __align__(128) char", "__shared__ char")
+        .replace("__shared__ __align__(16) float", "__shared__ float")
     )
     if blocks := re.search(r"__cluster_dims__\((\d+), 1, 1\) ", text):  # a launch says it here, the kernel on a GPU
         text = text.replace(blocks[0], "")

@@ -1,0 +1,193 @@
+"""Convolutions as products of matrices of our own: only where a module has nothing else (see tiles.py).
+
+Rows are output channels, columns places, the depth is input channels and the window, channels last: steps of the depth that lie together
+then differ in the channel alone. For that the weights are copied in that order, which is little beside the product.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import sympy
+
+from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, masked
+from .index import Index, divide, flatten, modulo, number, product, unflatten
+from .lower_products import multiplied
+from .lowering import Lowering, plain
+from .tensors import Tiling, Value
+
+CHANNELS = 8
+"""Input channels of a group from a multiple of which on the depth has them last."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the places. Column q of the product and class c of its row are place apart * q + first + between * c, of which tap j
+    reads the input at stride * q + ahead + step * j.
+
+    An ordinary convolution has one class. A transposed one, out[i * s + k * d - p] += w[k] * x[i], as it stands multiplies by a
+    zero for all but every s-th place of an input that was spread out. But places with equal remainder by s read the same taps, from
+    neighbouring inputs: so it is a convolution with stride one that makes all remainders of a place at once, as more channels.
+    A tap that a class has not is a zero among its weights.
+    """
+
+    stride: int
+    ahead: int
+    step: int
+    taps: int
+    apart: int = 1
+    first: int = 0
+    between: int = 1
+    """Where gcd(s, d) > 1, places between these have no tap: zeros."""
+    classes: int = 1
+    turned: tuple[int, int, int, int] | None = None
+    """(s, p, d, taps) of a transposed convolution."""
+
+    @staticmethod
+    def transposed(s: int, p: int, d: int, taps: int) -> Axis:
+        between = math.gcd(s, d)
+        first = -p % between
+        remainders = range(first, s, between)
+        read = sorted({(r + p - k * d) // s for r in remainders for k in range(taps) if (r + p - k * d) % s == 0})
+        step = math.gcd(*(place - read[0] for place in read)) or 1
+        many = (read[-1] - read[0]) // step + 1
+        return Axis(1, read[0], step, many, s, first, between, len(remainders), (s, p, d, taps))
+
+    def columns(self, places: Index) -> Index:
+        return places if self.apart == 1 else number(-(-(plain(places) - self.first) // self.apart))
+
+    def place(self, column: Index, of_class: Index) -> Index:
+        return sympy.expand(self.apart * column + self.first + self.between * of_class)
+
+    def tap(self, of_class: Index, j: Index, ranges) -> tuple[Index, list[Expr]]:
+        """The tap of the weights as they are, and when there is one."""
+        if self.turned is None:
+            return j, []
+        s, p, d, taps = self.turned
+        if s == 1:
+            return taps - 1 - j, []
+        ahead = sympy.expand(self.first + self.between * of_class + p - s * (self.ahead + self.step * j))
+        k = divide(ahead, d, ranges)
+        conditions = [_compare("ge", ahead, 0), _compare("lt", k, taps)]
+        return k, conditions + ([_compare("eq", modulo(ahead, d, ranges), 0)] if d > 1 else [])
+
+    def read(self, column: Index, j: Index, size: Index, ranges) -> tuple[Index, list[Expr]]:
+        """The place of the input, and when there is one."""
+        place = sympy.expand(self.stride * column + self.ahead + self.step * j)
+        conditions = [_compare("ge", place, 0)] if self.ahead < 0 else []
+        return place, conditions if ranges.below(place, size) else [*conditions, _compare("lt", place, size)]
+
+
+def _compare(op: str, a: Index, b: Index | int) -> Expr:
+    return compare(op, index_value(number(a)), index_value(number(b)))
+
+
+def convolution(low: Lowering, a, weight, bias, stride, padding, dilation, groups, transposed: bool) -> Value | None:
+    """out[b, g, oc, o] = sum over ic and window of w * x."""
+    low.settle(a, 1000)
+    numbers = zip(*([plain(n) for n in part] for part in (stride, padding, dilation)), weight.shape[2:], strict=True)
+    if transposed:
+        axes = [Axis.transposed(s, p, d, plain(window)) for s, p, d, window in numbers]
+    else:
+        axes = [Axis(s, -p, d, plain(window)) for s, p, d, window in numbers]
+    made = _Convolution(low, a, weight, plain(groups), axes, transposed).product()
+    if made is None or bias is None:
+        return made
+    type = COMPUTED[low.dtype]
+    return low.formula(lambda p: binary("add", cast(made.at(p), type), cast(bias.at([p[1]]), type)))
+
+
+class _Convolution:
+    def __init__(self, low: Lowering, a: Value, weight: Value, groups: int, axes: list[Axis], transposed: bool) -> None:
+        self.low, self.a, self.weight, self.axes, self.transposed = low, a, weight, axes, transposed
+        self.ranges, self.type = low.program.ranges, COMPUTED[low.dtype]
+        self.out_each, self.in_each = plain(low.shape[1]) // groups, plain(a.shape[1]) // groups
+        self.groups = groups
+        self.classes = [axis.classes for axis in axes]
+        self.taps = [axis.taps for axis in axes]
+        self.columns = [axis.columns(size) for axis, size in zip(axes, low.shape[2:], strict=True)]
+        self.channels_last = transposed or self.in_each % CHANNELS == 0
+        self.rows, self.depth = self.out_each * math.prod(self.classes), self.in_each * math.prod(self.taps)
+
+    def product(self) -> Value | None:
+        low, batch = self.low, (self.a.shape[0], number(self.groups))
+        weights = self._weights()
+        strided = any(axis.apart > 1 for axis in self.axes)
+        tiling = Tiling(rounded=True)
+        shape = (*batch, number(self.out_each), *self.columns)
+        if strided:
+            sparse = any(axis.between > 1 for axis in self.axes)
+            tiling = Tiling(rounded=True, place=self._place, inside=self._inside, sparse=sparse)
+            shape = low.shape
+        made = multiplied(
+            low, batch, number(self.rows), product(self.columns), number(self.depth),
+            lambda p: weights.at([p[1], *p[2:]]), self._input, shape, tiling, self._tapped if strided else None,
+        )  # fmt: skip
+        return made if made is None or strided else low.program.reshape(made, low.shape)
+
+    def _weights(self) -> Value:
+        """[group, row, step of the depth], as they lie or copied in that order."""
+        groups, low = self.groups, self.low
+        shape = [groups, self.rows, self.depth]
+        if not self.transposed and (not self.channels_last or math.prod(self.taps) == 1):
+            return low.program.reshape(self.weight, shape)
+
+        def formula(position):
+            group, out, *at, channel = position
+            taps, conditions = self._taps(at[: len(self.axes)], at[len(self.axes) :])
+            sides = (group * self.out_each + out, channel)
+            if self.transposed:
+                sides = (group * self.in_each + channel, out)
+            value = cast(self.weight.at([*sides, *taps]), self.type)
+            return masked(all_of(conditions), value, constant(0, self.type))
+
+        copied = low.formula(formula, [groups, self.out_each, *self.classes, *self.taps, self.in_each])
+        low.program.realise(copied)
+        return low.program.reshape(copied, shape)
+
+    def _taps(self, classes, at) -> tuple[list[Index], list[Expr]]:
+        found = [axis.tap(c, j, self.ranges) for axis, c, j in zip(self.axes, classes, at, strict=True)]
+        return [k for k, _ in found], [condition for _, conditions in found for condition in conditions]
+
+    def _steps(self, k: Index) -> tuple[Index, list[Index]]:
+        """(channel, taps) of a step of the depth."""
+        if self.channels_last:
+            *at, channel = unflatten(k, [*self.taps, self.in_each], self.ranges)
+        else:
+            channel, *at = unflatten(k, [self.in_each, *self.taps], self.ranges)
+        return channel, at
+
+    def _input(self, position) -> Expr:
+        batch, group, k, n = position
+        channel, taps = self._steps(k)
+        columns = unflatten(n, self.columns, self.ranges)
+        found = [
+            axis.read(q, j, size, self.ranges)
+            for axis, q, j, size in zip(self.axes, columns, taps, self.a.shape[2:], strict=True)
+        ]
+        value = cast(self.a.at([batch, group * self.in_each + channel, *(place for place, _ in found)]), self.type)
+        return masked(all_of([c for _, conditions in found for c in conditions]), value, constant(0, self.type))
+
+    def _tapped(self, row: Index, k: Index) -> Expr | None:
+        """Whether the row's class has the step's taps."""
+        _, *classes = unflatten(row, [self.out_each, *self.classes], self.ranges)
+        return all_of(self._taps(classes, self._steps(k)[1])[1])
+
+    def _places(self, position) -> tuple[Index, list[Index]]:
+        *_, row, n = position
+        out, *classes = unflatten(row, [self.out_each, *self.classes], self.ranges)
+        columns = unflatten(n, self.columns, self.ranges)
+        return out, [axis.place(q, c) for axis, q, c in zip(self.axes, columns, classes, strict=True)]
+
+    def _place(self, position) -> Index:
+        out, places = self._places(position)
+        return flatten([position[0], position[1] * self.out_each + out, *places], self.low.shape)
+
+    def _inside(self, position) -> list[tuple[Index, Index]]:
+        _, places = self._places(position)
+        return [
+            (place, size)
+            for axis, place, size in zip(self.axes, places, self.low.shape[2:], strict=True)
+            if axis.apart > 1 and not self.ranges.below(place, size)
+        ]

@@ -1,0 +1,258 @@
+"""CUDA for a tile of a float32 product on tensor cores: as exact as torch's own default, no more.
+
+A tensor core takes TF32: 11 significant bits of float32's 24. Torch lets cuDNN round a convolution's operands to that
+(torch.backends.cudnn.allow_tf32 is True) and keeps a matrix product in float32 (torch.backends.cuda.matmul.allow_tf32 is False). So a
+convolution is one product of its rounded operands, each to the nearest, and so is a product of halves, which TF32 holds as they are.
+
+In a matrix product of float32s (EXACT) a number goes in as two, a = high + low, each of them TF32, and
+a * b as low * high + high * low + high * high ("3xTF32"), which costs three products where float32 has no tensor core at all.
+
+What that loses, u = 2^-24 being float32's unit roundoff: high is the nearest, so |low| <= 2^-11 |a|, and low has at most 12 bits
+and keeps 11 of them: 2u |a|. The product low * low that is left out is at most 4u |a b|. Together at most 8u |a b| a product, of
+either sign, however many there are: 8u sum |a b|. Adding K products in float32 is bounded by K u sum |a b|, so from K = 8 on this is
+the smaller part. Tensor cores do not round to nearest but cut off, which over a long K would add up to one side: so a stage of DEPTH
+steps is summed from zero, and then added to the sums so far by an ordinary addition. An instruction adds 8 products to a sum and may cut
+each of them and the result below 24 bits of the largest, which is at most 20u of that, and a stage has DEPTH / 8 * 3 instructions: at
+most 120u of the stages' sums for a DEPTH of 16, independent of K, and far less where signs vary. With cuts like that the emulation finds
+errors of 0.2 to 0.7 of plain float32's at K = 512 (tests/nodes/draft/test_tiles.py); a GPU's cut less.
+
+Without EXACT an operand errs by up to 2^-11 of itself, and what K / 8 instructions cut off a sum is the smaller part of the error,
+so that all go to one sum, as in cuDNN.
+
+An infinite operand has no low part (it would be NaN), and one next to the largest float32 rounds up to infinity: where a sum is not
+finite, the kernel computes that element again by plain multiply-adds (tiles.py).
+
+Below sm_80 the same tiles are multiplied by plain multiply-adds.
+"""
+
+THREADS = 256
+"""Threads of a block: eight warps."""
+DEPTH = 16
+"""Steps of a stage where a kernel's indices rest on them."""
+
+PRELUDE = """\
+// Steps of K that a stage holds, and stages of the ring, of which all but one are being filled ahead.
+#define DEPTH 16  // tune: 16 32
+#define STAGES 3  // tune: 3 4
+constexpr int kThreads = 256;
+// Tiles below one another that are taken together, so that what they share is still in the cache.
+constexpr int kBand = 8;
+
+// The tile of this block: bands of kBand tiles below one another, in each from column to column.
+template <int ROWS, int COLUMNS, typename Index>
+__device__ __forceinline__ void find_tile(Index rows, Index columns, Index& first_row, Index& first_column) {
+    const int down = (rows + ROWS - 1) / ROWS, across = (columns + COLUMNS - 1) / COLUMNS;
+    const int in_band = blockIdx.x % (kBand * across), above = blockIdx.x / (kBand * across) * kBand;
+    const int height = down - above < kBand ? down - above : kBand;
+    first_row = static_cast<Index>(above + in_band % height) * ROWS;
+    first_column = static_cast<Index>(in_band / height) * COLUMNS;
+}
+
+// One operand's part of a stage: SIDE places (rows of the left, columns of the right), DEPTH steps of K of each. What is together in
+// memory is together here: steps where ALONG_K, else places. Lines are 4 or 8 words longer, so that the 8 places x 4 steps that a
+// warp reads at a time lie in 32 banks. Thread t of the block brings WIDTH floats of its `round`.
+template <int SIDE, bool ALONG_K>
+struct Side {
+    static constexpr int kLine = ALONG_K ? DEPTH : SIDE;
+    static constexpr int kPitch = kLine + (ALONG_K ? 4 : 8);
+    static constexpr int kWords = SIDE * DEPTH / kLine * kPitch;
+    template <int WIDTH>
+    static constexpr int kRounds = (SIDE * DEPTH + kThreads * WIDTH - 1) / (kThreads * WIDTH);
+
+    __device__ __forceinline__ static int at(int place, int step) {
+        return ALONG_K ? place * kPitch + step : step * kPitch + place;
+    }
+    template <int WIDTH>
+    __device__ __forceinline__ static int along() { return threadIdx.x % (kLine / WIDTH) * WIDTH; }
+    template <int WIDTH>
+    __device__ __forceinline__ static int across(int round) {
+        return threadIdx.x / (kLine / WIDTH) + round * (kThreads * WIDTH / kLine);
+    }
+    template <int WIDTH>  // a narrow side has no work for all threads
+    __device__ __forceinline__ static bool brings() { return kThreads * WIDTH <= SIDE * DEPTH || threadIdx.x < SIDE * DEPTH / WIDTH; }
+    template <int WIDTH>
+    __device__ __forceinline__ static int place(int round) { return ALONG_K ? across<WIDTH>(round) : along<WIDTH>(); }
+    template <int WIDTH>
+    __device__ __forceinline__ static int step(int round) { return ALONG_K ? along<WIDTH>() : across<WIDTH>(round); }
+};
+
+// WIDTH floats into shared memory, zeros where there are none to read. They are there when the thread has waited.
+template <int WIDTH>
+__device__ __forceinline__ void copy_ahead(float* to, const float* from, bool inside) {
+#if __CUDA_ARCH__ >= 800
+    const uint32_t place = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    const int bytes = inside ? WIDTH * 4 : 0;
+    if constexpr (WIDTH == 4) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    }
+#else
+    for (int i = 0; i < WIDTH; ++i) {
+        to[i] = inside ? from[i] : 0.0f;
+    }
+#endif
+}
+
+// Ends a group of copies.
+__device__ __forceinline__ void end_group() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all but the last LEFT groups are there.
+template <int LEFT>
+__device__ __forceinline__ void wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 800
+// value = high + low but for 2^-23 of it, each a TF32 number: the nearest, and what is left, cut off. A NaN stays one in `low`.
+// As integers, because a conversion (cvt.rna.tf32) is seven instructions on Hopper, for the sake of what is not finite.
+__device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
+    high = (__float_as_uint(value) + 0x1000u) & 0xffffe000u;
+    low = __float_as_uint(value - __uint_as_float(high)) & 0xffffe000u;
+}
+
+// The nearest TF32 number. By an addition of half its last place, since as integers some NaNs would become zeros.
+__device__ __forceinline__ uint32_t nearest(float value) {
+    const float power = __uint_as_float(__float_as_uint(value) & 0xff800000u);
+    return __float_as_uint(fmaf(power, 1.0f / 2048, value)) & 0xffffe000u;
+}
+
+// 16 x 8 sums += 16 x 8 of the left times 8 x 8 of the right.
+__device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+// Where a thread's sums[i][j][e] lie in the tile: eight warps, 2 x 4, each with ROWS / 2 x COLUMNS / 4 of it.
+template <int ROWS>
+__device__ __forceinline__ int row_of(int i, int e) {
+    return threadIdx.x / 128 * (ROWS / 2) + i * 16 + e / 2 * 8 + threadIdx.x % 32 / 4;
+}
+template <int COLUMNS>
+__device__ __forceinline__ int column_of(int j, int e) {
+    return threadIdx.x / 32 % 4 * (COLUMNS / 4) + j * 8 + threadIdx.x % 4 * 2 + e % 2;
+}
+
+#if __CUDA_ARCH__ >= 800
+// sums += eight steps of a stage: the nearest of each operand, or with EXACT its two parts, the small ones first, and a round over
+// all tiles between two additions to the same sums.
+template <int ROWS, int COLUMNS, bool EXACT, typename Left, typename Right>
+__device__ __forceinline__ void multiply_steps(float (&sums)[ROWS / 32][COLUMNS / 32][4], const float* left, const float* right, int step) {
+    constexpr int kDown = ROWS / 32, kAcross = COLUMNS / 32;
+    const int row = row_of<ROWS>(0, 0), column = threadIdx.x / 32 % 4 * (COLUMNS / 4) + threadIdx.x % 32 / 4;
+    uint32_t a_high[kDown][4], a_low[kDown][4], b_high[kAcross][2], b_low[kAcross][2];
+    #pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const float value = left[Left::at(row + i * 16 + e % 2 * 8, step + threadIdx.x % 4 + e / 2 * 4)];
+            if constexpr (EXACT) {
+                split(value, a_high[i][e], a_low[i][e]);
+            } else {
+                a_high[i][e] = nearest(value);
+            }
+        }
+    }
+    #pragma unroll
+    for (int j = 0; j < kAcross; ++j) {
+        #pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const float value = right[Right::at(column + j * 8, step + threadIdx.x % 4 + e * 4)];
+            if constexpr (EXACT) {
+                split(value, b_high[j][e], b_low[j][e]);
+            } else {
+                b_high[j][e] = nearest(value);
+            }
+        }
+    }
+    #pragma unroll
+    for (int round = EXACT ? 0 : 2; round < 3; ++round) {
+        #pragma unroll
+        for (int i = 0; i < kDown; ++i) {
+            #pragma unroll
+            for (int j = 0; j < kAcross; ++j) {
+                multiply(sums[i][j], round == 0 ? a_low[i] : a_high[i], round == 1 ? b_low[j] : b_high[j]);
+            }
+        }
+    }
+}
+#endif
+
+// sums += a stage's product; with EXACT that is summed by itself first: see what tensor cores cut off.
+template <int ROWS, int COLUMNS, bool EXACT, typename Left, typename Right>
+__device__ __forceinline__ void multiply_stage(float (&sums)[ROWS / 32][COLUMNS / 32][4], const float* left, const float* right) {
+    constexpr int kDown = ROWS / 32, kAcross = COLUMNS / 32;
+#if __CUDA_ARCH__ >= 800
+    if constexpr (!EXACT) {
+        #pragma unroll
+        for (int step = 0; step < DEPTH; step += 8) {
+            multiply_steps<ROWS, COLUMNS, EXACT, Left, Right>(sums, left, right, step);
+        }
+    } else {
+        float part[kDown][kAcross][4] = {};
+        #pragma unroll
+        for (int step = 0; step < DEPTH; step += 8) {
+            multiply_steps<ROWS, COLUMNS, EXACT, Left, Right>(part, left, right, step);
+        }
+        #pragma unroll
+        for (int i = 0; i < kDown; ++i) {
+            #pragma unroll
+            for (int j = 0; j < kAcross; ++j) {
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    sums[i][j][e] += part[i][j][e];
+                }
+            }
+        }
+    }
+#else
+    for (int step = 0; step < DEPTH; ++step) {
+        #pragma unroll
+        for (int i = 0; i < kDown; ++i) {
+            #pragma unroll
+            for (int j = 0; j < kAcross; ++j) {
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    sums[i][j][e] += left[Left::at(row_of<ROWS>(i, e), step)] * right[Right::at(column_of<COLUMNS>(j, e), step)];
+                }
+            }
+        }
+    }
+#endif
+}
+
+// sums += the product over the whole depth. `fetch(start, left, right)` asks for the stage that begins at step `start`.
+template <int ROWS, int COLUMNS, bool EXACT, typename Left, typename Right, typename Index, typename Fetch>
+__device__ __forceinline__ void multiply_tiles(float (&sums)[ROWS / 32][COLUMNS / 32][4], float* ring, Index depth, Fetch fetch) {
+    constexpr int kWords = Left::kWords + Right::kWords;
+    const Index stages = (depth + DEPTH - 1) / DEPTH;
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < stages) {
+            fetch(static_cast<Index>(stage) * DEPTH, ring + stage * kWords, ring + stage * kWords + Left::kWords);
+        }
+        end_group();
+    }
+    int here = 0;
+    for (Index stage = 0; stage < stages; ++stage) {
+        wait_for_groups<STAGES - 2>();
+        __syncthreads();  // this stage is there for all, and nobody reads the one before any more
+        const int ahead = here == 0 ? STAGES - 1 : here - 1;
+        if (stage + STAGES - 1 < stages) {
+            fetch((stage + STAGES - 1) * DEPTH, ring + ahead * kWords, ring + ahead * kWords + Left::kWords);
+        }
+        end_group();
+        multiply_stage<ROWS, COLUMNS, EXACT, Left, Right>(sums, ring + here * kWords, ring + here * kWords + Left::kWords);
+        here = here == STAGES - 1 ? 0 : here + 1;
+    }
+    __syncthreads();  // the ring may be filled again
+}
+"""

@@ -1,0 +1,219 @@
+"""Products of our own in CUDA, thread by thread on the CPU: right at odd sizes, and as near to the exact result as float32's own."""
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+from nodes import draft
+from nodes.draft import lower_products, tiles
+from tests.nodes.draft.direct import Native, Pair, _close, module, native_source, problem
+from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.emulate.tensor_cores import translated
+
+MODULES = {
+    "products": problem(
+        # odd sizes, both transposed; copies of 16 bytes along k and along the places; a batch, a single step
+        "return x @ y, y.t() @ x.t(), z @ z.t(), z.t() @ z, torch.bmm(x.view(5, 14, 37), x.view(5, 37, 14)), x[:, :1] @ y[:1]",
+        "[torch.randn(70, 37), torch.randn(37, 131), torch.randn(68, 52)]",
+    ),
+}  # fmt: skip
+CONVOLUTIONS = {
+    "ordinary": problem(
+        # strided in groups, its input channels no multiple of anything; a place alone; dilated, its channels a multiple of a stage's
+        "return self.strided(x), self.points(y), self.dilated(z)",
+        "[torch.randn(2, 6, 9, 10), torch.randn(2, 12, 6, 6), torch.randn(2, 16, 9, 31)]",
+        "self.strided = nn.Conv2d(6, 10, 3, stride=2, padding=1, groups=2, bias=False)\n"
+        "self.points = nn.Conv2d(12, 20, 1, bias=False)\n"
+        "self.dilated = nn.Conv2d(16, 24, (2, 3), dilation=(1, 2), padding=(0, 3), bias=False)",
+    ),
+    "transposed": problem(
+        # all remainders have taps; a third of them has, another axis is not strided; in groups, taps further apart than the stride
+        "return self.twice(x), self.mixed(y), self.groups(z)",
+        "[torch.randn(2, 6, 5, 6), torch.randn(2, 16, 4, 3, 5), torch.randn(3, 8, 11)]",
+        "self.twice = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, bias=False)\n"
+        "self.mixed = nn.ConvTranspose3d(16, 5, (2, 3, 3), stride=(3, 1, 4), padding=(0, 1, 1), dilation=(3, 2, 2), bias=False)\n"
+        "self.groups = nn.ConvTranspose1d(8, 6, 4, stride=5, padding=2, dilation=3, groups=2, bias=False)",
+    ),
+    "transposed one by one": problem(
+        "return self.one(x), self.dilated(y)", "[torch.randn(2, 8, 5, 6), torch.randn(2, 3, 40)]",
+        "self.one = nn.ConvTranspose2d(8, 4, (3, 2), padding=(1, 0), bias=False)\n"
+        "self.dilated = nn.ConvTranspose1d(3, 5, 4, dilation=3, bias=False)",
+    ),
+}  # fmt: skip
+LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
+
+
+class Emulated(Native):
+    """A draft's kernels in the emulation: the last argument of each is the stream."""
+
+    def __getattr__(self, name: str):
+        call = super().__getattr__(name)
+        return lambda *arguments: call(*arguments, ctypes.c_void_p(0))
+
+
+def source_of(text: str) -> str:
+    return draft.draft(text, "cuda")
+
+
+def models(text: str, folder, *change: str):
+    """The problem's module, its Model and the draft's, emulated and perhaps with a change in its text."""
+    reference, source = module(text), source_of(text)
+    native = native_source(source, "cuda")
+    assert "multiply_tiles<" in native and "torch.ops" not in source
+    if change:
+        assert change[0] in native
+        native = native.replace(*change)
+    built = emulation.library(translated(native), folder)
+    new = module(source, load_native=lambda _: Emulated(built, "emulated"))
+    made = []
+    for model in (reference.Model, new.ModelNew):
+        torch.manual_seed(0)
+        made.append(model())
+    return reference, *made
+
+
+def nearest(x: torch.Tensor) -> torch.Tensor:
+    """The nearest TF32 number, halves away from zero."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def check(text: str, folder, rounded: bool = False) -> None:
+    """`rounded`: beside eager's of operands that were rounded to TF32 before."""
+    # What is not finite stays: shared memory that was not yet written is NaN in the emulation, and would be made good.
+    reference, eager, new = models(text, folder, "if (!finite)", "if (false)")
+    torch.manual_seed(1)
+    inputs = reference.get_inputs()
+    with torch.no_grad():
+        ours = new(*inputs)
+        if rounded:
+            inputs = [nearest(x) for x in inputs]
+            for weight in eager.parameters():
+                weight.copy_(nearest(weight))
+        theirs = eager(*inputs)
+        exact = eager.double()(*[x.double() for x in inputs])
+    for mine, other, right in zip(
+        *((one if isinstance(one, tuple) else (one,)) for one in (ours, theirs, exact)), strict=True
+    ):
+        assert mine.shape == other.shape
+        _close(mine, other, right)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_emulated_products_agree_with_eager(name, tmp_path):
+    check(MODULES[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_emulated_convolutions_are_eagers_of_operands_in_tf32(name, tmp_path):
+    check(CONVOLUTIONS[name], tmp_path, rounded=True)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_of_our_own_agrees_with_eager_on_a_cpu(name, tmp_path):
+    pair = Pair(CONVOLUTIONS[name], tmp_path)
+    assert "torch.ops" not in pair.source
+    for seed in (0, 1):
+        pair.check(seed, pair.inputs(seed))
+
+
+def test_large_tiles_and_a_depth_that_blocks_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
+    monkeypatch.setattr(lower_products, "SHORTEST", 8)
+    text = problem("return x @ y", "[torch.randn(130, 60), torch.randn(60, 133)]")
+    native = native_source(source_of(text), "cuda")
+    assert "multiply_tiles<128" in native and "k < 10 &&" in native  # six parts of the depth
+    check(text, tmp_path)
+
+
+def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x y with one float32 addition after another."""
+    sums = torch.zeros(x.shape[0], y.shape[1])
+    for k in range(x.shape[1]):
+        sums = sums + x[:, k : k + 1] * y[k : k + 1]
+    return sums
+
+
+DRAWS = {
+    "of either sign": torch.randn,
+    "of one sign": torch.rand,
+    "of many sizes": lambda *shape: torch.randn(*shape) * torch.exp(4 * torch.randn(*shape)),
+}
+
+
+def errors(new, draw) -> tuple[float, float]:
+    """The largest error of a product of ours and of plain float32's, in u = 2^-24 of the sum of what was added, without signs."""
+    torch.manual_seed(3)
+    x, y = draw(64, 512), draw(512, 64)
+    exact, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
+    with torch.no_grad():
+        return tuple(((z - exact).abs() / size).max().item() * 2**24 for z in (new(x, y), plain(x, y)))
+
+
+def test_a_product_is_as_exact_as_float32s(tmp_path):
+    """In the emulation, whose tensor cores cut off more than Hopper's do."""
+    *_, new = models(LONG, tmp_path)
+    for name, draw in DRAWS.items():
+        ours, float32s = errors(new, draw)
+        assert ours < float32s, name
+        assert ours < 8 + 120 + 512 / 16, (
+            name
+        )  # the bound of tensor_cores.py: the parts, the cuts, the stages' additions
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("round == 0 ? a_low[i] : a_high[i]", "a_high[i]"),
+        ("round == 1 ? b_low[j] : b_high[j]", "b_high[j]"),
+        ("wait_for_groups<STAGES - 2>();", "wait_for_groups<STAGES - 1>();"),
+        ("__syncthreads();  // this stage", "// this stage"),
+    ],
+    ids=["no low part of the left", "no low part of the right", "a wait too short", "no barrier"],
+)
+def test_what_exactness_rests_on(change, tmp_path):
+    *_, new = models(LONG, tmp_path, *change)
+    ours, float32s = errors(new, torch.rand)
+    assert not ours < float32s
+
+
+def test_infinite_and_very_large_operands_come_out_as_from_eager(tmp_path):
+    _, eager, new = models(LONG, tmp_path)
+    x, y = torch.rand(64, 512) + 0.5, torch.rand(512, 64) + 0.5
+    x[3, 7], x[20, 100], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
+    y[9, 11], y[5] = -float("inf"), 0.25
+    ours, theirs = new(x, y), eager(x, y)
+    assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
+    assert theirs[30].isfinite().any() and theirs[3].isinf().any()
+    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc was not found")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90a"])
+def test_tiles_compile_and_keep_their_sums_in_registers(architecture, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
+    text = problem(
+        "return x @ y, self.conv(z)", "[torch.randn(200, 160), torch.randn(160, 300), torch.randn(2, 32, 15, 16)]",
+        "self.conv = nn.Conv2d(32, 128, 3, padding=1, bias=False)",
+    )  # fmt: skip
+    source = tmp_path / "draft.cu"
+    source.write_text(native_source(source_of(text), "cuda"))
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O3",
+        "-cubin",
+        f"-arch={architecture}",
+        "-Xptxas",
+        "-v",
+        "-o",
+        str(tmp_path / "draft.cubin"),
+    ]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    assert "multiply_tiles<128" in source.read_text()
+    spilled = [line for line in done.stderr.splitlines() if "spill stores" in line]
+    assert len(spilled) >= 3 and sum("0 bytes spill stores" in line for line in spilled) >= len(spilled) - 1, spilled
