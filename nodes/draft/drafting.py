@@ -101,6 +101,8 @@ class _Draft:
         self.program.reserve([*self.names, *RESERVED])
         self.values: dict[torch.fx.Node, Value] = {}
         self.head: list[str] = []
+        self.checks: list[str] = []
+        """Behind `head`: a size may be named by an input that comes later."""
         self.tail: list[str] = []
         self.kept: list[str] = []
         """Lines at the end of the constructor."""
@@ -132,7 +134,7 @@ class _Draft:
                 forward.lines.append(f"{target}.copy_({buffer.text})")
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
-        lines = [*self.head, *forward.lines, *self.tail, f"return {text}"]
+        lines = [*self.head, *self.checks, *forward.lines, *self.tail, f"return {text}"]
         return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), self.program.own_products)
 
     # ------------------------------------------------------------------------------------------ what comes in
@@ -182,8 +184,8 @@ class _Draft:
             return
         if place in self.exported.fixed:
             constant = self.exported.fixed[place]
-            self.head.append(f"if {name} != {constant!r}:")
-            self.head.append(f'    raise ValueError("this draft is for {name} = {constant!r}")')
+            self.checks.append(f"if {name} != {constant!r}:")
+            self.checks.append(f'    raise ValueError("this draft is for {name} = {constant!r}")')
             return
         buffer = Buffer(_in_c(name), shape_of(value), value.dtype, name)
         self.program.buffers.append(buffer)
@@ -194,9 +196,11 @@ class _Draft:
             if size.is_Symbol and str(size) not in known:
                 self.head.append(f"{size} = {name}.shape[{axis}]")
                 known.add(str(size))
-        self.head.append(f"if tuple({name}.shape) != {shape_text(buffer.shape)} or {name}.dtype != {buffer.dtype}:")
+        self.checks.append(f"if tuple({name}.shape) != {shape_text(buffer.shape)} or {name}.dtype != {buffer.dtype}:")
         shape = ", ".join(map(index_text, buffer.shape))
-        self.head.append(f'    raise ValueError("this draft takes {name} of shape [{shape}] and type {buffer.dtype}")')
+        self.checks.append(
+            f'    raise ValueError("this draft takes {name} of shape [{shape}] and type {buffer.dtype}")'
+        )
         self.values[node] = self.program.whole(buffer, origin=name)
 
     def _held(self, node: torch.fx.Node, spec) -> Value:

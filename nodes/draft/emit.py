@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sympy
 import torch
 
+from .accumulators import JOINS, PARTS, accumulator_type, cast_to, identity, is_struct
 from .expressions import Expr, loads_of
-from .index import FloorDiv, Index, Modulo
-from .partition import ROW, Kernel, Member, Partition
+from .index import FloorDiv, Index, Modulo, index_is_divided
+from .packing import Packs, packs_of
+from .partition import ROW, SMALL_WINDOW, Kernel, Member, Partition
 from .printing import STORED, Scope, Statements, _bare, index_text, number_text
 from .tensors import Buffer, Definition
 
@@ -17,15 +21,6 @@ HALVES = {
 }
 SHORT_ROW = 1024
 """Elements up to which a warp folds a row, and eight rows share a block."""
-JOINS = {
-    "sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b",
-    "argmax": "larger(a, b)", "argmin": "smaller(a, b)", "welford": "joined(a, b)", "softmax": "joined(a, b)",
-    "join_welford": "joined(a, b)", "join_softmax": "joined(a, b)",
-}  # fmt: skip
-PARTS = {
-    "welford": ("mean", "squares", "count"), "join_welford": ("mean", "squares"), "softmax": ("highest", "total"),
-    "join_softmax": ("highest", "total"), "argmax": ("index",), "argmin": ("index",),
-}  # fmt: skip
 
 
 class Emitter:
@@ -38,6 +33,9 @@ class Emitter:
         self._count = 0
         self.row_names: dict[Index, str] = {}
         self.wide = "int64_t"
+        self.packs = self._packs() if device == "cuda" and not self.aliased else {}
+        self.packed: dict[tuple[Buffer, Index], str] = {}
+        """What the loop that is being printed has in packs."""
 
     # ------------------------------------------------------------------------------------------ what it takes
 
@@ -52,6 +50,31 @@ class Emitter:
                     found.add(load.args[0])
         return found
 
+    def _stages(self) -> list[list[Member]]:
+        members = self.kernel.members
+        return [[m for m in members if m.stage == at] for at in range(max((m.stage for m in members), default=0) + 1)]
+
+    def _packs(self) -> dict[int, Packs]:
+        """By stage, as many elements at a time in each."""
+        kernel = self.kernel
+        loops = {at: [m for m in stage if not m.per_row] for at, stage in enumerate(self._stages())}
+        loops = {at: members for at, members in loops.items() if members}
+        found = {at: packs_of(kernel, members, self.stored, set(kernel.made)) for at, members in loops.items()}
+        packs = {at: one for at, one in found.items() if one is not None}
+        if len(packs) < len(loops) and self._across_stages():
+            return {}  # who reads an element in a later loop must be who wrote it
+        items = min((one.items for one in packs.values()), default=1)
+        return {at: replace(one, items=items) for at, one in packs.items()}
+
+    @property
+    def items(self) -> int:
+        """Elements of a pack; 1 where it has none."""
+        return next((one.items for one in self.packs.values()), 1)
+
+    def packed_buffers(self) -> list[str]:
+        found = [place.buffer.name for one in self.packs.values() for place in (*one.loads, *one.stores)]
+        return list(dict.fromkeys(found))
+
     def reads(self) -> list[Buffer]:
         made = self.kernel.made
         found = [load.args[0] for load in loads_of(self.kernel.roots)]
@@ -64,7 +87,9 @@ class Emitter:
         """The open sizes that its text names."""
         known = set(self.partition.program.hints)
         symbols: set[sympy.Symbol] = set()
-        for expression in [self.kernel.rows, *(end for _, end in self.kernel.inner), *self.indices()]:
+        divided = self.kernel.layout != ROW and index_is_divided(self.indices())
+        named = [self.kernel.rows, *(end for _, end in self.kernel.inner), *self.indices()]
+        for expression in [*named, *(self.largest() if divided else [])]:  # these decide about the indices' type
             symbols |= expression.free_symbols & known
         return sorted(symbols, key=str)
 
@@ -123,15 +148,38 @@ class Emitter:
 
     def body(self, indent: int) -> list[str]:
         """What happens for one row, as lines."""
-        top = Scope(indent)
+        whole = self.packs.get(0) if not self.kernel.inner else None
+        top = Scope(indent + (whole is not None))
+        before, after = self._open_packs(whole, indent) if whole else ([], [])
         if self.kernel.scan is not None:
             self._scan(top)
         else:
-            for stage in range(max((m.stage for m in self.kernel.members), default=0) + 1):
-                self._stage(top, [m for m in self.kernel.members if m.stage == stage])
-        return top.lines
+            for at, members in enumerate(self._stages()):
+                self._stage(top, members, self.packs.get(at))
+        return [*before, *top.lines, *after]
 
-    def _stage(self, top: Scope, members: list[Member]) -> None:
+    def _open_packs(self, packs: Packs, indent: int) -> tuple[list[str], list[str]]:
+        """What stands before and behind the body of a loop that goes from pack to pack; `first` is the pack's first element."""
+        tab, before, after = "    " * indent, [], []
+        for count, place in enumerate(dict.fromkeys((*packs.loads, *packs.stores))):
+            buffer, base = place.buffer, index_text(place.base, self.row_names)
+            at = f"{buffer.name} + first" if base == "0" else f"{buffer.name} + {base} + first"
+            name = self.name(f"{buffer.name}_")
+            self.packed[buffer, place.index] = f"{name}.at[item]"
+            pack = f"Pack<{self.element_type(buffer.dtype)}, Items> {name}"
+            if count < len(packs.loads):
+                before.append(f"{tab}const {pack} = load_pack<Items>({at});")
+            else:
+                before.append(f"{tab}{pack};")
+                after.append(f"{tab}store_pack({at}, {name});")
+        before += [
+            f"{tab}#pragma unroll",
+            f"{tab}for (int item = 0; item < Items; ++item) {{",
+            f"{tab}    const {self.wide} {packs.variable} = first + item;",
+        ]
+        return before, [f"{tab}}}", *after]
+
+    def _stage(self, top: Scope, members: list[Member], packs: Packs | None) -> None:
         folds = [m for m in members if _folds(m, self.kernel)]
         looped = [m for m in members if not m.per_row]
         accumulators = {}
@@ -139,7 +187,9 @@ class Emitter:
             accumulators[member] = name = self.name(member.definition.kind.removeprefix("join_") + "_")
             type = accumulator_type(self.device, member.definition)
             top.line(f"{type} {name} = {identity(self.device, member.definition)};")
-        if looped and self.kernel.inner:
+        if looped and self.kernel.inner and packs is not None:
+            self._stage_of_packs(top, looped, accumulators, packs)
+        elif looped and self.kernel.inner:
             inner = Scope(top.indent + len(self.kernel.inner), None)
             self._elements(inner, top, looped, accumulators)
             self._open_loops(top, folds, accumulators)
@@ -154,6 +204,20 @@ class Emitter:
         for member in folds:
             self._finish(top, member, accumulators[member])
         self._per_row(top, [m for m in members if m.per_row])
+
+    def _stage_of_packs(self, top: Scope, members: list[Member], accumulators, packs: Packs) -> None:
+        self._name_indices(Scope(0), top, _of_members(members))  # those of the row, which the packs' places may name
+        tab, width = "    " * top.indent, "32" if self.is_short else "blockDim.x"
+        before, after = self._open_packs(packs, top.indent + 1)
+        inner = Scope(top.indent + 2)
+        self._elements(inner, top, members, accumulators)
+        self.packed.clear()
+        first, end = f"static_cast<{self.wide}>(threadIdx.x) * Items", index_text(packs.end)
+        top.lines += [
+            f"{tab}#pragma unroll 2",
+            f"{tab}for ({self.wide} first = {first}; first < {end}; first += {width} * Items) {{",
+            *before, *inner.lines, *after, f"{tab}}}",
+        ]  # fmt: skip
 
     def _elements(self, scope: Scope, top: Scope, members: list[Member], accumulators) -> None:
         """One step of the innermost loop: every member's value, folded or written."""
@@ -182,18 +246,22 @@ class Emitter:
         if needed:
             self.registers[out] = text
         if out in self.stored:
-            scope.line(self.store(out, statements.index(member.places[0]), text))
+            element = f"{out.name}[{statements.index(member.places[0])}]"
+            scope.line(self.assign(out, self.packed.get((out, member.places[0]), element), text))
 
     def store(self, out: Buffer, place: str, text: str) -> str:
+        return self.assign(out, f"{out.name}[{place}]", text)
+
+    def assign(self, out: Buffer, element: str, text: str) -> str:
         if out.dtype in HALVES[self.device]:
-            return f"store({out.name} + {place}, {_bare(text)});"
-        return f"{out.name}[{place}] = {_bare(text)};"
+            return f"store(&{element}, {_bare(text)});"
+        return f"{element} = {_bare(text)};"
 
     def read(self, buffer: Buffer, index, statements: Statements) -> str:
         if buffer in self.registers:
             return self.registers[buffer]
         place = index if isinstance(index, str) else statements.index(index)
-        text = f"{buffer.name}[{place}]"
+        text = self.packed.get((buffer, index), f"{buffer.name}[{place}]")
         return f"to_float({text})" if buffer.dtype in HALVES[self.device] else text
 
     def _name_indices(self, scope: Scope, top: Scope, indices: list[Index]) -> dict[Index, str]:
@@ -227,7 +295,7 @@ class Emitter:
             if inner.lines:
                 scope.line(guard + "{")
                 scope.lines += inner.lines
-                scope.line(f"    {name} = with({name}, {_cast_to(_bare(text), definition, self.device)});")
+                scope.line(f"    {name} = with({name}, {cast_to(_bare(text), definition, self.device)});")
                 scope.line("}")
                 return
         elif expr.op == "parts":
@@ -252,7 +320,7 @@ class Emitter:
             place = statements.index(self._folded_place())
             join = "larger" if kind == "argmax" else "smaller"
             return f"{name} = {join}({name}, {type}{{{text}, {place}}});"
-        return f"{name} = with({name}, {_cast_to(text, definition, self.device)});"
+        return f"{name} = with({name}, {cast_to(text, definition, self.device)});"
 
     def _folded_place(self) -> Index:
         """The element's number among the folded ones."""
@@ -272,7 +340,7 @@ class Emitter:
                 start = f"{accumulator_type(self.device, definition)}({identity(self.device, definition)})"
                 start = (
                     start
-                    if not _is_struct(definition)
+                    if not is_struct(definition)
                     else (f"{accumulator_type(self.device, definition)}{identity(self.device, definition)}")
                 )
                 top.line(f"{name} = block_fold({name}, {start}, {join});")
@@ -338,6 +406,8 @@ class Emitter:
             innermost = depth == len(kernel.inner) - 1
             if self.device == "cpu" and innermost and sums and len(sums) == len(folds) and kernel.layout == ROW:
                 top.lines.append(f"{indent}#pragma omp simd reduction(+ : {', '.join(sums)})")
+            if self.device == "cuda" and innermost and self.partition.program.estimate(end) > SMALL_WINDOW:
+                top.lines.append(f"{indent}#pragma unroll 8")  # loads in flight
             top.lines.append(f"{indent}for ({self.wide} {variable} = 0; {variable} < {text}; ++{variable}) {{")
 
     def _scan(self, top: Scope) -> None:
@@ -444,56 +514,3 @@ def _computed_type(out: Buffer) -> str:
     from .expressions import COMPUTED
 
     return COMPUTED[out.dtype]
-
-
-def _is_struct(definition: Definition) -> bool:
-    return definition.kind in PARTS
-
-
-def accumulator_type(device: str, definition: Definition) -> str:
-    """Sums on a CPU are kept in double: one thread adds a whole row there, where a GPU's add in parts."""
-    kind, type = definition.kind, definition.type
-    if kind in ("any", "all"):
-        return "bool"
-    if kind in ("argmax", "argmin"):
-        return f"Place<{type}>"
-    if (
-        kind in ("sum", "prod", "welford", "join_welford", "scan_sum", "scan_prod")
-        and device == "cpu"
-        and type == "float"
-    ):
-        type = "double"
-    if kind.endswith("welford"):
-        return f"Moments<{type}>"
-    if kind.endswith("softmax"):
-        return f"Shifted<{type}>"
-    return type
-
-
-def identity(device: str, definition: Definition) -> str:
-    kind, type = definition.kind, definition.type
-    if kind in ("argmax", "argmin"):
-        return f"{{{_extreme(type, kind == 'argmax')}, INT64_MAX}}"
-    if kind.endswith("welford"):
-        return "{0, 0, 0}"
-    if kind.endswith("softmax"):
-        return "{-INFINITY, 0}"
-    if kind in ("max", "min"):
-        return _extreme(type, kind == "max")
-    if kind in ("any", "all"):
-        return "true" if kind == "all" else "false"
-    return number_text(0 if kind == "sum" else 1, accumulator_type(device, definition))
-
-
-def _extreme(type: str, lowest: bool) -> str:
-    if type in ("float", "double"):
-        return "-INFINITY" if lowest else "INFINITY"
-    if type == "bool":
-        return "false" if lowest else "true"
-    bits = "INT64" if type == "int64_t" else "INT32"
-    return f"{bits}_{'MIN' if lowest else 'MAX'}"
-
-
-def _cast_to(text: str, definition: Definition, device: str) -> str:
-    held = accumulator_type(device, definition)
-    return f"static_cast<double>({text})" if "double" in held and definition.type == "float" else text

@@ -24,6 +24,23 @@ template <typename T>
     return a < b || a != a ? a : b;
 }}
 """,
+    "Pack": """\
+// Neighbouring elements, loaded and stored at once.
+template <typename T, int Items>
+struct alignas(sizeof(T) * Items) Pack {{
+    T at[Items];
+}};
+
+template <int Items, typename T>
+{device} Pack<T, Items> load_pack(const T* from) {{
+    return *reinterpret_cast<const Pack<T, Items>*>(from);
+}}
+
+template <int Items, typename T>
+{device} void store_pack(T* to, const Pack<T, Items>& pack) {{
+    *reinterpret_cast<Pack<T, Items>*>(to) = pack;
+}}
+""",
     "Place": """\
 // A value and where it is; of equal ones the first counts, and NaN above all.
 template <typename T>

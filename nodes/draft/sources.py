@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .emit import Emitter
 from .index import index_is_divided
+from .packing import PACK_BYTES
 from .partition import ROW, TILE, Kernel, Partition
 from .prelude import prelude
 from .printing import index_text
@@ -104,8 +105,10 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     narrow = kernel.layout != ROW and index_is_divided(emitter.indices())
     emitter.wide = "Index" if narrow else "int64_t"
     body = emitter.body(2)
-    rows = index_text(kernel.rows)
-    if kernel.layout != ROW:
+    rows, of_packs = index_text(kernel.rows), emitter.items > 1 and kernel.layout != ROW
+    if of_packs:
+        first, step = "(blockIdx.x * blockDim.x + threadIdx.x) * Items", "gridDim.x * blockDim.x * Items"
+    elif kernel.layout != ROW:
         first, step = "blockIdx.x * blockDim.x + threadIdx.x", "gridDim.x * blockDim.x"
     elif emitter.is_short and kernel.scan is None:
         first, step = "blockIdx.x * blockDim.y + threadIdx.y", "gridDim.x * blockDim.y"
@@ -114,14 +117,15 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     wide = emitter.wide
     first = first.replace("blockIdx.x *", f"static_cast<{wide}>(blockIdx.x) *")
     step = step.replace("gridDim.x *", f"static_cast<{wide}>(gridDim.x) *")
-    names = ", ".join(emitter.arguments())
+    names, counter = ", ".join(emitter.arguments()), "first" if of_packs else kernel.row_name
+    templates = [*(["int Items"] if emitter.items > 1 else []), *(["typename Index"] if narrow else [])]
     return "\n".join(
         [
             f"// {summary}",
-            *(["template <typename Index>"] if narrow else []),
+            *([f"template <{', '.join(templates)}>"] if templates else []),
             f"__global__ void {kernel.name}_kernel(",
             f"    {', '.join(parameters)}) {{",
-            f"    for ({wide} {kernel.row_name} = {first}; {kernel.row_name} < {rows}; {kernel.row_name} += {step}) {{",
+            f"    for ({wide} {counter} = {first}; {counter} < {rows}; {counter} += {step}) {{",
             *body,
             "    }",
             "}",
@@ -136,26 +140,17 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
 
 
 def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: bool) -> list[str]:
-    name = f"{kernel.name}_kernel"
-    lines = [f"    const int64_t rows = {rows};"]
+    """The grid, and a launch of the variant that fits the call: packs where pointers are aligned, narrow indices where they suffice."""
+    items, lines = emitter.items, [f"    const int64_t rows = {rows};"]
+    if items > 1:
+        addresses = " | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in emitter.packed_buffers())
+        lines.append(f"    const bool aligned = (({addresses}) & {PACK_BYTES - 1}) == 0;")
     if kernel.layout != ROW:
+        each = f" / (aligned ? {items} : 1)" if items > 1 else ""
         lines.append("    const int threads = 256;")
-        lines.append("    const int64_t wanted = (rows + threads - 1) / threads;")
+        lines.append(f"    const int64_t wanted = (rows{each} + threads - 1) / threads;")
         lines.append(f"    const int blocks = static_cast<int>(wanted < {MOST_BLOCKS} ? wanted : {MOST_BLOCKS});")
-        if not narrow:
-            return [*lines, f"    {name}<<<blocks, threads, 0, stream>>>({names});"]
-        largest = emitter.largest()
-        lines.append(
-            f"    // Divisions of 32 bits are several times cheaper; {MOST_BLOCKS} * 256 is a thread's stride."
-        )
-        lines.append(
-            f"    if ({' && '.join(f'{index_text(size)} < INT32_MAX - {MOST_BLOCKS * 256}' for size in largest)}) {{"
-        )
-        lines.append(f"        {name}<int><<<blocks, threads, 0, stream>>>({names});")
-        lines.append("    } else {")
-        lines.append(f"        {name}<int64_t><<<blocks, threads, 0, stream>>>({names});")
-        return [*lines, "    }"]
-    if emitter.is_short and kernel.scan is None:
+    elif emitter.is_short and kernel.scan is None:
         lines.append("    const dim3 threads(32, 8);")
         lines.append("    const int64_t wanted = (rows + 7) / 8;")
     else:
@@ -163,5 +158,29 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
         threads = 1024 if length >= 16384 else 512 if length >= 4096 else 256
         lines.append(f"    const int threads = {threads};")
         lines.append("    const int64_t wanted = rows;")
-    lines.append("    const int blocks = static_cast<int>(wanted < (1 << 20) ? wanted : 1 << 20);")
-    return [*lines, f"    {name}<<<blocks, threads, 0, stream>>>({names});"]
+    if kernel.layout == ROW:
+        lines.append("    const int blocks = static_cast<int>(wanted < (1 << 20) ? wanted : 1 << 20);")
+    variants = [("aligned", [str(items)]), ("", ["1"])] if items > 1 else [("", [])]
+    if narrow:
+        stride = MOST_BLOCKS * 256 * items
+        small = " && ".join(f"{index_text(size)} < INT32_MAX - {stride}" for size in emitter.largest())
+        lines.append(f"    // Divisions of 32 bits are several times cheaper; {stride} is a thread's stride.")
+        lines.append(f"    const bool narrow = {small};")
+        variants = [
+            (" && ".join(filter(None, (when, also))), [*given, index])
+            for also, index in (("narrow", "int"), ("", "int64_t"))
+            for when, given in variants
+        ]
+    return [*lines, *_chosen(f"{kernel.name}_kernel", names, variants)]
+
+
+def _chosen(name: str, names: str, variants: list[tuple[str, list[str]]]) -> list[str]:
+    """A launch of the first variant (condition, template arguments) whose condition holds; the last has none."""
+    lines: list[str] = []
+    for when, given in variants:
+        call = f"{name}{'<' + ', '.join(given) + '>' if given else ''}<<<blocks, threads, 0, stream>>>({names});"
+        if len(variants) == 1:
+            return [f"    {call}"]
+        head = f"if ({when}) {{" if when else "{"
+        lines += [f"    }} else {head}" if lines else f"    {head}", f"        {call}"]
+    return [*lines, "    }"]

@@ -1,0 +1,92 @@
+"""Neighbouring elements by one load or store of up to 16 bytes, where neighbours in a loop are neighbours in memory (CUDA)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from .expressions import Expr, loads_of
+from .index import Index
+from .partition import FLAT, ROW, Kernel, Member
+from .tensors import Buffer
+
+PACK_BYTES = 16
+LANES = 32
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element of a buffer, `base` further than the loop's variable."""
+
+    buffer: Buffer
+    index: Index
+    base: Index
+
+
+@dataclass(frozen=True)
+class Packs:
+    """What one loop loads and stores `items` elements at a time."""
+
+    variable: Index
+    end: Index
+    items: int
+    loads: tuple[Place, ...]
+    stores: tuple[Place, ...]
+
+
+def packs_of(kernel: Kernel, members: list[Member], stored: set[Buffer], made: set[Buffer]) -> Packs | None:
+    """Of the loop over `members`: a kernel's elements, or the columns of its rows. None where nothing lies side by side.
+
+    `stored`: what reaches memory; `made`: what the loop itself makes, which stays in registers.
+    """
+    if kernel.scan is not None or any(_is_guarded(m.value) for m in members):
+        return None
+    if kernel.layout == FLAT and not kernel.inner:
+        variable, end = kernel.row, kernel.rows
+    elif kernel.layout == ROW and len(kernel.inner) == 1:
+        variable, end = kernel.inner[0]
+    else:
+        return None
+    if not variable.is_Symbol:
+        return None
+    loads = {(load.args[0], load.args[1]) for load in loads_of([m.value for m in members]) if load.op == "load"}
+    stores = {
+        (out, m.places[0]) for m in members if not m.definition.reduced for out in m.definition.outs if out in stored
+    }
+    found = [
+        [Place(b, at, at - variable) for b, at in places if b not in without]
+        for places, without in ((loads, made), (stores, set()))
+    ]
+    largest = max((place.buffer.dtype.itemsize for places in found for place in places), default=PACK_BYTES)
+    items = PACK_BYTES // largest
+    if items < 2 or not _is_multiple(end, items) or (kernel.layout == ROW and end.is_Integer and end < LANES * items):
+        return None
+    fitting = [
+        tuple(p for p in places if variable not in p.base.free_symbols and _is_multiple(p.base, items))
+        for places in found
+    ]
+    if not any(fitting) or (not fitting[0] and any(variable in place.base.free_symbols for place in found[0])):
+        return None  # nothing, or what is gathered would be spread over fewer threads
+    by_name = lambda place: (place.buffer.name, str(place.base))  # noqa: E731, sets have no order of their own
+    return Packs(variable, end, items, *(tuple(sorted(places, key=by_name)) for places in fitting))
+
+
+def _is_multiple(size: Index, items: int) -> bool:
+    """Whether it is a multiple of `items` whatever its sizes are."""
+    terms = sympy.Add.make_args(sympy.expand(size))
+    return all((factor := term.as_coeff_Mul()[0]).is_Integer and int(factor) % items == 0 for term in terms)
+
+
+def _is_guarded(root: Expr) -> bool:
+    """Whether some of it is not looked at for every element, and may lie out of bounds there."""
+    stack, seen = [root], set[int]()
+    while stack:
+        expr = stack.pop()
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        if expr.op in ("masked", "only_if"):
+            return True
+        stack += [arg for arg in expr.args if isinstance(arg, Expr)]
+    return False

@@ -1,0 +1,79 @@
+"""Drafts whose neighbouring elements are loaded at once, thread by thread on the CPU: as eager, aligned or not."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+
+from nodes import draft
+from tests.nodes.draft.direct import Native, _close, _leaves, module, native_source, problem
+from tests.nodes.rewrites.emulate import emulation
+
+ROWS = "torch.randn(6, 256) * 3"
+IMAGE = "torch.randn(2, 3, 8, 16)"
+MODULES = {
+    "chain": problem("return torch.tanh(F.gelu(x) * 2 + y) / (1 + x.abs())", f"[{ROWS}, torch.randn(256)]"),
+    "channels": problem("return F.relu(x + y), (x * y).sum(dim=1)", f"[{IMAGE}, torch.randn(3, 1, 1)]"),
+    "a sum over the first axis": problem("return x.sum(dim=0) * 2, x.mean(dim=1)", "[torch.randn(70, 160)]"),
+    "softmax": problem("return x.softmax(dim=-1), x.log_softmax(dim=-1)", "[torch.randn(5, 1152) * 3]"),
+    "norm of what is costly": problem(
+        "return self.norm(F.mish(x)), F.group_norm(F.mish(y), 2)", "[torch.randn(5, 256), torch.randn(2, 4, 16, 20)]",
+        "self.norm = nn.LayerNorm(256)",
+    ),
+    "places": problem("return x.argmax(dim=1), x.max(dim=1).values", f"[{ROWS}]"),
+    "doubles and numbers": problem("return x.double() * y + 1, (x * y).sum(dim=1)", f"[{ROWS}, torch.randint(0, 9, (6, 256))]"),
+    "some of it shifted": problem("return x[1:] + x[:-1] + y", f"[{ROWS}, torch.randn(5, 256)]"),
+}  # fmt: skip
+NOT = {
+    "odd rows": problem("return x * 2, x.sum(dim=1)", "[torch.randn(5, 37)]"),
+    "guarded": problem("return F.pad(x, (4, 0))", f"[{ROWS}]"),
+    "scanned": problem("return x.cumsum(dim=1)", f"[{ROWS}]"),
+    "transposed": problem("return (x * 1.5).t().contiguous()[:, :5]", f"[{ROWS}]"),
+}
+
+
+class Emulated(Native):
+    """A draft's kernels in the emulation: the last argument of each is the stream."""
+
+    def __getattr__(self, name: str):
+        call = super().__getattr__(name)
+        return lambda *arguments: call(*arguments, ctypes.c_void_p(0))
+
+
+def moved(x: torch.Tensor) -> torch.Tensor:
+    """The same one element further in memory than an allocation begins."""
+    wide = torch.empty(x.numel() + 1, dtype=x.dtype)
+    wide[1:] = x.reshape(-1)
+    return wide[1:].view(x.shape)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_packs_agree_with_eager_aligned_or_not(name: str, tmp_path: Path) -> None:
+    text = MODULES[name]
+    source = draft.draft(text, "cuda")
+    native = native_source(source, "cuda")
+    assert "load_pack<Items>(" in native or "store_pack(" in native
+    built = emulation.library(native, tmp_path)
+    reference, new = module(text), module(source, load_native=lambda _: Emulated(built, "emulated"))
+    torch.manual_seed(0)
+    inputs = reference.get_inputs()
+    eager, ours = reference.Model(), new.ModelNew()
+    exact = [_leaves(eager.double()(*[x.double() if x.is_floating_point() else x for x in inputs]))]
+    theirs = _leaves(eager.float()(*inputs))
+    for given in (inputs, [moved(x) for x in inputs]):
+        for mine, other, right in zip(_leaves(ours(*given)), theirs, *exact, strict=True):
+            _close(mine, other, right)
+
+
+@pytest.mark.parametrize("name", NOT)
+def test_what_does_not_lie_side_by_side_is_not_packed(name: str) -> None:
+    assert "Pack" not in native_source(draft.draft(NOT[name], "cuda"), "cuda")
+
+
+@pytest.mark.parametrize(("dtype", "items"), [("float16", 8), ("bfloat16", 8)])
+def test_a_pack_is_sixteen_bytes(dtype: str, items: int) -> None:
+    native = native_source(draft.draft(MODULES["chain"], "cuda", dtype), "cuda")
+    assert f"_kernel<{items}, int>" in native and "_kernel<1, int>" in native
