@@ -10,11 +10,11 @@ a * b as low * high + high * low + high * high ("3xTF32"), which costs three pro
 What that loses, u = 2^-24 being float32's unit roundoff: high is the nearest, so |low| <= 2^-11 |a|, and low has at most 12 bits
 and keeps 11 of them: 2u |a|. The product low * low that is left out is at most 4u |a b|. Together at most 8u |a b| a product, of
 either sign, however many there are: 8u sum |a b|. Adding K products in float32 is bounded by K u sum |a b|, so from K = 8 on this is
-the smaller part. Tensor cores do not round to nearest but cut off, which over a long K would add up to one side: so a stage of DEPTH
+the smaller part. Tensor cores do not round to nearest but cut off, which over a long K would add up to one side: so a stage of 32
 steps is summed from zero, and then added to the sums so far by an ordinary addition. An instruction adds 8 products to a sum and may cut
-each of them and the result below 24 bits of the largest, which is at most 20u of that, and a stage has DEPTH / 8 * 3 instructions: at
-most 120u of the stages' sums for a DEPTH of 16, independent of K, and far less where signs vary. With cuts like that the emulation finds
-errors of 0.2 to 0.7 of plain float32's at K = 512 (tests/nodes/draft/test_tiles.py); a GPU's cut less.
+each of them and the result below 24 bits of the largest, which is at most 20u of that, and a stage has 4 * 3 instructions: at
+most 240u of the stages' sums, independent of K, and far less where signs vary. With cuts like that the emulation finds
+errors of 0.5 to 0.7 of plain float32's at K = 512 (tests/nodes/draft/test_tiles.py); a GPU's cut less.
 
 Without EXACT an operand errs by up to 2^-11 of itself, and what K / 8 instructions cut off a sum is the smaller part of the error,
 so that all go to one sum, as in cuDNN.
@@ -28,12 +28,20 @@ Below sm_80 the same tiles are multiplied by plain multiply-adds.
 THREADS = 256
 """Threads of a block: eight warps."""
 DEPTH = 16
-"""Steps of a stage where a kernel's indices rest on them."""
+"""Steps of a stage where operands are rounded: two blocks of a multiprocessor have room for their tiles."""
 
 PRELUDE = """\
-// Steps of K that a stage holds, and stages of the ring, of which all but one are being filled ahead.
-#define DEPTH 16  // tune: 16 32
+// Steps of K that a stage of an exact product holds, and stages of the ring, of which all but one are being filled ahead.
+#define DEPTH 32  // tune: 32 16
 #define STAGES 3  // tune: 3 4
+#ifdef __CUDA_ARCH_LIST__
+constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+#else
+constexpr int kArchitectures[] = {900};
+#endif
+// Stages of 32 steps are more than the 99 KiB or less of shared memory that a block has elsewhere.
+constexpr bool kLarge = kArchitectures[0] == 800 || kArchitectures[0] == 870 || (kArchitectures[0] >= 900 && kArchitectures[0] < 1200);
+constexpr int kDepth = kLarge ? DEPTH : 16;
 constexpr int kThreads = 256;
 // Tiles below one another that are taken together, so that what they share is still in the cache.
 constexpr int kBand = 8;
@@ -48,16 +56,17 @@ __device__ __forceinline__ void find_tile(Index rows, Index columns, Index& firs
     first_column = static_cast<Index>(in_band / height) * COLUMNS;
 }
 
-// One operand's part of a stage: SIDE places (rows of the left, columns of the right), DEPTH steps of K of each. What is together in
+// One operand's part of a stage: SIDE places (rows of the left, columns of the right), STEPS steps of K of each. What is together in
 // memory is together here: steps where ALONG_K, else places. Lines are 4 or 8 words longer, so that the 8 places x 4 steps that a
 // warp reads at a time lie in 32 banks. Thread t of the block brings WIDTH floats of its `round`.
-template <int SIDE, bool ALONG_K>
+template <int SIDE, int STEPS, bool ALONG_K>
 struct Side {
-    static constexpr int kLine = ALONG_K ? DEPTH : SIDE;
+    static constexpr int kSteps = STEPS;
+    static constexpr int kLine = ALONG_K ? STEPS : SIDE;
     static constexpr int kPitch = kLine + (ALONG_K ? 4 : 8);
-    static constexpr int kWords = SIDE * DEPTH / kLine * kPitch;
+    static constexpr int kWords = SIDE * STEPS / kLine * kPitch;
     template <int WIDTH>
-    static constexpr int kRounds = (SIDE * DEPTH + kThreads * WIDTH - 1) / (kThreads * WIDTH);
+    static constexpr int kRounds = (SIDE * STEPS + kThreads * WIDTH - 1) / (kThreads * WIDTH);
 
     __device__ __forceinline__ static int at(int place, int step) {
         return ALONG_K ? place * kPitch + step : step * kPitch + place;
@@ -69,7 +78,7 @@ struct Side {
         return threadIdx.x / (kLine / WIDTH) + round * (kThreads * WIDTH / kLine);
     }
     template <int WIDTH>  // a narrow side has no work for all threads
-    __device__ __forceinline__ static bool brings() { return kThreads * WIDTH <= SIDE * DEPTH || threadIdx.x < SIDE * DEPTH / WIDTH; }
+    __device__ __forceinline__ static bool brings() { return kThreads * WIDTH <= SIDE * STEPS || threadIdx.x < SIDE * STEPS / WIDTH; }
     template <int WIDTH>
     __device__ __forceinline__ static int place(int round) { return ALONG_K ? across<WIDTH>(round) : along<WIDTH>(); }
     template <int WIDTH>
@@ -194,13 +203,13 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[ROWS / 32][COLUMNS 
 #if __CUDA_ARCH__ >= 800
     if constexpr (!EXACT) {
         #pragma unroll
-        for (int step = 0; step < DEPTH; step += 8) {
+        for (int step = 0; step < Left::kSteps; step += 8) {
             multiply_steps<ROWS, COLUMNS, EXACT, Left, Right>(sums, left, right, step);
         }
     } else {
         float part[kDown][kAcross][4] = {};
         #pragma unroll
-        for (int step = 0; step < DEPTH; step += 8) {
+        for (int step = 0; step < Left::kSteps; step += 8) {
             multiply_steps<ROWS, COLUMNS, EXACT, Left, Right>(part, left, right, step);
         }
         #pragma unroll
@@ -215,7 +224,7 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[ROWS / 32][COLUMNS 
         }
     }
 #else
-    for (int step = 0; step < DEPTH; ++step) {
+    for (int step = 0; step < Left::kSteps; ++step) {
         #pragma unroll
         for (int i = 0; i < kDown; ++i) {
             #pragma unroll
@@ -234,10 +243,10 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[ROWS / 32][COLUMNS 
 template <int ROWS, int COLUMNS, bool EXACT, typename Left, typename Right, typename Index, typename Fetch>
 __device__ __forceinline__ void multiply_tiles(float (&sums)[ROWS / 32][COLUMNS / 32][4], float* ring, Index depth, Fetch fetch) {
     constexpr int kWords = Left::kWords + Right::kWords;
-    const Index stages = (depth + DEPTH - 1) / DEPTH;
+    const Index stages = (depth + Left::kSteps - 1) / Left::kSteps;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < stages) {
-            fetch(static_cast<Index>(stage) * DEPTH, ring + stage * kWords, ring + stage * kWords + Left::kWords);
+            fetch(static_cast<Index>(stage) * Left::kSteps, ring + stage * kWords, ring + stage * kWords + Left::kWords);
         }
         end_group();
     }
@@ -247,12 +256,30 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[ROWS / 32][COLUMNS 
         __syncthreads();  // this stage is there for all, and nobody reads the one before any more
         const int ahead = here == 0 ? STAGES - 1 : here - 1;
         if (stage + STAGES - 1 < stages) {
-            fetch((stage + STAGES - 1) * DEPTH, ring + ahead * kWords, ring + ahead * kWords + Left::kWords);
+            fetch((stage + STAGES - 1) * Left::kSteps, ring + ahead * kWords, ring + ahead * kWords + Left::kWords);
         }
         end_group();
         multiply_stage<ROWS, COLUMNS, EXACT, Left, Right>(sums, ring + here * kWords, ring + here * kWords + Left::kWords);
         here = here == STAGES - 1 ? 0 : here + 1;
     }
-    __syncthreads();  // the ring may be filled again
+    __syncthreads();  // the ring may be used again
+}
+
+// The results leave through shared memory in strips of 16 rows of each half of the warps, so that a thread stays in its column and
+// neighbours store neighbours. Round r of a thread is line line_of(r) of the strip.
+template <int COLUMNS>
+__device__ __forceinline__ int line_of(int round) { return threadIdx.x / COLUMNS + round * (kThreads / COLUMNS); }
+template <int ROWS>
+__device__ __forceinline__ int row_of_line(int strip, int line) { return line / 16 * (ROWS / 2) + strip * 16 + line % 16; }
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void put_strip(const float (&sums)[ROWS / 32][COLUMNS / 32][4], float* to, int strip) {
+    #pragma unroll
+    for (int j = 0; j < COLUMNS / 32; ++j) {
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int line = threadIdx.x / 128 * 16 + e / 2 * 8 + threadIdx.x % 32 / 4;
+            to[line * (COLUMNS + 8) + column_of<COLUMNS>(j, e)] = sums[strip][j][e];
+        }
+    }
 }
 """

@@ -18,6 +18,9 @@ from .tensor_cores import DEPTH, THREADS
 
 BUSY_BLOCKS = 100
 """Large tiles below which a device has more to do with more of 64 x 64."""
+FEW_STEPS = 64
+"""Up to which a product's time is that of its results' stores: two blocks of half a tile then do better than one, each storing while
+the other multiplies."""
 CHUNK = 256
 """Products that the CPU adds up in float before they go to double."""
 
@@ -33,11 +36,11 @@ class TileEmitter(Emitter):
         self.ends = [index_text(end) for _, end in kernel.inner]
         self.narrow = device == "cuda" and index_is_divided(self.indices())
         self.wide = "Index" if self.narrow else "int64_t"
-        self.down, self.across = self._tile()
         self.sides: tuple[Expr, Expr] = self.member.value.args
         self.exact = not self.tiling.rounded and any(
             load.args[0].dtype == torch.float32 for load in loads_of([self.member.value])
         )
+        self.down, self.across = self._tile()
         self.step, factors = self._factors()
         self.operands = [Operand(self, value, at) for value, at in zip(factors, (1, 2), strict=True)]
 
@@ -58,18 +61,20 @@ class TileEmitter(Emitter):
         k, depth = self.kernel.inner[3]
         plain = element(axes)
         divided = any(k in index.free_symbols for index in self._divided(plain))
-        if self.device != "cuda" or not divided:
+        if self.exact or not divided:
             return k, plain.args
         stage, step = ranges.named("stage", depth), ranges.named("step", DEPTH)
         return step, element([*axes[:-1], DEPTH * stage + step]).args
 
     def _tile(self) -> tuple[int, int]:
         """Rows and columns of a block's tile, for the sizes that the problem ships with."""
-        batches, rows, columns, _ = (self.partition.program.estimate(end) for _, end in self.kernel.inner)
+        batches, rows, columns, depth = (self.partition.program.estimate(end) for _, end in self.kernel.inner)
         down = next((side for side in (32, 64) if rows <= side), 128)
         across = next((side for side in (32, 64) if columns <= side), 128)
         if down < 128 and across == 128:
             across = 256
+        if self.exact and depth <= FEW_STEPS:
+            across = min(across, 64)
         busy = batches * -(-rows // down) * -(-columns // across) >= BUSY_BLOCKS
         return (down, across) if busy else (64, 64)
 
@@ -126,7 +131,6 @@ class TileEmitter(Emitter):
         left, right = self.operands
         return [
             "    extern __shared__ __align__(16) float ring[];",
-            *(["    static_assert(DEPTH == 16, \"its indices are those of stages of 16 steps\");"] if self.in_stages else []),
             f"    using Left = {left.type};",
             f"    using Right = {right.type};",
             *left.by_four("left"),
@@ -135,25 +139,35 @@ class TileEmitter(Emitter):
             f"    find_tile<{tile}>(static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
             f"    for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{",
             f"        const auto fetch = [&]({wide} start, float* left, float* right) {{",
-            *([f"            const {wide} stage = start / DEPTH;"] if self.in_stages else []),
+            *([f"            const {wide} stage = start / {DEPTH};"] if self.in_stages else []),
             *left.fetch("left", "Left", "first_row"),
             *right.fetch("right", "Right", "first_column"),
             "        };",
             f"        float sums[{self.down // 32}][{self.across // 32}][4] = {{}};",
             f"        multiply_tiles<{tile}, {str(self.exact).lower()}, Left, Right>(sums, ring, static_cast<{wide}>({depth}), fetch);",
             "        bool finite = true;",
-            *self._results("#pragma unroll", ["finite = finite && fabsf(sums[i][j][e]) < INFINITY;"], self.store_text(6, "sums[i][j][e]")),
-            "        if (!finite) {  // an operand may have had no two parts: these again by plain multiply-adds",
-            *self._indented(self._results("#pragma unroll 1", [], [
-                "                        float sum = 0.0f;",
-                f"                        for ({wide} {k} = 0; {k} < {depth}; ++{k}) {{",
-                "                            float down = 0.0f, across = 0.0f;",
-                *self.value(self.sides[0], 7, "true", "down"),
-                *self.value(self.sides[1], 7, "true", "across"),
-                "                            sum += down * across;",
-                "                        }",
-                *self.store_text(6, "sum"),
+            "        #pragma unroll",
+            f"        for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
+            f"            put_strip<{tile}>(sums, ring, strip);",
+            "            __syncthreads();",
+            *self._strip("#pragma unroll 4", [
+                f"const float sum = ring[line_of<{self.across}>(round) * {self.across + 8} + threadIdx.x % {self.across}];",
+                "finite = finite && fabsf(sum) < INFINITY;",
+            ], self.store_text(5, "sum")),
+            "            __syncthreads();",
+            "        }",
+            "        if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
+            f"            for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
+            *self._indented(self._strip("#pragma unroll 1", ["float sum = 0.0f;"], [
+                f"                    for ({wide} {k} = 0; {k} < {depth}; ++{k}) {{",
+                "                        float down = 0.0f, across = 0.0f;",
+                *self.value(self.sides[0], 6, "true", "down"),
+                *self.value(self.sides[1], 6, "true", "across"),
+                "                        sum += down * across;",
+                "                    }",
+                *self.store_text(5, "sum"),
             ])),
+            "            }",
             "        }",
             "    }",
         ]  # fmt: skip
@@ -161,27 +175,20 @@ class TileEmitter(Emitter):
     def _indented(self, lines: list[str]) -> list[str]:
         return [f"    {line}" for line in lines]
 
-    def _results(self, unroll: str, every: list[str], inside: list[str]) -> list[str]:
-        """Loops over a thread's results: `every` for each of them, `inside` for those in the product."""
+    def _strip(self, unroll: str, first: list[str], then: list[str]) -> list[str]:
+        """A loop over a thread's results in a strip, those that are in the product."""
         _, m, n, _ = self.names
         _, rows, columns, _ = self.ends
-        wide = self.wide
         return [
-            f"        {unroll}",
-            f"        for (int i = 0; i < {self.down // 32}; ++i) {{",
             f"            {unroll}",
-            f"            for (int j = 0; j < {self.across // 32}; ++j) {{",
-            f"                {unroll}",
-            "                for (int e = 0; e < 4; ++e) {",
-            f"                    const {wide} {m} = first_row + row_of<{self.down}>(i, e);",
-            f"                    const {wide} {n} = first_column + column_of<{self.across}>(j, e);",
-            *(f"                    {line}" for line in every),
-            f"                    if ({m} < {rows} && {n} < {columns}) {{",
-            *inside,
-            "                    }",
+            f"            for (int round = 0; round < {self.across // 8}; ++round) {{",
+            f"                const {self.wide} {m} = first_row + row_of_line<{self.down}>(strip, line_of<{self.across}>(round));",
+            f"                const {self.wide} {n} = first_column + threadIdx.x % {self.across};",
+            f"                if ({m} < {rows} && {n} < {columns}) {{",
+            *(f"                    {line}" for line in first),
+            *then,
             "                }",
             "            }",
-            "        }",
         ]
 
     def cuda_launch(self, name: str, arguments: str) -> list[str]:
@@ -265,7 +272,8 @@ class Operand:
         self.tiles, self.value = tiles, value
         (self.place, self.end), self.step, (_, self.depth) = tiles.kernel.inner[axis], tiles.step, tiles.kernel.inner[3]
         self.along_k = tiles.along_k(value)
-        self.type = f"Side<{(tiles.down, tiles.across)[axis - 1]}, {str(self.along_k).lower()}>"
+        steps = "kDepth" if tiles.exact else DEPTH
+        self.type = f"Side<{(tiles.down, tiles.across)[axis - 1]}, {steps}, {str(self.along_k).lower()}>"
         self.fours = self._fours()
 
     def _load(self) -> tuple[Expr | None, Expr] | None:
