@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import sympy
 import torch
@@ -12,7 +13,8 @@ from .expressions import Expr, loads_of
 from .index import FloorDiv, Index, Modulo, index_is_divided
 from .packing import Packs, packs_of
 from .partition import ROW, SMALL_WINDOW, Kernel, Member, Partition
-from .printing import STORED, Scope, Statements, _bare, index_text, number_text
+from .printing import STORED, Scope, Statements, _bare, index_text
+from .scans import scan
 from .tensors import Buffer, Definition
 
 HALVES = {
@@ -21,6 +23,23 @@ HALVES = {
 }
 SHORT_ROW = 1024
 """Elements up to which a warp folds a row, and eight rows share a block."""
+
+
+PARTS_OF_LOADS = ((2, 4), (4, 2))
+"""Up to so many tensors that are loaded in packs: so many packs of each before the first is used."""
+SPLIT = 4
+"""Threads that share the fold of a column where it is long: with one each the last columns keep few of them busy."""
+SPLIT_LENGTH = 256
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A pack as a kernel names it."""
+
+    type: str
+    name: str
+    at: str
+    """Its first element's address."""
 
 
 class Emitter:
@@ -149,35 +168,66 @@ class Emitter:
     def body(self, indent: int) -> list[str]:
         """What happens for one row, as lines."""
         whole = self.packs.get(0) if not self.kernel.inner else None
-        top = Scope(indent + (whole is not None))
-        before, after = self._open_packs(whole, indent) if whole else ([], [])
+        if whole is not None:
+            return self._chunk(whole, indent)
+        top = Scope(indent)
         if self.kernel.scan is not None:
-            self._scan(top)
+            scan(self, top)
         else:
             for at, members in enumerate(self._stages()):
                 self._stage(top, members, self.packs.get(at))
-        return [*before, *top.lines, *after]
+        return top.lines
 
-    def _open_packs(self, packs: Packs, indent: int) -> tuple[list[str], list[str]]:
-        """What stands before and behind the body of a loop that goes from pack to pack; `first` is the pack's first element."""
-        tab, before, after = "    " * indent, [], []
-        for count, place in enumerate(dict.fromkeys((*packs.loads, *packs.stores))):
+    @property
+    def parts(self) -> int:
+        """Packs that a thread has in flight of each tensor; none beyond what registers hold."""
+        return next((parts for loads, parts in PARTS_OF_LOADS if len(self.packs[0].loads) <= loads), 1)
+
+    def open_packs(self, packs: Packs, part: str = "") -> tuple[list[Opened], list[Opened]]:
+        """Names for what is loaded and what is stored, which members' elements are from now on; `part` picks one of an array."""
+        opened: list[Opened] = []
+        for place in (*packs.loads, *packs.stores):
             buffer, base = place.buffer, index_text(place.base, self.row_names)
             at = f"{buffer.name} + first" if base == "0" else f"{buffer.name} + {base} + first"
-            name = self.name(f"{buffer.name}_")
-            self.packed[buffer, place.index] = f"{name}.at[item]"
-            pack = f"Pack<{self.element_type(buffer.dtype)}, Items> {name}"
-            if count < len(packs.loads):
-                before.append(f"{tab}const {pack} = load_pack<Items>({at});")
-            else:
-                before.append(f"{tab}{pack};")
-                after.append(f"{tab}store_pack({at}, {name});")
-        before += [
+            name, of_loads = self.name(f"{buffer.name}_"), len(opened) < len(packs.loads)
+            self.packed[buffer, place.index] = f"{name}{part if of_loads else ''}.at[item]"
+            opened.append(Opened(f"Pack<{self.element_type(buffer.dtype)}, Items>", name, at))
+        return opened[: len(packs.loads)], opened[len(packs.loads) :]
+
+    def _items(self, packs: Packs, tab: str, stores: list[Opened], body: list[str]) -> list[str]:
+        """The body for each element of a pack, and what it made stored."""
+        return [
+            *(f"{tab}{one.type} {one.name};" for one in stores),
             f"{tab}#pragma unroll",
             f"{tab}for (int item = 0; item < Items; ++item) {{",
             f"{tab}    const {self.wide} {packs.variable} = first + item;",
+            *body,
+            f"{tab}}}",
+            *(f"{tab}store_pack({one.at}, {one.name});" for one in stores),
         ]
-        return before, [f"{tab}}}", *after]
+
+    def _chunk(self, packs: Packs, indent: int) -> list[str]:
+        """Elements of a kernel without folds: a block's chunk of memory in several parts, all of them loaded before the first is used."""
+        tab, parts, rows = "    " * indent, self.parts, index_text(self.kernel.rows)
+        loads, stores = self.open_packs(packs, "[part]")
+        deepest = Scope(indent + 3)
+        self._stage(deepest, self.kernel.members, None)
+        self.packed.clear()
+
+        def over_parts(lines: list[str]) -> list[str]:
+            return [
+                f"{tab}#pragma unroll",
+                f"{tab}for (int part = 0; part < {parts}; ++part) {{",
+                f"{tab}    const {self.wide} first = chunk + (part * blockDim.x + threadIdx.x) * Items;",
+                f"{tab}    if (first < {rows}) {{", *lines, f"{tab}    }}", f"{tab}}}",
+            ]  # fmt: skip
+
+        loading = [f"{tab}        {one.name}[part] = load_pack<Items>({one.at});" for one in loads]
+        return [
+            *(f"{tab}{one.type} {one.name}[{parts}];" for one in loads),
+            *(over_parts(loading) if loads else []),
+            *over_parts(self._items(packs, tab + "        ", stores, deepest.lines)),
+        ]
 
     def _stage(self, top: Scope, members: list[Member], packs: Packs | None) -> None:
         folds = [m for m in members if _folds(m, self.kernel)]
@@ -206,9 +256,9 @@ class Emitter:
         self._per_row(top, [m for m in members if m.per_row])
 
     def _stage_of_packs(self, top: Scope, members: list[Member], accumulators, packs: Packs) -> None:
-        self._name_indices(Scope(0), top, _of_members(members))  # those of the row, which the packs' places may name
+        self.name_indices(Scope(0), top, members)  # those of the row, which the packs' places may name
         tab, width = "    " * top.indent, "32" if self.is_short else "blockDim.x"
-        before, after = self._open_packs(packs, top.indent + 1)
+        loads, stores = self.open_packs(packs)
         inner = Scope(top.indent + 2)
         self._elements(inner, top, members, accumulators)
         self.packed.clear()
@@ -216,12 +266,14 @@ class Emitter:
         top.lines += [
             f"{tab}#pragma unroll 2",
             f"{tab}for ({self.wide} first = {first}; first < {end}; first += {width} * Items) {{",
-            *before, *inner.lines, *after, f"{tab}}}",
+            *(f"{tab}    const {one.type} {one.name} = load_pack<Items>({one.at});" for one in loads),
+            *self._items(packs, tab + "    ", stores, inner.lines),
+            f"{tab}}}",
         ]  # fmt: skip
 
     def _elements(self, scope: Scope, top: Scope, members: list[Member], accumulators) -> None:
         """One step of the innermost loop: every member's value, folded or written."""
-        names = self._name_indices(scope, top, _of_members(members))
+        names = self.name_indices(scope, top, members)
         values = [m.value for m in members]
         statements = Statements(scope, values, names, self.name, self.read)
         for member in members:
@@ -229,9 +281,9 @@ class Emitter:
                 self._accumulate(scope, statements, member, accumulators[member])
                 continue
             text = statements.text(member.value)
-            self._keep(scope, statements, member, text)
+            self.keep(scope, statements, member, text)
 
-    def _keep(self, scope: Scope, statements: Statements, member: Member, text: str) -> None:
+    def keep(self, scope: Scope, statements: Statements, member: Member, text: str) -> None:
         """A map's value: a register for the members behind it, and memory where somebody else reads it."""
         out = member.definition.outs[0]
         needed = any(
@@ -246,8 +298,12 @@ class Emitter:
         if needed:
             self.registers[out] = text
         if out in self.stored:
-            element = f"{out.name}[{statements.index(member.places[0])}]"
-            scope.line(self.assign(out, self.packed.get((out, member.places[0]), element), text))
+            scope.line(self.element(statements, out, member.places[0], text))
+
+    def element(self, statements: Statements, out: Buffer, index: Index, text: str) -> str:
+        """Where that element goes: into memory, or the pack that will."""
+        place = self.packed.get((out, index)) or f"{out.name}[{statements.index(index)}]"
+        return self.assign(out, place, text)
 
     def store(self, out: Buffer, place: str, text: str) -> str:
         return self.assign(out, f"{out.name}[{place}]", text)
@@ -263,6 +319,9 @@ class Emitter:
         place = index if isinstance(index, str) else statements.index(index)
         text = self.packed.get((buffer, index), f"{buffer.name}[{place}]")
         return f"to_float({text})" if buffer.dtype in HALVES[self.device] else text
+
+    def name_indices(self, scope: Scope, top: Scope, members: list[Member]) -> dict[Index, str]:
+        return self._name_indices(scope, top, _of_members(members))
 
     def _name_indices(self, scope: Scope, top: Scope, indices: list[Index]) -> dict[Index, str]:
         """Quotients and remainders get names: those of the row before the loop, the others in it."""
@@ -332,8 +391,10 @@ class Emitter:
     def _finish(self, top: Scope, member: Member, name: str) -> None:
         """The fold over the whole row, known to every thread of it; written by the first."""
         definition, kernel = member.definition, self.kernel
+        join = f"[](auto a, auto b) {{ return {JOINS[definition.kind]}; }}"
+        if self.is_split:
+            top.line(f"{name} = column_fold({name}, {join});")
         if self.device == "cuda" and kernel.layout == ROW:
-            join = f"[](auto a, auto b) {{ return {JOINS[definition.kind]}; }}"
             if self.is_short:
                 top.line(f"{name} = warp_fold({name}, {join});")
             else:
@@ -355,7 +416,7 @@ class Emitter:
     def _per_row(self, top: Scope, members: list[Member]) -> None:
         if not members:
             return
-        names = self._name_indices(top, top, _of_members(members))
+        names = self.name_indices(top, top, members)
         statements = Statements(top, [m.value for m in members], names, self.name, self.read)
         for member in members:
             text = statements.text(member.value)
@@ -376,15 +437,29 @@ class Emitter:
         ]
         if not lines:
             return
-        alone = self.device == "cuda" and self.kernel.layout == ROW
+        alone = (
+            "threadIdx.y == 0"
+            if self.is_split
+            else "threadIdx.x == 0"
+            if self.device == "cuda" and self.kernel.layout == ROW
+            else ""
+        )
         if alone:
-            top.line("if (threadIdx.x == 0) {")
+            top.line(f"if ({alone}) {{")
         for line in lines:
             top.line(("    " if alone else "") + line)
         if alone:
             top.line("}")
 
     # ------------------------------------------------------------------------------------------ loops
+
+    @cached_property
+    def is_split(self) -> bool:
+        """Whether the threads of a block's columns share their folds; threadIdx.y is the sharer's number."""
+        kernel, estimate = self.kernel, self.partition.program.estimate
+        if self.device != "cuda" or kernel.layout == ROW or kernel.scan is not None or not kernel.inner or self.aliased:
+            return False
+        return estimate(kernel.length) >= SPLIT_LENGTH and estimate(kernel.inner[0][1]) >= 16 * SPLIT
 
     @property
     def is_short(self) -> bool:
@@ -408,81 +483,10 @@ class Emitter:
                 top.lines.append(f"{indent}#pragma omp simd reduction(+ : {', '.join(sums)})")
             if self.device == "cuda" and innermost and self.partition.program.estimate(end) > SMALL_WINDOW:
                 top.lines.append(f"{indent}#pragma unroll 8")  # loads in flight
-            top.lines.append(f"{indent}for ({self.wide} {variable} = 0; {variable} < {text}; ++{variable}) {{")
-
-    def _scan(self, top: Scope) -> None:
-        """Along the row with a carry; the members behind it take the scanned value of their element."""
-        kernel, scan = self.kernel, self.kernel.scan
-        assert scan is not None
-        type, plus = accumulator_type(self.device, scan), "+" if scan.kind == "scan_sum" else "*"
-        start = number_text(0 if plus == "+" else 1, type)
-        (variable, end), length = kernel.inner[0], index_text(kernel.inner[0][1])
-        across = self.device == "cuda" and kernel.layout == ROW
-        top.line(f"{type} carry = {start};")
-        if across:
-            top.line(f"for ({self.wide} base = 0; base < {length}; base += blockDim.x) {{")
-            step = "base + threadIdx.x"
-        else:
-            top.line(f"for ({self.wide} step = 0; step < {length}; ++step) {{")
-            step = "step"
-        inner = Scope(top.indent + 1)
-        place = f"{index_text(end - 1)} - ({step})" if scan.backwards else step
-        inner.line(f"const {self.wide} {variable} = {place};")
-        out = scan.outs[0]
-        if across:
-            inside = f"{variable} >= 0" if scan.backwards else f"{variable} < {length}"
-            self._scan_step_block(inner, top, scan, type, start, plus, inside)
-        else:
-            self._scan_step_alone(inner, top, scan, type, plus)
-        wanted = _computed_type(out)
-        self.registers[out] = "scanned" if wanted == type else f"static_cast<{wanted}>(scanned)"
-        tail = Scope(inner.indent + across)
-        names = self._name_indices(tail, top, _of_members(kernel.members))
-        statements = Statements(
-            tail, [m.value for m in kernel.members if m.definition is not scan], names, self.name, self.read
-        )
-        for member in kernel.members:
-            if member.definition is scan:
-                if out in self.stored:
-                    tail.line(self.store(out, statements.index(member.places[0]), self.registers[out]))
-            else:
-                self._keep(tail, statements, member, statements.text(member.value))
-        if across:
-            inner.line(f"if ({inside}) {{")
-        inner.lines += tail.lines
-        if across:
-            inner.line("}")
-            inner.line(f"carry = carry {plus} total;")
-        top.lines += inner.lines
-        top.line("}")
-
-    def _scan_step_block(self, inner: Scope, top: Scope, scan: Definition, type, start, plus, inside: str) -> None:
-        member = next(m for m in self.kernel.members if m.definition is scan)
-        inner.line(f"{type} value = {start};")
-        inner.line(f"if ({inside}) {{")
-        within = Scope(inner.indent + 1)
-        names = self._name_indices(within, top, _of_members([member]))
-        statements = Statements(within, [member.value], names, self.name, self.read)
-        text = statements.text(member.value)
-        within.line(f"value = {_bare(text)};")
-        inner.lines += within.lines
-        inner.line("}")
-        inner.line(f"{type} total;")
-        join = f"[](auto a, auto b) {{ return a {plus} b; }}"
-        inner.line(f"const {type} before = carry {plus} block_scan(value, {type}({start}), &total, {join});")
-        inner.line(f"const {type} scanned = before{'' if scan.exclusive else f' {plus} value'};")
-
-    def _scan_step_alone(self, inner: Scope, top: Scope, scan: Definition, type, plus) -> None:
-        member = next(m for m in self.kernel.members if m.definition is scan)
-        names = self._name_indices(inner, top, _of_members([member]))
-        statements = Statements(inner, [member.value], names, self.name, self.read)
-        text = _bare(statements.text(member.value))
-        if scan.exclusive:
-            inner.line(f"const {type} scanned = carry;")
-            inner.line(f"carry = carry {plus} {text};")
-        else:
-            inner.line(f"carry = carry {plus} {text};")
-            inner.line(f"const {type} scanned = carry;")
+            first, step = (
+                ("threadIdx.y", f"{variable} += {SPLIT}") if self.is_split and not depth else ("0", f"++{variable}")
+            )
+            top.lines.append(f"{indent}for ({self.wide} {variable} = {first}; {variable} < {text}; {step}) {{")
 
 
 def _indices(roots: list[Expr]) -> list[Index]:

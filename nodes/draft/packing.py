@@ -40,7 +40,7 @@ def packs_of(kernel: Kernel, members: list[Member], stored: set[Buffer], made: s
 
     `stored`: what reaches memory; `made`: what the loop itself makes, which stays in registers.
     """
-    if kernel.scan is not None or any(_is_guarded(m.value) for m in members):
+    if any(_is_guarded(m.value) for m in members) or (kernel.scan is not None and kernel.scan.backwards):
         return None
     if kernel.layout == FLAT and not kernel.inner:
         variable, end = kernel.row, kernel.rows
@@ -52,7 +52,11 @@ def packs_of(kernel: Kernel, members: list[Member], stored: set[Buffer], made: s
         return None
     loads = {(load.args[0], load.args[1]) for load in loads_of([m.value for m in members]) if load.op == "load"}
     stores = {
-        (out, m.places[0]) for m in members if not m.definition.reduced for out in m.definition.outs if out in stored
+        (out, m.places[0])
+        for m in members
+        if m.definition is kernel.scan or not m.definition.reduced
+        for out in m.definition.outs
+        if out in stored
     }
     found = [
         [Place(b, at, at - variable) for b, at in places if b not in without]

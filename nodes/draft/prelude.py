@@ -74,7 +74,7 @@ template <typename T>
 {device} Moments<T> with(Moments<T> seen, T value) {{
     const T count = seen.count + T(1);
     const T apart = value - seen.mean;
-    const T mean = seen.mean + apart / count;
+    const T mean = seen.mean + {divided};
     return {{mean, seen.squares + apart * (value - mean), count}};
 }}
 
@@ -165,6 +165,16 @@ static inline float round_to_bfloat16(float value) {{
 _ROUND = {
     "int8": "static_cast<int8_t>", "uint8": "static_cast<uint8_t>", "int16": "static_cast<int16_t>",
 }  # fmt: skip
+_QUOTIENT = """\
+// Two units in the last place of a step of the recurrence, which is small beside the mean: a division costs more than all the rest.
+__device__ __forceinline__ float quotient(float a, float b) {
+    return __fdividef(a, b);
+}
+
+__device__ __forceinline__ double quotient(double a, double b) {
+    return a / b;
+}
+"""
 _SHUFFLES = {
     "Place": """\
 template <typename T>
@@ -216,6 +226,22 @@ __device__ T block_fold(T value, T identity, Join join) {{
     return warp_fold(lane < blockDim.x / 32 ? partial[lane] : identity, join);
 }}
 """
+_COLUMN_FOLD = """\
+// Every thread of a column of the block gets the fold of their values.
+template <typename T, typename Join>
+__device__ T column_fold(T value, Join join) {{
+    __shared__ T partial[256];
+    const int mine = threadIdx.y * blockDim.x + threadIdx.x;
+    __syncthreads();  // the fold before this one has been read
+    partial[mine] = value;
+    __syncthreads();
+    value = partial[threadIdx.x];
+    for (int other = 1; other < blockDim.y; ++other) {{
+        value = join(value, partial[other * blockDim.x + threadIdx.x]);
+    }}
+    return value;
+}}
+"""
 _BLOCK_SCAN = """\
 // The fold of the values of the threads before this one; `total` becomes that of the whole block.
 template <typename T, typename Join>
@@ -231,12 +257,14 @@ __device__ T block_scan(T value, T identity, T* total, Join join) {{
         partial[warp] = value;
     }}
     __syncthreads();
-    T before = identity, all = identity;
-    for (int other = 0; other < warps; ++other) {{
-        before = other < warp ? join(before, partial[other]) : before;
-        all = join(all, partial[other]);
+    T warps_before = lane < warps ? partial[lane] : identity;
+    for (int step = 1; step < 32; step *= 2) {{
+        const T before = __shfl_up_sync(0xffffffffu, warps_before, step);
+        warps_before = lane >= step ? join(before, warps_before) : warps_before;
     }}
-    *total = all;
+    *total = __shfl_sync(0xffffffffu, warps_before, 31);
+    const T others = __shfl_sync(0xffffffffu, warps_before, warp == 0 ? 0 : warp - 1);
+    const T before = warp == 0 ? identity : others;
     const T left = __shfl_up_sync(0xffffffffu, value, 1);
     return lane > 0 ? join(before, left) : before;
 }}
@@ -257,13 +285,21 @@ def prelude(device: str, body: str) -> str:
                 f"template <typename T>\n{qualifier} int32_t round_to_{name}(T value) {{ return {cast}(value); }}\n"
             )
     pieces = [name for name in _PIECES if re.search(rf"\b{name}\b", body)]
-    found += [_PIECES[name].format(device=qualifier, exp="exp" if device == "cuda" else "std::exp") for name in pieces]
+    words = (
+        {"exp": "exp", "divided": "quotient(apart, count)"}
+        if device == "cuda"
+        else {"exp": "std::exp", "divided": "apart / count"}
+    )
+    found += [_QUOTIENT] if device == "cuda" and "Moments" in pieces else []
+    found += [_PIECES[name].format(device=qualifier, **words) for name in pieces]
     if device == "cuda" and re.search(r"\b(warp_fold|block_fold)\b", body):
         found.append(_ACROSS.format())
         found += [_SHUFFLES[name].format() for name in pieces if name in _SHUFFLES]
         found.append(_WARP_FOLD.format())
         if "block_fold" in body:
             found.append(_BLOCK_FOLD.format())
+    if "column_fold" in body:
+        found.append(_COLUMN_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
     if "multiply_tiles" in body:

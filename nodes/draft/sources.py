@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .emit import Emitter
+from .emit import SPLIT, Emitter
 from .index import index_is_divided
 from .packing import PACK_BYTES
 from .partition import ROW, TILE, Kernel, Partition
@@ -13,7 +13,7 @@ from .printing import index_text
 from .tensor_cores import THREADS
 from .tiles import TileEmitter
 
-MOST_BLOCKS = 8192
+MOST_BLOCKS = 65536
 """Blocks of 256 threads, each thread a loop: enough for any device, few enough that starting them costs little."""
 
 
@@ -105,9 +105,18 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     narrow = kernel.layout != ROW and index_is_divided(emitter.indices())
     emitter.wide = "Index" if narrow else "int64_t"
     body = emitter.body(2)
-    rows, of_packs = index_text(kernel.rows), emitter.items > 1 and kernel.layout != ROW
-    if of_packs:
-        first, step = "(blockIdx.x * blockDim.x + threadIdx.x) * Items", "gridDim.x * blockDim.x * Items"
+    rows, counter, head = index_text(kernel.rows), kernel.row_name, []
+    if emitter.items > 1 and kernel.layout != ROW:
+        counter, chunk = "chunk", f"blockDim.x * (Items * {emitter.parts})"
+        first, step = f"blockIdx.x * {chunk}", f"gridDim.x * {chunk}"
+    elif (
+        emitter.is_split
+    ):  # all threads of a block go through the folds together: the last column is done by those beyond it, too
+        counter, first, step = "columns", "blockIdx.x * blockDim.x", "gridDim.x * blockDim.x"
+        last = f"static_cast<{emitter.wide}>({index_text(kernel.rows - 1)})"
+        head = [
+            f"        const {emitter.wide} {kernel.row_name} = columns + threadIdx.x < {rows} ? columns + threadIdx.x : {last};"
+        ]
     elif kernel.layout != ROW:
         first, step = "blockIdx.x * blockDim.x + threadIdx.x", "gridDim.x * blockDim.x"
     elif emitter.is_short and kernel.scan is None:
@@ -117,7 +126,7 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     wide = emitter.wide
     first = first.replace("blockIdx.x *", f"static_cast<{wide}>(blockIdx.x) *")
     step = step.replace("gridDim.x *", f"static_cast<{wide}>(gridDim.x) *")
-    names, counter = ", ".join(emitter.arguments()), "first" if of_packs else kernel.row_name
+    names = ", ".join(emitter.arguments())
     templates = [*(["int Items"] if emitter.items > 1 else []), *(["typename Index"] if narrow else [])]
     return "\n".join(
         [
@@ -126,6 +135,7 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
             f"__global__ void {kernel.name}_kernel(",
             f"    {', '.join(parameters)}) {{",
             f"    for ({wide} {counter} = {first}; {counter} < {rows}; {counter} += {step}) {{",
+            *head,
             *body,
             "    }",
             "}",
@@ -146,23 +156,27 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
         addresses = " | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in emitter.packed_buffers())
         lines.append(f"    const bool aligned = (({addresses}) & {PACK_BYTES - 1}) == 0;")
     if kernel.layout != ROW:
-        each = f" / (aligned ? {items} : 1)" if items > 1 else ""
-        lines.append("    const int threads = 256;")
-        lines.append(f"    const int64_t wanted = (rows{each} + threads - 1) / threads;")
+        lines.append(
+            f"    const {f'dim3 threads({256 // SPLIT}, {SPLIT})' if emitter.is_split else 'int threads = 256'};"
+        )
+        each = f"{256 // SPLIT if emitter.is_split else 256}"
+        if items > 1:
+            each = f"({256 * emitter.parts} * (aligned ? {items} : 1))"
+        lines.append(f"    const int64_t wanted = (rows - 1) / {each} + 1;")
         lines.append(f"    const int blocks = static_cast<int>(wanted < {MOST_BLOCKS} ? wanted : {MOST_BLOCKS});")
     elif emitter.is_short and kernel.scan is None:
         lines.append("    const dim3 threads(32, 8);")
         lines.append("    const int64_t wanted = (rows + 7) / 8;")
     else:
         length = emitter.partition.program.estimate(kernel.length)
-        threads = 1024 if length >= 16384 else 512 if length >= 4096 else 256
+        threads = 256 if kernel.scan is not None else 1024 if length >= 16384 else 512 if length >= 4096 else 256
         lines.append(f"    const int threads = {threads};")
         lines.append("    const int64_t wanted = rows;")
     if kernel.layout == ROW:
         lines.append("    const int blocks = static_cast<int>(wanted < (1 << 20) ? wanted : 1 << 20);")
     variants = [("aligned", [str(items)]), ("", ["1"])] if items > 1 else [("", [])]
     if narrow:
-        stride = MOST_BLOCKS * 256 * items
+        stride = MOST_BLOCKS * 256 * (items * emitter.parts if items > 1 else 1)
         small = " && ".join(f"{index_text(size)} < INT32_MAX - {stride}" for size in emitter.largest())
         lines.append(f"    // Divisions of 32 bits are several times cheaper; {stride} is a thread's stride.")
         lines.append(f"    const bool narrow = {small};")
