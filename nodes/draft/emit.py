@@ -167,9 +167,8 @@ class Emitter:
 
     def body(self, indent: int) -> list[str]:
         """What happens for one row, as lines."""
-        whole = self.packs.get(0) if not self.kernel.inner else None
-        if whole is not None:
-            return self._chunk(whole, indent)
+        if self.in_chunks:
+            return self._chunk(self.packs[0], indent)
         top = Scope(indent)
         if self.kernel.scan is not None:
             scan(self, top)
@@ -177,6 +176,11 @@ class Emitter:
             for at, members in enumerate(self._stages()):
                 self._stage(top, members, self.packs.get(at))
         return top.lines
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether its elements are done in packs, a chunk of memory to a block."""
+        return bool(self.packs) and self.kernel.layout != ROW
 
     @property
     def parts(self) -> int:

@@ -104,28 +104,8 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     parameters = [p.replace("* ", "* __restrict__ ", 1) if not emitter.aliased else p for p in body_probe]
     narrow = kernel.layout != ROW and index_is_divided(emitter.indices())
     emitter.wide = "Index" if narrow else "int64_t"
-    body = emitter.body(2)
-    rows, counter, head = index_text(kernel.rows), kernel.row_name, []
-    if emitter.items > 1 and kernel.layout != ROW:
-        counter, chunk = "chunk", f"blockDim.x * (Items * {emitter.parts})"
-        first, step = f"blockIdx.x * {chunk}", f"gridDim.x * {chunk}"
-    elif (
-        emitter.is_split
-    ):  # all threads of a block go through the folds together: the last column is done by those beyond it, too
-        counter, first, step = "columns", "blockIdx.x * blockDim.x", "gridDim.x * blockDim.x"
-        last = f"static_cast<{emitter.wide}>({index_text(kernel.rows - 1)})"
-        head = [
-            f"        const {emitter.wide} {kernel.row_name} = columns + threadIdx.x < {rows} ? columns + threadIdx.x : {last};"
-        ]
-    elif kernel.layout != ROW:
-        first, step = "blockIdx.x * blockDim.x + threadIdx.x", "gridDim.x * blockDim.x"
-    elif emitter.is_short and kernel.scan is None:
-        first, step = "blockIdx.x * blockDim.y + threadIdx.y", "gridDim.x * blockDim.y"
-    else:
-        first, step = "blockIdx.x", "gridDim.x"
-    wide = emitter.wide
-    first = first.replace("blockIdx.x *", f"static_cast<{wide}>(blockIdx.x) *")
-    step = step.replace("gridDim.x *", f"static_cast<{wide}>(gridDim.x) *")
+    rows = index_text(kernel.rows)
+    lines = _over_rows(kernel, emitter, rows)
     names = ", ".join(emitter.arguments())
     templates = [*(["int Items"] if emitter.items > 1 else []), *(["typename Index"] if narrow else [])]
     return "\n".join(
@@ -134,10 +114,7 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
             *([f"template <{', '.join(templates)}>"] if templates else []),
             f"__global__ void {kernel.name}_kernel(",
             f"    {', '.join(parameters)}) {{",
-            f"    for ({wide} {counter} = {first}; {counter} < {rows}; {counter} += {step}) {{",
-            *head,
-            *body,
-            "    }",
+            *lines,
             "}",
             "",
             f'extern "C" void {kernel.name}(',
@@ -149,20 +126,43 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     )
 
 
+def _over_rows(kernel: Kernel, emitter: Emitter, rows: str) -> list[str]:
+    """The kernel's body with the loop over its rows, or one chunk of them for each block."""
+    wide, row = emitter.wide, kernel.row_name
+    block, grid = f"static_cast<{wide}>(blockIdx.x)", f"static_cast<{wide}>(gridDim.x)"
+    if emitter.in_chunks:  # so that the blocks at work lie side by side in memory
+        return [f"    const {wide} chunk = {block} * blockDim.x * (Items * {emitter.parts});", *emitter.body(1)]
+    counter, head = row, []
+    if (
+        emitter.is_split
+    ):  # a block goes through its folds together: what lies beyond the last column does that one again
+        counter, first, step = "columns", f"{block} * blockDim.x", f"{grid} * blockDim.x"
+        mine, last = "columns + threadIdx.x", f"static_cast<{wide}>({index_text(kernel.rows - 1)})"
+        head = [f"        const {wide} {row} = {mine} < {rows} ? {mine} : {last};"]
+    elif kernel.layout != ROW:
+        first, step = f"{block} * blockDim.x + threadIdx.x", f"{grid} * blockDim.x"
+    elif emitter.is_short and kernel.scan is None:
+        first, step = f"{block} * blockDim.y + threadIdx.y", f"{grid} * blockDim.y"
+    else:
+        first, step = "blockIdx.x", "gridDim.x"
+    loop = f"    for ({wide} {counter} = {first}; {counter} < {rows}; {counter} += {step}) {{"
+    return [loop, *head, *emitter.body(2), "    }"]
+
+
 def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: bool) -> list[str]:
     """The grid, and a launch of the variant that fits the call: packs where pointers are aligned, narrow indices where they suffice."""
     items, lines = emitter.items, [f"    const int64_t rows = {rows};"]
     if items > 1:
         addresses = " | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in emitter.packed_buffers())
         lines.append(f"    const bool aligned = (({addresses}) & {PACK_BYTES - 1}) == 0;")
-    if kernel.layout != ROW:
-        lines.append(
-            f"    const {f'dim3 threads({256 // SPLIT}, {SPLIT})' if emitter.is_split else 'int threads = 256'};"
-        )
-        each = f"{256 // SPLIT if emitter.is_split else 256}"
-        if items > 1:
-            each = f"({256 * emitter.parts} * (aligned ? {items} : 1))"
-        lines.append(f"    const int64_t wanted = (rows - 1) / {each} + 1;")
+    if emitter.in_chunks:
+        lines.append("    const int threads = 256;")
+        lines.append(f"    const int64_t each = {256 * emitter.parts} * (aligned ? {items} : 1);")
+        lines.append("    const int blocks = static_cast<int>((rows + each - 1) / each);")
+    elif kernel.layout != ROW:
+        columns = 256 // SPLIT if emitter.is_split else 256
+        lines.append(f"    const {f'dim3 threads({columns}, {SPLIT})' if emitter.is_split else 'int threads = 256'};")
+        lines.append(f"    const int64_t wanted = (rows + {columns - 1}) / {columns};")
         lines.append(f"    const int blocks = static_cast<int>(wanted < {MOST_BLOCKS} ? wanted : {MOST_BLOCKS});")
     elif emitter.is_short and kernel.scan is None:
         lines.append("    const dim3 threads(32, 8);")
@@ -176,9 +176,9 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
         lines.append("    const int blocks = static_cast<int>(wanted < (1 << 20) ? wanted : 1 << 20);")
     variants = [("aligned", [str(items)]), ("", ["1"])] if items > 1 else [("", [])]
     if narrow:
-        stride = MOST_BLOCKS * 256 * (items * emitter.parts if items > 1 else 1)
+        stride = 256 * items * emitter.parts if emitter.in_chunks else MOST_BLOCKS * 256
         small = " && ".join(f"{index_text(size)} < INT32_MAX - {stride}" for size in emitter.largest())
-        lines.append(f"    // Divisions of 32 bits are several times cheaper; {stride} is a thread's stride.")
+        lines.append(f"    // Divisions of 32 bits are several times cheaper; {stride} is as far as a thread looks.")
         lines.append(f"    const bool narrow = {small};")
         variants = [
             (" && ".join(filter(None, (when, also))), [*given, index])
