@@ -430,7 +430,7 @@ def warm(libraries: bool) -> None:
     # driver, and torch refuses CUDA to every fork after that.
     asked, torch.cuda.is_available = torch.cuda.is_available, lambda: True
     names = ["numpy", "torch.utils.cpp_extension"]
-    if libraries:  # fake tensors, a profile and a dispatch mode import it: a second or more in every worker of a problem
+    if libraries:  # fake tensors, a profile and a dispatch mode import it: a second or more in every problem's worker
         names.append("torch._dynamo")
     for name in names:
         if importlib.util.find_spec(name) is not None:
