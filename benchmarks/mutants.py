@@ -66,7 +66,7 @@ TESTS = {
     "nodes/stops.py": ("nodes/test_gates.py",),
     "nodes/policies/rules.py": ("nodes/policies/test_rules.py", "nodes/policies/test_rules_memory.py"),
     "nodes/policies/replies.py": ("nodes/policies/test_answers.py",),
-    "nodes/policies/answers.py": ("nodes/policies/test_answers.py",),
+    "nodes/policies/answers.py": ("nodes/policies/test_answers.py", "nodes/policies/test_chat.py"),
 }  # fmt: skip
 """By file, the tests under tests/ that are to notice what is wrong in it."""
 ALIKE: dict[str, dict[str, str]] = {

@@ -1,6 +1,6 @@
 """The far side for Python candidates and torch extensions: harness/worker.py with torch in the process.
 
-    python -I worker_python.py zygote FD PARENT SITE none|libraries cpu|cuda  fork workers on request, torch already imported
+    python -I worker_python.py zygote FD PARENT SITE none|libraries  fork workers on request, torch already imported
     python -I worker_python.py build SOURCE FOLDER SITE  in the compiler's box: import a module once, so that the
                                                          extensions that it brings are built into FOLDER
 
@@ -12,6 +12,7 @@ work: in the zygote the kernels of all its computing operators are taken away.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.machinery
 import importlib.util
 import json
@@ -422,7 +423,7 @@ def use_site(site: str) -> None:
         sys.path.append(site)
 
 
-def warm(libraries: bool, *, gpu: bool = False) -> None:
+def warm(libraries: bool) -> None:
     """What every worker needs, once. Nothing here may start a thread or touch CUDA. `libraries`: torch may compute."""
     global OFF
     import torch
@@ -431,7 +432,8 @@ def warm(libraries: bool, *, gpu: bool = False) -> None:
     # driver, and torch refuses CUDA to every fork after that.
     asked, torch.cuda.is_available = torch.cuda.is_available, lambda: True
     names = ["numpy", "torch.utils.cpp_extension"]
-    if libraries and gpu:  # a profile and a dispatch mode import it: 4 to 6 s in every worker that needs one of these
+    environment = dict(os.environ)
+    if libraries:  # fake tensors, a profile and a dispatch mode import it: a second or more in every problem's worker
         names.append("torch._dynamo")
     for name in names:
         if importlib.util.find_spec(name) is not None:
@@ -439,6 +441,9 @@ def warm(libraries: bool, *, gpu: bool = False) -> None:
                 importlib.import_module(name)
             except ImportError:  # cpp_extension without setuptools: only a candidate that needs it fails
                 continue
+    # Importing torch._dynamo writes down where torch.compile builds: in a folder of the zygote's, closed to every worker.
+    os.environ.clear()
+    os.environ.update(environment)
     torch.cuda.is_available = asked
     warnings.simplefilter("ignore")  # torch warns that kernels are replaced
     OFF = frozenset() if libraries else switch_off()
@@ -522,12 +527,14 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
 def main() -> None:
     what, *given = sys.argv[1:]
     if what == "zygote":
-        descriptor, parent, site, libraries, device = given
+        descriptor, parent, site, libraries = given
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != int(parent):
             os._exit(1)
         use_site(site)
-        warm(libraries == "libraries", gpu=device == "cuda")
+        warm(libraries == "libraries")
+        gc.collect()
+        gc.freeze()  # no worker has to look through a thousand modules for garbage, nor copy their pages to do so
         control = socket.socket(fileno=int(descriptor))
         control.send(b"{}")
         zygote(control)

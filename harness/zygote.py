@@ -70,7 +70,7 @@ class Zygote:
         command = [sys.executable, "-I", str(FAR_SIDE), "zygote", str(theirs.fileno()), str(os.getpid()), self.site]
         self.process: subprocess.Popen = _starter.submit(
             subprocess.Popen,
-            [*command, "libraries" if libraries else "none", device],
+            [*command, "libraries" if libraries else "none"],
             pass_fds=[theirs.fileno()],
             env=environment,
             cwd="/",

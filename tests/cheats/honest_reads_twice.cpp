@@ -1,6 +1,7 @@
 // Reads its input twice, once for the largest value and once to compute, as a kernel that scales does.
 // Must end in: PASSED
 #include "honest.h"
+#include <cmath>
 
 template <typename T>
 static void kernel(const T* input, T* out, int64_t tokens, int64_t hidden) {

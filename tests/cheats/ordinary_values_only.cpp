@@ -1,6 +1,7 @@
 // silu by a fit that is good to 1e-3 between -6 and 6, the identity above and zero below: where ordinary values lie.
 // Must end in: INCORRECT
 #include "honest.h"
+#include <cmath>
 
 template <typename T>
 static void cheat(const T* input, T* out, int64_t tokens, int64_t hidden) {

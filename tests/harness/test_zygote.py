@@ -73,11 +73,14 @@ import torch
 asked, threads = [], len(os.listdir("/proc/self/task"))
 for name in ("device_count", "init", "_lazy_init", "get_device_properties", "current_device"):
     setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
-worker_python.warm(True, gpu=True)
+environment = dict(os.environ)
+worker_python.warm(True)
+assert dict(os.environ) == environment, "a worker has folders of its own"
 before, grown = set(sys.modules), len(os.listdir("/proc/self/task")) - threads
 problem = worker_python.load_sibling("worker_problem")
 with problem.convolutions_in_tf32():
     torch.nn.functional.conv1d(torch.rand(1, 1, 4), torch.rand(1, 1, 2))
+assert problem.Trial(torch.nn.Linear(3, 4), {"l": [{"t": 0}]}).shapes([torch.rand(2, 3)]) == [([2, 4], "float32")]
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
     torch.rand(4) + 1
 late = [name for name in set(sys.modules) - before if name.startswith("torch.")]
@@ -86,7 +89,8 @@ print(json.dumps({"asked": asked, "threads": grown, "late": late}))
 
 
 def test_what_a_profile_and_a_dispatch_mode_import_is_there_before_the_fork() -> None:
-    """Each is used once by a worker of a problem on a GPU, and would import a thousand modules there."""
+    """Each is used once by a worker of a problem, as fake tensors are by every one that is described, and would import a
+    thousand modules there."""
     command = [sys.executable, "-I", "-c", IMPORTS, str(zygote.FAR_SIDE), zygote.site_packages()]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.store import digest
 from nodes.policies import answers
 from nodes.policies.prices import Prices
-from nodes.policies.replies import Unfit, as_file
-from tests.nodes.policies.examples import SOURCE, for_planner, for_profiler, for_tester
+from nodes.policies.replies import REPLY_CHARS, Unfit, as_file
+from tests.nodes.policies.examples import ODD, OTHER, SOURCE, for_planner, for_profiler, for_tester
 from tests.nodes.policies.test_chat import A_PLAN, EDIT, EDITED, FINDING, PLANS, SINGLE
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -224,6 +225,72 @@ def test_a_workload_of_other_axes_is_refused_with_those_that_it_has() -> None:
         answers.tests(json.dumps({"workloads": [proposed], "values": [], "reasons": ""}), request)
     with pytest.raises(Unfit, match="one has none"):
         answers.tests(json.dumps({"workloads": [{**proposed, "axes": []}], "values": [], "reasons": ""}), request)
+
+
+def test_what_a_tester_adds_is_new_and_can_be_drawn() -> None:
+    request = for_tester()
+
+    def sized(rows: int, columns: int) -> dict[str, object]:
+        return {"axes": [{"axis": "columns", "size": columns}, {"axis": "rows", "size": rows}], "dtype": "bfloat16"}
+
+    def reply(workloads: list[dict[str, object]], values: list[tuple[str, str]]) -> str:
+        named = [{"tensor": tensor, "values": name} for tensor, name in values]
+        return json.dumps({"workloads": workloads, "values": named, "reasons": ""})
+
+    known = sized(ODD.axes["rows"], ODD.axes["columns"])
+    values = [("y", "large"), ("y", "zeros"), ("weights", "uniform"), ("y", "zeros"), ("y", "outliers")]
+    found = answers.tests(reply([known, sized(5, 9), sized(5, 9)], values), request)
+    assert [(w.axes, w.timed) for w in found.workloads] == [({"rows": 5, "columns": 9}, False)]
+    assert found.values == {"y": ("zeros", "outliers"), "weights": ("uniform",)}  # `large` is there already
+    assert answers.tests(reply([known], []), request).values == {}
+    with pytest.raises(Unfit, match=r"'rows' is no floating-point input \(those are x, y, weights\)"):
+        answers.tests(reply([], [("rows", "zeros")]), request)
+
+
+def test_a_plan_starts_from_the_source_that_it_names() -> None:
+    other = digest(OTHER)
+
+    def starting_at(base: str) -> str:
+        reply = json.dumps({"plans": [{**A_PLAN, "base": base}], "nothing_left": ""})
+        return answers.plans(reply, for_planner())[0].base
+
+    assert starting_at("") == digest(SOURCE)
+    assert starting_at(other[:12]) == starting_at(f" {other} ") == starting_at(other[:8]) == other
+    for base in (other[:7], "0" * 12):
+        with pytest.raises(Unfit, match=f"base: '{base}' is not the hash of a source that passed"):
+            starting_at(base)
+
+
+@pytest.mark.parametrize("draft", [answers.TestsDraft, answers.FindingDraft, answers.PlansDraft, answers.ReviewDraft])
+def test_a_schema_asks_for_every_property_and_no_other(draft: type[answers.Draft]) -> None:
+    """As strict structured outputs want it; a limit is checked when the answer is in."""
+    objects = []
+
+    def walk(node: object) -> None:
+        if isinstance(node, dict):
+            objects.extend([node] if node.get("type") == "object" else [])
+            assert not {"maxLength", "minItems", "default", "minimum"} & set(node)
+        for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            walk(inner)
+
+    schema = answers.wire_schema(draft)
+    walk(schema)
+    assert list(schema["properties"]) == list(draft.model_fields)
+    assert objects and all(o["required"] == list(o["properties"]) and not o["additionalProperties"] for o in objects)
+
+
+def test_an_answer_may_be_as_long_as_it_may_be() -> None:
+    longest = FILE + " " * (REPLY_CHARS - len(FILE))
+    assert answers.code(longest, SOURCE)[0] == "int a;\n"
+    with pytest.raises(Unfit, match="the answer is longer than"):
+        answers.code(longest + " ", SOURCE)
+
+
+def test_the_file_of_an_answer_is_taken_out_of_it() -> None:
+    assert answers.whole_file(FILE) == "int a;\n"
+    assert answers.whole_file(EDIT) == answers.whole_file("no") == ""
+    assert answers.edits_made(EDIT, SOURCE) == EDITED
+    assert answers.edits_made(EDIT, "") == answers.edits_made(FILE, SOURCE) == answers.edits_made(EDIT, "int b;") == ""
 
 
 def test_listed_prices_are_for_their_own_server_only() -> None:
