@@ -432,7 +432,6 @@ def warm(libraries: bool) -> None:
     # driver, and torch refuses CUDA to every fork after that.
     asked, torch.cuda.is_available = torch.cuda.is_available, lambda: True
     names = ["numpy", "torch.utils.cpp_extension"]
-    environment = dict(os.environ)
     if libraries:  # fake tensors, a profile and a dispatch mode import it: a second or more in every problem's worker
         names.append("torch._dynamo")
     for name in names:
@@ -441,9 +440,6 @@ def warm(libraries: bool) -> None:
                 importlib.import_module(name)
             except ImportError:  # cpp_extension without setuptools: only a candidate that needs it fails
                 continue
-    # Importing torch._dynamo writes down where torch.compile builds: in a folder of the zygote's, closed to every worker.
-    os.environ.clear()
-    os.environ.update(environment)
     torch.cuda.is_available = asked
     warnings.simplefilter("ignore")  # torch warns that kernels are replaced
     OFF = frozenset() if libraries else switch_off()

@@ -39,6 +39,14 @@ def _certificates() -> ssl.SSLContext:
 
 
 @functools.cache
+def _unused() -> Any:
+    """What ChatOpenAI would make anew for each request, certificates and all, to answer without an event loop."""
+    import openai
+
+    return openai.DefaultHttpxClient(verify=_certificates())
+
+
+@functools.cache
 def _model() -> type[ChatOpenAI]:
     """The client, which drops a refusal from a stream, with it."""
     from langchain_openai import ChatOpenAI
@@ -78,6 +86,7 @@ class Request:
     def client(self, **settings: Any) -> ChatOpenAI:
         return _model()(
             http_async_client=self._http,
+            http_client=_unused(),
             timeout=self.timeout,
             max_retries=0,
             # Of silence between words that the server fills with signs of life; `total_s` bounds it.

@@ -41,8 +41,13 @@ def test_the_digest_is_of_the_spec_and_the_reference(tmp_path: Path) -> None:
     for name in ("spec.py", "reference.py"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     assert kernel_digest(tmp_path) == kernel_digest(folder)
-    (tmp_path / "reference.py").write_text("def reference(): ...")
-    assert kernel_digest(tmp_path) != kernel_digest(folder)
+    for name in ("spec.py", "reference.py", "properties.py"):  # the last one is not there before
+        before, path = kernel_digest(tmp_path), tmp_path / name
+        path.write_text("changed = True")
+        assert kernel_digest(tmp_path) != before, name
+    before = kernel_digest(tmp_path)
+    (tmp_path / "notes.md").write_text("says nothing about what is right")
+    assert kernel_digest(tmp_path) == before
 
 
 def test_a_record_says_where_checkpoints_are_without_the_password(tmp_path: Path) -> None:

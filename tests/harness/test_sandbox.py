@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ from harness.watchdog import Watchdog, session_members
 SOURCE = Path(sandbox.__file__)
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
+CAP_SETPCAP = 8
 
 PRELUDE = """
 import ctypes, errno, importlib.util, json, os, resource, signal, socket, sys, threading, time
@@ -134,13 +136,16 @@ def test_layers_are_reported_and_the_kernel_agrees(box: Box) -> None:
             status = dict(line.split(":", 1) for line in file)
         answer({"active": active, "missing": sandbox.missing(active),
                 "seccomp": status["Seccomp"].strip(), "nnp": status["NoNewPrivs"].strip(),
-                "caps": status["CapEff"].strip(), "core": resource.getrlimit(resource.RLIMIT_CORE)})
+                "caps": status["CapEff"].strip(), "bound": status["CapBnd"].strip(), "core": resource.getrlimit(resource.RLIMIT_CORE)})
     """)
     assert len(found["active"]) == len(set(found["active"]))
     assert set(found["active"]) <= {*sandbox.LAYERS, *sandbox.EXTRAS, "user namespace"}
     assert ("seccomp" in found["active"]) == (found["seccomp"] == "2")
     assert ("no new privileges" in found["active"]) == (found["nnp"] == "1")
     assert "capabilities" in found["active"] and int(found["caps"], 16) == 0, "whoever has them may always give them up"
+    own = re.search(r"^CapEff:\s*(\w+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if box.user == "self" and own is not None and int(own[1], 16) & 1 << CAP_SETPCAP:
+        assert int(found["bound"], 16) == 0, "nor may what it starts get any back"
     assert found["core"] == [0, 0]
     assert len(found["missing"]) == len(set(sandbox.LAYERS) - set(found["active"]))
 
@@ -586,6 +591,12 @@ def test_a_source_cannot_include_what_is_not_its_own(tmp_path: Path, secret: str
     assert code != 0 and "Permission denied" in output
 
 
+def test_a_command_that_a_signal_ended_says_which(tmp_path: Path) -> None:
+    """Through the launcher and the init of a namespace, which tell it as a shell does."""
+    code, _, active = launch(tmp_path, "sh", "-c", "kill -SEGV $$")
+    assert code == (128 + signal.SIGSEGV if "pid namespace" in active else -signal.SIGSEGV)
+
+
 def test_what_a_command_leaves_behind_dies_with_it(tmp_path: Path) -> None:
     marker = f"{1000 + os.getpid()}.125"
     script = f"(setsid sleep {marker} &) ; (sleep {marker} & sleep {marker} &) ; exit 7"
@@ -635,6 +646,7 @@ def test_the_environment_holds_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "secret" not in environment.values()
     assert environment["CUDA_VISIBLE_DEVICES"] == "1" and environment["NCCL_NVLS_ENABLE"] == "0"
     assert environment["HOME"] == environment["TMPDIR"] == environment["TRITON_HOME"] == str(tmp_path)
+    assert environment["LANG"] == "C.UTF-8", "what a compiler says is read"
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.records import Timing
 from harness.store import digest
 from nodes.policies import answers
 from nodes.policies.prices import Prices
 from nodes.policies.replies import REPLY_CHARS, Unfit, as_file
-from tests.nodes.policies.examples import ODD, OTHER, SOURCE, for_planner, for_profiler, for_tester
+from tests.nodes.policies.examples import ODD, OTHER, SOURCE, VISIBLE, for_planner, for_profiler, for_tester, timing
 from tests.nodes.policies.test_chat import A_PLAN, EDIT, EDITED, FINDING, PLANS, SINGLE
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -180,6 +181,23 @@ def test_a_finding_keeps_the_measured_figures() -> None:
         "hot_light_percent": 50.0,
         "speedup": pytest.approx(1.118, abs=1e-3),
     }
+
+
+def test_what_was_measured_is_said_without_a_model() -> None:
+    """The slowest workloads first, each by the worst of its caches, and of the probes those that answered."""
+
+    def of(rows: int, cache: str, light_us: float) -> Timing:
+        workload = VISIBLE.model_copy(update={"axes": {"rows": rows, "columns": 8}})
+        return timing(cache=cache).model_copy(update={"workload": workload, "light_us": light_us})
+
+    shares = [(1, "cold", 3.0), (2, "cold", 1.0), (1, "hot", 0.5), (3, "hot", 2.0), (4, "hot", 3.5), (5, "hot", 3.6)]
+    found = answers.measured_finding(for_profiler(timings=tuple(of(*share) for share in shares)))
+    assert found.summary == "measured figures only; ptxas: add 18 registers, 0 spills"
+    assert [label.partition(" columns")[0] for label in found.slow_workloads] == [
+        f"float16 rows={rows}" for rows in (1, 2, 3, 4)
+    ]
+    assert found.light_fraction == pytest.approx(0.458, abs=1e-3) and found.bound == "unknown"
+    assert answers.measured_finding(for_profiler(timings=())).light_fraction is None
 
 
 def test_plans_are_named_by_their_content() -> None:
