@@ -73,9 +73,7 @@ import torch
 asked, threads = [], len(os.listdir("/proc/self/task"))
 for name in ("device_count", "init", "_lazy_init", "get_device_properties", "current_device"):
     setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
-environment = dict(os.environ)
 worker_python.warm(True)
-assert dict(os.environ) == environment, "a worker has folders of its own"
 before, grown = set(sys.modules), len(os.listdir("/proc/self/task")) - threads
 problem = worker_python.load_sibling("worker_problem")
 with problem.convolutions_in_tf32():
