@@ -115,24 +115,28 @@ def einsum(low: Lowering, equation: str, operands):
 
 
 def multiplied(
-    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None
+    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None, prepared=None
 ) -> Value | None:
     """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
 
-    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero.
+    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero. `prepared` is the right as
+    tiles load it, where that lies elsewhere.
     """
     if COMPUTED[low.dtype] != "float":
         return None
     parts = 1 if tiling.place else _parts(low, batch, rows, columns, depth)
 
-    def factors(position, condition=None) -> Expr:
+    def times(position, right, condition=None) -> Expr:
         *at, m, n, k = position[parts > 1 :]
         k = k if parts == 1 else position[0] * (depth // parts) + k
         sides = cast(left([*at, m, k]), "float"), cast(right([*at, k, n]), "float")
         return binary("mul", sides[0], masked(condition(m, k) if condition else None, sides[1], constant(0, "float")))
 
     def element(position) -> Expr:
-        return factors(position, counts)
+        return times(position, right, counts)
+
+    def factors(position) -> Expr:
+        return times(position, prepared or right)
 
     tiling = replace(tiling, factors=factors)
     if parts == 1:
