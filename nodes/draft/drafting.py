@@ -17,12 +17,16 @@ from .expressions import COMPUTED, constant, make
 from .library import index_text, tensor_text
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
-from .partition import Kernel, Partition
+from .partition import TILE, Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, Value
 
-PLAIN_PRODUCTS = "the module is nothing but products that a library computes; they are drafted as tiles of our own, in FP32 or as exact: on a GPU by TF32 tensor cores, each operand as two numbers"
+TILES = {
+    "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to TF32 as torch's default lets cuDNN",
+    "": "matrix products in tiles of our own: on a GPU on TF32 tensor cores, each float32 as two numbers, as exact as float32",
+}
+"""What is said of products that are kernels, by how the operator's name begins."""
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 
 
@@ -36,7 +40,7 @@ _WORDS = """
     struct union enum class template typename namespace new delete this operator default register static extern inline
     volatile goto sizeof exp log log1p expm1 tanh erf erfc sqrt sin cos atan log2 exp2 floor ceil trunc rint pow atan2
     fmod abs j0 j1 y0 y1 jn yn gamma signal index div remainder round max min and or not xor in is lambda pass del def
-    strip line line_of row_of_line put_strip kDepth kLarge kArchitectures
+    strip line line_of row_of_line put_strip channels_last read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
 """
 RESERVED = frozenset(_WORDS.split())
@@ -62,11 +66,13 @@ class Drafted:
     """Rules of algebra.py that applied, each with the first sentence of its algebra."""
     libraries: list[str]
     """Operators that stay calls of torch."""
-    own_products: bool
+    tiles: list[str]
+    """Operators that became tiles of our own."""
 
     def answer(self) -> dict[str, Any]:
         """What is written for the drafter's node."""
-        notes = [PLAIN_PRODUCTS] * self.own_products + [
+        said = [next(text for begin, text in TILES.items() if name.startswith(begin)) for name in self.tiles]
+        notes = list(dict.fromkeys(said)) + [
             f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)
         ]
         if self.libraries:
@@ -136,7 +142,8 @@ class _Draft:
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
         lines = [*self.head, *self.checks, *forward.lines, *self.tail, f"return {text}"]
-        return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), self.program.own_products)
+        tiles = [kernel.members[0].definition.origin for kernel in kernels if kernel.layout == TILE]
+        return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), tiles)
 
     # ------------------------------------------------------------------------------------------ what comes in
 

@@ -7,18 +7,23 @@ then differ in the channel alone. For that the weights are copied in that order,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
+import torch
 
-from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, masked
+from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, make, masked
 from .index import Index, divide, flatten, modulo, number, product, unflatten
 from .lower_products import multiplied
 from .lowering import Lowering, plain
+from .tensor_cores import DEPTH
 from .tensors import Tiling, Value
 
 CHANNELS = 8
 """Input channels of a group from a multiple of which on the depth has them last."""
+TURNED = 256
+"""Products to an input's element from which on a GPU lays the input out channels last first: that is a store and a load of it more, and
+one copy of 16 bytes in four's place, none of whose numbers has to be rounded, ever after."""
 
 
 @dataclass(frozen=True)
@@ -112,25 +117,47 @@ class _Convolution:
 
     def product(self) -> Value | None:
         low, batch = self.low, (self.a.shape[0], number(self.groups))
-        weights = self._weights()
+        weights, turned = self._weights(), self._turned()
         strided = any(axis.apart > 1 for axis in self.axes)
-        tiling = Tiling(rounded=True)
+        tiling = Tiling(rounded=True, in_tf32=(self.copies and self.in_tf32, turned is not None))
         shape = (*batch, number(self.out_each), *self.columns)
         if strided:
             sparse = any(axis.between > 1 for axis in self.axes)
-            tiling = Tiling(rounded=True, place=self._place, inside=self._inside, sparse=sparse)
+            tiling = replace(tiling, place=self._place, inside=self._inside, sparse=sparse)
             shape = low.shape
+        if turned is not None:
+            tiling = replace(tiling, turned=(self.a.buffer, turned.buffer))
         made = multiplied(
             low, batch, number(self.rows), product(self.columns), number(self.depth),
             lambda p: weights.at([p[1], *p[2:]]), self._input, shape, tiling, self._tapped if strided else None,
+            turned and (lambda p: self._input(p, turned)),
         )  # fmt: skip
         return made if made is None or strided else low.program.reshape(made, low.shape)
+
+    @property
+    def in_tf32(self) -> bool:
+        """Whether what is copied may be rounded by it."""
+        return self.low.program.device == "cuda" and self.low.dtype == torch.float32
+
+    @property
+    def copies(self) -> bool:
+        return self.transposed or (self.channels_last and math.prod(self.taps) > 1)
+
+    def _turned(self) -> Value | None:
+        """The input [batch, *places, channels] in TF32, to be filled before the product, where that pays."""
+        per_element = self.rows * math.prod(self.taps) / math.prod(axis.stride for axis in self.axes)
+        if not self.in_tf32 or self.in_each % DEPTH or per_element < TURNED:
+            return None
+        self.low.program.realise(self.a)
+        batch, channels, *places = self.a.shape
+        buffer = self.low.program.allocate([batch, *places, channels], torch.float32, "turned")
+        return self.low.program.whole(buffer)
 
     def _weights(self) -> Value:
         """[group, row, step of the depth], as they lie or copied in that order."""
         groups, low = self.groups, self.low
         shape = [groups, self.rows, self.depth]
-        if not self.transposed and (not self.channels_last or math.prod(self.taps) == 1):
+        if not self.copies:
             return low.program.reshape(self.weight, shape)
 
         def formula(position):
@@ -140,6 +167,7 @@ class _Convolution:
             if self.transposed:
                 sides = (group * self.in_each + channel, out)
             value = cast(self.weight.at([*sides, *taps]), self.type)
+            value = make("round_to", value, "tf32", type="float") if self.in_tf32 else value
             return masked(all_of(conditions), value, constant(0, self.type))
 
         copied = low.formula(formula, [groups, self.out_each, *self.classes, *self.taps, self.in_each])
@@ -158,7 +186,7 @@ class _Convolution:
             channel, *at = unflatten(k, [self.in_each, *self.taps], self.ranges)
         return channel, at
 
-    def _input(self, position) -> Expr:
+    def _input(self, position, turned: Value | None = None) -> Expr:
         batch, group, k, n = position
         channel, taps = self._steps(k)
         columns = unflatten(n, self.columns, self.ranges)
@@ -166,7 +194,9 @@ class _Convolution:
             axis.read(q, j, size, self.ranges)
             for axis, q, j, size in zip(self.axes, columns, taps, self.a.shape[2:], strict=True)
         ]
-        value = cast(self.a.at([batch, group * self.in_each + channel, *(place for place, _ in found)]), self.type)
+        places, channel = [place for place, _ in found], group * self.in_each + channel
+        at = turned.at([batch, *places, channel]) if turned else self.a.at([batch, channel, *places])
+        value = cast(at, self.type)
         return masked(all_of([c for _, conditions in found for c in conditions]), value, constant(0, self.type))
 
     def _tapped(self, row: Index, k: Index) -> Expr | None:

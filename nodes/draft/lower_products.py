@@ -1,4 +1,4 @@
-"""Matrix products and attention as kernels of our own: only where a module has nothing else (see tiles.py)."""
+"""Matrix products and attention as kernels of our own: where a module has nothing else, and float32 products that fill a GPU (see tiles.py)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ BLOCKS, SHORTEST = 264, 1024
 """Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
 
 
+MULTIPROCESSORS, FULL, DEEP = 132, 0.9, 512
+"""A GPU's (H100, H200), the share of them that a product's tiles must keep busy, and the steps it must have, to be faster than cuBLAS in
+float32: 1.02x to 1.12x on an H200 for the eight such products of KernelBench's level 1 (docs/results.md)."""
+
+
 def _lowers(*names: str):
     def register(function):
         for name in names:
@@ -27,9 +32,24 @@ def _lowers(*names: str):
     return register
 
 
+def wanted(low: Lowering, batch, rows, columns, depth) -> bool:
+    """Whether a product is to be one of ours: the module has nothing else, or it is faster than the library's."""
+    if low.program.own_products:
+        return True
+    if low.program.device != "cuda" or low.dtype != torch.float32:
+        return False
+    batches, down, across, steps = (low.program.estimate(size) for size in (product(batch), rows, columns, depth))
+    tiles = batches * -(-down // 128) * -(-across // 128)
+    rounds = -(-tiles // MULTIPROCESSORS)
+    used = batches * down * across / (rounds * MULTIPROCESSORS * 128 * 128)
+    return steps >= DEEP and used >= FULL
+
+
 @_lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
 def matmul(low: Lowering, a: Value, b: Value):
     if len(a.shape) < 2 or len(b.shape) < 2:
+        return None
+    if not wanted(low, low.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1]):
         return None
     batch = low.shape[:-2]
     for side in (a, b):
@@ -51,7 +71,7 @@ def _of(value: Value, position):
 
 @_lowers("aten.linear.default")
 def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
-    if low.dtype not in COMPUTED:
+    if not wanted(low, (), product(a.shape[:-1]), weight.shape[0], a.shape[-1]):
         return None
     low.settle(a, 1000)
     flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
@@ -77,6 +97,9 @@ def einsum(low: Lowering, equation: str, operands):
     if first[-1] != k or out != first[:-1] + n or n in first or len(set(first)) != len(first):
         return None
     a, b = operands
+    if not wanted(low, (), product(a.shape[:-1]), b.shape[1], b.shape[0]):
+        return None
+    low.settle(a, 1000)
     flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
     made = multiplied(
         low,
@@ -92,24 +115,28 @@ def einsum(low: Lowering, equation: str, operands):
 
 
 def multiplied(
-    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None
+    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None, prepared=None
 ) -> Value | None:
     """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
 
-    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero.
+    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero. `prepared` is the right as
+    tiles load it, where that lies elsewhere.
     """
     if COMPUTED[low.dtype] != "float":
         return None
     parts = 1 if tiling.place else _parts(low, batch, rows, columns, depth)
 
-    def factors(position, condition=None) -> Expr:
+    def times(position, right, condition=None) -> Expr:
         *at, m, n, k = position[parts > 1 :]
         k = k if parts == 1 else position[0] * (depth // parts) + k
         sides = cast(left([*at, m, k]), "float"), cast(right([*at, k, n]), "float")
         return binary("mul", sides[0], masked(condition(m, k) if condition else None, sides[1], constant(0, "float")))
 
     def element(position) -> Expr:
-        return factors(position, counts)
+        return times(position, right, counts)
+
+    def factors(position) -> Expr:
+        return times(position, prepared or right)
 
     tiling = replace(tiling, factors=factors)
     if parts == 1:
@@ -125,14 +152,14 @@ def _parts(low: Lowering, batch, rows, columns, depth) -> int:
     if low.program.device != "cuda" or not depth.is_Integer:
         return 1
     batches, down, across = (low.program.estimate(size) for size in (product(batch), rows, columns))
-    wanted = min(BLOCKS // (batches * -(-down // 128) * -(-across // 128)), int(depth) // SHORTEST)
-    return next((parts for parts in range(wanted, 3, -1) if depth % parts == 0), 1)
+    most = min(BLOCKS // (batches * -(-down // 128) * -(-across // 128)), int(depth) // SHORTEST)
+    return next((parts for parts in range(most, 3, -1) if depth % parts == 0), 1)
 
 
 @_lowers("aten.scaled_dot_product_attention.default")
 def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, scale=None, enable_gqa=False):
     """softmax(q k^T * scale, masked) v, its scores in memory."""
-    if dropout or enable_gqa or COMPUTED[low.dtype] != "float":
+    if not low.program.own_products or dropout or enable_gqa or COMPUTED[low.dtype] != "float":
         return None
     batch, rows, columns = q.shape[:-2], q.shape[-2], k.shape[-2]
     scale = 1 / math.sqrt(plain(q.shape[-1])) if scale is None else scale

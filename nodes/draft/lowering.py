@@ -21,7 +21,7 @@ from .tensors import NoDraft, Position, Program, Value
 
 LOWERINGS: dict[str, Callable[..., Any]] = {}
 PRODUCTS: dict[str, Callable[..., Any]] = {}
-"""Lowerings of what a library does better, used only where a module has nothing else."""
+"""Lowerings of what a library may do better: each says by itself whether it wants to be one of our own kernels."""
 
 CHECKS = ("aten._assert", "aten.sym_constrain", "<built-in function", "aten.sym_size")
 """Operators that look at sizes and types only, and that the forward's own checks stand for."""
@@ -146,7 +146,7 @@ def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None
         program.operator = lowering.name
         found = LOWERINGS.get(name)
         result = found(lowering, *arguments, **keywords) if found else None
-        if result is None and program.own_products:
+        if result is None:
             own = PRODUCTS.get(name)
             result = own(lowering, *arguments, **keywords) if own else None
         if result is None:

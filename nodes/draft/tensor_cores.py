@@ -59,9 +59,10 @@ __device__ __forceinline__ void find_tile(Index rows, Index columns, Index& firs
 // One operand's part of a stage: SIDE places (rows of the left, columns of the right), STEPS steps of K of each. What is together in
 // memory is together here: steps where ALONG_K, else places. Lines are 4 or 8 words longer, so that the 8 places x 4 steps that a
 // warp reads at a time lie in 32 banks. Thread t of the block brings WIDTH floats of its `round`.
-template <int SIDE, int STEPS, bool ALONG_K>
+template <int SIDE, int STEPS, bool ALONG_K, bool ROUNDED = false>
 struct Side {
     static constexpr int kSteps = STEPS;
+    static constexpr bool kAlongK = ALONG_K, kRounded = ROUNDED;  // ROUNDED: in memory these are TF32 numbers already
     static constexpr int kLine = ALONG_K ? STEPS : SIDE;
     static constexpr int kPitch = kLine + (ALONG_K ? 4 : 8);
     static constexpr int kWords = SIDE * STEPS / kLine * kPitch;
@@ -84,6 +85,33 @@ struct Side {
     template <int WIDTH>
     __device__ __forceinline__ static int step(int round) { return ALONG_K ? along<WIDTH>() : across<WIDTH>(round); }
 };
+
+// The nearest TF32 number. By an addition of half its last place, since as integers some NaNs would become zeros.
+__device__ __forceinline__ uint32_t nearest(float value) {
+    const float power = __uint_as_float(__float_as_uint(value) & 0xff800000u);
+    return __float_as_uint(fmaf(power, 1.0f / 2048, value)) & 0xffffe000u;
+}
+
+__device__ __forceinline__ float round_to_tf32(float value) { return __uint_as_float(nearest(value)); }
+
+// [batches, channels, places] as TF32 numbers, channels last. A thread takes eight channels of a place: it reads beside its neighbours
+// and writes a whole sector.
+template <int CHANNELS>
+__global__ void __launch_bounds__(kThreads) channels_last(const float* __restrict__ from, float* __restrict__ to, int64_t batches, int64_t places) {
+    const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, channel = blockIdx.y * 8;
+    if (place >= places) return;
+    for (int64_t batch = blockIdx.z; batch < batches; batch += gridDim.z) {
+        const float* first = from + (batch * CHANNELS + channel) * places + place;
+        uint32_t value[8];
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            value[i] = nearest(first[i * places]);
+        }
+        uint4* there = reinterpret_cast<uint4*>(to + (batch * places + place) * CHANNELS + channel);
+        there[0] = make_uint4(value[0], value[1], value[2], value[3]);
+        there[1] = make_uint4(value[4], value[5], value[6], value[7]);
+    }
+}
 
 // WIDTH floats into shared memory, zeros where there are none to read. They are there when the thread has waited.
 template <int WIDTH>
@@ -126,12 +154,6 @@ __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low
     low = __float_as_uint(value - __uint_as_float(high)) & 0xffffe000u;
 }
 
-// The nearest TF32 number. By an addition of half its last place, since as integers some NaNs would become zeros.
-__device__ __forceinline__ uint32_t nearest(float value) {
-    const float power = __uint_as_float(__float_as_uint(value) & 0xff800000u);
-    return __float_as_uint(fmaf(power, 1.0f / 2048, value)) & 0xffffe000u;
-}
-
 // 16 x 8 sums += 16 x 8 of the left times 8 x 8 of the right.
 __device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile(
@@ -152,35 +174,66 @@ __device__ __forceinline__ int column_of(int j, int e) {
 }
 
 #if __CUDA_ARCH__ >= 800
+// 16 places x 8 steps of a side: value e of a lane is place lane / 4 + e % 2 * 8, step lane % 4 + e / 2 * 4.
+template <typename Part>
+__device__ __forceinline__ void read_sixteen(const float* part, int place, int step, float (&values)[4]) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (Part::kAlongK) {  // four matrices of eight lines of 16 bytes
+        const uint32_t line = static_cast<uint32_t>(__cvta_generic_to_shared(part + Part::at(place + lane % 16, step + lane / 16 * 4)));
+        uint32_t bits[4];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "r"(line) : "memory");
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            values[e] = __uint_as_float(bits[e]);
+        }
+    } else {
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            values[e] = part[Part::at(place + lane / 4 + e % 2 * 8, step + lane % 4 + e / 2 * 4)];
+        }
+    }
+}
+
+// An operand for the instruction: its two parts, or the nearest.
+template <bool EXACT, bool ROUNDED>
+__device__ __forceinline__ void prepare(float value, uint32_t& high, uint32_t& low) {
+    if constexpr (EXACT) {
+        split(value, high, low);
+    } else {
+        high = ROUNDED ? __float_as_uint(value) : nearest(value);
+    }
+}
+
 // sums += eight steps of a stage: the nearest of each operand, or with EXACT its two parts, the small ones first, and a round over
 // all tiles between two additions to the same sums.
 template <int ROWS, int COLUMNS, bool EXACT, typename Left, typename Right>
 __device__ __forceinline__ void multiply_steps(float (&sums)[ROWS / 32][COLUMNS / 32][4], const float* left, const float* right, int step) {
     constexpr int kDown = ROWS / 32, kAcross = COLUMNS / 32;
-    const int row = row_of<ROWS>(0, 0), column = threadIdx.x / 32 % 4 * (COLUMNS / 4) + threadIdx.x % 32 / 4;
+    const int row = threadIdx.x / 128 * (ROWS / 2), column = threadIdx.x / 32 % 4 * (COLUMNS / 4);
     uint32_t a_high[kDown][4], a_low[kDown][4], b_high[kAcross][2], b_low[kAcross][2];
     #pragma unroll
     for (int i = 0; i < kDown; ++i) {
+        float values[4];
+        read_sixteen<Left>(left, row + i * 16, step, values);
         #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            const float value = left[Left::at(row + i * 16 + e % 2 * 8, step + threadIdx.x % 4 + e / 2 * 4)];
-            if constexpr (EXACT) {
-                split(value, a_high[i][e], a_low[i][e]);
-            } else {
-                a_high[i][e] = nearest(value);
-            }
+            prepare<EXACT, Left::kRounded>(values[e], a_high[i][e], a_low[i][e]);
         }
     }
     #pragma unroll
-    for (int j = 0; j < kAcross; ++j) {
+    for (int j = 0; j < kAcross; j += 2) {
+        float values[4];
+        if constexpr (kAcross > 1) {
+            read_sixteen<Right>(right, column + j * 8, step, values);
+        } else {
+            const int lane = threadIdx.x % 32;
+            values[0] = right[Right::at(column + lane / 4, step + lane % 4)];
+            values[2] = right[Right::at(column + lane / 4, step + lane % 4 + 4)];
+        }
         #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const float value = right[Right::at(column + j * 8, step + threadIdx.x % 4 + e * 4)];
-            if constexpr (EXACT) {
-                split(value, b_high[j][e], b_low[j][e]);
-            } else {
-                b_high[j][e] = nearest(value);
-            }
+        for (int e = 0; e < 2 * (kAcross > 1 ? 2 : 1); ++e) {  // both steps of a column, then those of the next
+            prepare<EXACT, Right::kRounded>(values[e % 2 * 2 + e / 2], b_high[j + e / 2][e % 2], b_low[j + e / 2][e % 2]);
         }
     }
     #pragma unroll

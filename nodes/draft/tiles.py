@@ -11,10 +11,11 @@ import torch
 
 from .emit import Emitter, _indices
 from .expressions import Expr, loads_of
-from .index import FloorDiv, Index, Modulo, index_is_divided
+from .index import FloorDiv, Index, Modulo, index_is_divided, product
 from .partition import Kernel, Partition
 from .printing import Scope, Statements, _bare, index_text
 from .tensor_cores import DEPTH, THREADS
+from .tensors import Buffer, Definition
 
 BUSY_BLOCKS = 100
 """Large tiles below which a device has more to do with more of 64 x 64."""
@@ -43,6 +44,9 @@ class TileEmitter(Emitter):
         self.down, self.across = self._tile()
         self.step, factors = self._factors()
         self.operands = [Operand(self, value, at) for value, at in zip(factors, (1, 2), strict=True)]
+
+    def writes(self) -> list[Buffer]:
+        return self.kernel.members[0].definition.outs
 
     @property
     def in_stages(self) -> bool:
@@ -200,6 +204,7 @@ class TileEmitter(Emitter):
             "                      batches < 65535 ? batches : 65535);",
             f"    const int bytes = STAGES * ({left.type}::kWords + {right.type}::kWords) * sizeof(float);",
             *self._zeros("    cudaMemsetAsync({out}, 0, {bytes}, stream);"),
+            *self._turn(),
         ]
         if not self.narrow:
             return [*lines, *_launched(name, arguments, "    ")]
@@ -214,8 +219,19 @@ class TileEmitter(Emitter):
             "    }",
         ]
 
+    def _turn(self) -> list[str]:
+        if self.tiling.turned is None:
+            return []
+        source, to = self.tiling.turned
+        batches, channels, *sizes = source.shape
+        places = index_text(product(sizes))
+        return [
+            f"    const dim3 wanted(({places} + {THREADS - 1}) / {THREADS}, {int(channels) // 8}, {index_text(batches)} < 65535 ? {index_text(batches)} : 65535);",
+            f"    channels_last<{channels}><<<wanted, {THREADS}, 0, stream>>>({source.name}, {to.name}, {index_text(batches)}, {places});",
+        ]
+
     def _zeros(self, line: str) -> list[str]:
-        (out,) = self.member.definition.outs
+        out = self.member.definition.outs[0]
         bytes = f"({index_text(out.elements)}) * sizeof({self.element_type(out.dtype)})"
         return [line.format(out=out.name, bytes=bytes)] if self.tiling.sparse else []
 
@@ -273,7 +289,8 @@ class Operand:
         (self.place, self.end), self.step, (_, self.depth) = tiles.kernel.inner[axis], tiles.step, tiles.kernel.inner[3]
         self.along_k = tiles.along_k(value)
         steps = "kDepth" if tiles.exact else DEPTH
-        self.type = f"Side<{(tiles.down, tiles.across)[axis - 1]}, {steps}, {str(self.along_k).lower()}>"
+        rounded = ", true" if tiles.tiling.in_tf32[axis - 1] else ""
+        self.type = f"Side<{(tiles.down, tiles.across)[axis - 1]}, {steps}, {str(self.along_k).lower()}{rounded}>"
         self.fours = self._fours()
 
     def _load(self) -> tuple[Expr | None, Expr] | None:
@@ -289,10 +306,12 @@ class Operand:
     def _fours(self) -> list[str] | None:
         """Conditions under which four neighbours are one aligned copy, all inside or all outside; None where that never is."""
         found = self._load()
-        if found is None or found[0] is not None:
+        if found is None:
             return None
         buffer, index = found[1].args[:2]
         fast, end = (self.step, self.depth) if self.along_k else (self.place, self.end)
+        if found[0] is not None and any(fast in of.free_symbols for of in _indices([found[0]])):
+            return None
         rest = sympy.expand(index - fast)
         if fast in rest.free_symbols:
             return None
@@ -308,16 +327,21 @@ class Operand:
             apart.append(sympy.Mul(*sizes) if term != 0 else sympy.Integer(0))
         if any(size.is_Integer and size % 4 for size in apart):
             return None
-        open_ones = dict.fromkeys(index_text(size) for size in apart if not size.is_Integer)
-        return [f"reinterpret_cast<uintptr_t>({buffer.name}) % 16 == 0", *(f"{text} % 4 == 0" for text in open_ones)]
+        open_ones = [
+            f"{text} % 4 == 0" for text in dict.fromkeys(index_text(size) for size in apart if not size.is_Integer)
+        ]
+        ours = isinstance(buffer.written_by, Definition)  # torch.empty, far better aligned than that
+        return open_ones if ours else [f"reinterpret_cast<uintptr_t>({buffer.name}) % 16 == 0", *open_ones]
 
     def by_four(self, name: str) -> list[str]:
-        return [] if self.fours is None else [f"    const bool {name}_by_four = {' && '.join(self.fours)};"]
+        return [] if not self.fours else [f"    const bool {name}_by_four = {' && '.join(self.fours)};"]
 
     def fetch(self, name: str, type: str, block: str) -> list[str]:
         """Lines of `fetch` for this side."""
         if self.fours is None:
             return self._rounds(name, type, block, 1, 3)
+        if not self.fours:
+            return self._rounds(name, type, block, 4, 3)
         return [
             f"            if ({name}_by_four) {{",
             *self._rounds(name, type, block, 4, 4),
@@ -329,7 +353,12 @@ class Operand:
     def _rounds(self, name: str, type: str, block: str, width: int, indent: int) -> list[str]:
         tiles, wide, pad = self.tiles, self.tiles.wide, "    " * indent
         step = "start + step" if tiles.in_stages else str(self.step)
-        guard = f"{step} < {index_text(self.depth)} && {self.place} < {index_text(self.end)}"
+        ends = (
+            []
+            if self.depth.is_Integer and self.depth % DEPTH == 0 and not tiles.exact
+            else [f"{step} < {index_text(self.depth)}"]
+        )
+        guard = " && ".join([*ends, f"{self.place} < {index_text(self.end)}"])
         lines = [
             f"{pad}#pragma unroll{' 4' if width == 1 else ''}",
             f"{pad}for (int round = 0; round < {type}::kRounds<{width}>; ++round) {{",
@@ -353,6 +382,6 @@ class Operand:
                 statements = Statements(scope, [condition], names, tiles.name, tiles.read)
                 guard = f"{guard} && {statements.text(condition)}"
             scope.line(f"const bool inside = {guard};")
-            scope.line(f"copy_ahead<{width}>({to}, {buffer.name} + (inside ? {index_text(index, names)} : 0), inside);")
+            scope.line(f"copy_ahead<{width}>({to}, {buffer.name} + ({index_text(index, names)}), inside);")
             lines += scope.lines
         return [*lines, f"{pad}}}"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nodes import draft
-from nodes.draft import lower_products, tiles
+from nodes.draft import lower_convolutions, lower_products, tiles
 from tests.nodes.draft.direct import Native, Pair, _close, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated
@@ -58,14 +58,18 @@ def source_of(text: str) -> str:
     return draft.draft(text, "cuda")
 
 
-def models(text: str, folder, *change: str):
-    """The problem's module, its Model and the draft's, emulated and perhaps with a change in its text."""
+AS_IT_IS = ("if (!finite)", "if (false)")
+"""What is not finite stays: shared memory that was not yet written is NaN in the emulation, and would be made good."""
+
+
+def models(text: str, folder, *changes: tuple[str, str]):
+    """The problem's module, its Model and the draft's, emulated and perhaps with changes in its text."""
     reference, source = module(text), source_of(text)
     native = native_source(source, "cuda")
     assert "multiply_tiles<" in native and "torch.ops" not in source
-    if change:
-        assert change[0] in native
-        native = native.replace(*change)
+    for old, new in changes:
+        assert old in native
+        native = native.replace(old, new)
     built = emulation.library(translated(native), folder)
     new = module(source, load_native=lambda _: Emulated(built, "emulated"))
     made = []
@@ -82,8 +86,7 @@ def nearest(x: torch.Tensor) -> torch.Tensor:
 
 def check(text: str, folder, rounded: bool = False) -> None:
     """`rounded`: beside eager's of operands that were rounded to TF32 before."""
-    # What is not finite stays: shared memory that was not yet written is NaN in the emulation, and would be made good.
-    reference, eager, new = models(text, folder, "if (!finite)", "if (false)")
+    reference, eager, new = models(text, folder, AS_IT_IS)
     torch.manual_seed(1)
     inputs = reference.get_inputs()
     with torch.no_grad():
@@ -111,6 +114,22 @@ def test_emulated_convolutions_are_eagers_of_operands_in_tf32(name, tmp_path):
     check(CONVOLUTIONS[name], tmp_path, rounded=True)
 
 
+TURNED = problem(
+    # 16 and 48 channels, places that end within a tile, transposed with a stride and in groups
+    "return self.one(x), self.two(x), self.three(y)", "[torch.randn(2, 16, 9, 13), torch.randn(2, 32, 21)]",
+    "self.one = nn.Conv2d(16, 30, 3, padding=1, bias=False)\n"
+    "self.two = nn.ConvTranspose2d(16, 9, 3, stride=2, padding=1, bias=False)\n"
+    "self.three = nn.Conv1d(32, 100, 5, stride=2, padding=2, groups=2, bias=False)",
+)  # fmt: skip
+
+
+def test_an_input_that_is_laid_out_channels_last_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(lower_convolutions, "TURNED", 1)
+    native = native_source(source_of(TURNED), "cuda")
+    assert native.count("channels_last<") == 3 and native.count("Side<64, 16, true, true>") >= 6
+    check(TURNED, tmp_path, rounded=True)
+
+
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_convolution_of_our_own_agrees_with_eager_on_a_cpu(name, tmp_path):
     pair = Pair(CONVOLUTIONS[name], tmp_path)
@@ -126,6 +145,21 @@ def test_large_tiles_and_a_depth_that_blocks_share(tmp_path, monkeypatch):
     native = native_source(source_of(text), "cuda")
     assert "multiply_tiles<128" in native and "k < 10 &&" in native  # six parts of the depth
     check(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "convert", "ours"),
+    [(1024, 512, "", True), (1024, 256, "", False), (384, 512, "", False), (1024, 512, ".half()", False)],
+    ids=["fills a GPU", "few steps", "leaves half of a GPU idle", "of halves"],
+)
+def test_a_float32_product_that_fills_a_gpu_is_ours(rows, steps, convert, ours):
+    """And what follows it becomes a kernel all the same."""
+    inputs = f"[torch.empty({rows}, {steps}){convert}, torch.empty({steps}, 8192){convert}]"
+    answer = draft.answer(problem("return F.gelu(x @ y)", inputs), "cuda")
+    assert ("multiply_tiles<" in answer["source"]) is ours
+    assert ("torch.ops.aten.matmul" in answer["source"]) is not ours
+    assert answer["notes"][0].startswith("matrix products in tiles" if ours else "left to torch: matmul")
+    assert "gelu" in answer["kernels"][-1]["summary"]
 
 
 def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -174,7 +208,7 @@ def test_a_product_is_as_exact_as_float32s(tmp_path):
     ids=["no low part of the left", "no low part of the right", "a wait too short", "no barrier"],
 )
 def test_what_exactness_rests_on(change, tmp_path):
-    *_, new = models(LONG, tmp_path, *change)
+    *_, new = models(LONG, tmp_path, change, AS_IT_IS)
     ours, float32s = errors(new, torch.rand)
     assert not ours < float32s
 
