@@ -87,7 +87,7 @@ def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
 
 
 @_lowers("aten.einsum.default")
-def einsum(low: Lowering, equation: str, operands):
+def einsum(low: Lowering, equation: str, operands, path=None):
     """`...k, k n -> ... n` only: the last axis of the first with the first of the second."""
     inputs, _, out = equation.replace(" ", "").partition("->")
     names = inputs.split(",")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from .expressions import Expr
+from .expressions import Expr, loads_of
 from .index import FloorDiv, Index, Modulo
 from .tensors import NoDraft
 
@@ -239,16 +239,17 @@ class Statements:
         if not first.lines and not second.lines and len(condition) + len(value) + len(otherwise) < LONGEST:
             return f"({condition} ? {value} : {otherwise})"
         name = self.namer("v")
-        if second.lines:
+        apart = bool(second.lines or loads_of([expr.args[2]]))
+        if apart:
             scope.line(f"{expr.type} {name};")
-        else:
+        else:  # nothing is read for it, so it may be there wherever the other one is chosen
             scope.line(f"{expr.type} {name} = {_bare(otherwise)};")
         scope.line(f"if ({condition}) {{")
         scope.lines += first.lines
         first.lines.clear()
         first.line(f"{name} = {_bare(value)};")
         scope.lines += first.lines
-        if second.lines:
+        if apart:
             scope.line("} else {")
             scope.lines += second.lines
             second.lines.clear()

@@ -1,8 +1,11 @@
 """Small modules of every group that a draft has kernels for, beside eager: two draws, and another leading size."""
 
+import re
+
 import pytest
 
-from tests.nodes.draft.direct import Pair, problem
+from nodes import draft
+from tests.nodes.draft.direct import Pair, native_source, problem
 
 BATCH = "torch.randn(5, 37)"
 IMAGE = "torch.randn(3, 6, 9, 10)"
@@ -135,3 +138,16 @@ def test_another_shape_is_refused_in_one_sentence(tmp_path):
         pair.candidate.ModelNew()(x[:, :5], y)
     with pytest.raises(ValueError, match=r"type torch\.float32"):
         pair.candidate.ModelNew()(x.double(), y)
+
+
+PIECES = problem(
+    "return torch.cat([torch.relu(self.one(x)), torch.relu(self.two(x)), torch.tanh(self.three(x))], dim=1)",
+    "[torch.randn(3, 4, 16, 16)]",
+    "self.one, self.two, self.three = nn.Conv2d(4, 5, 1), nn.Conv2d(4, 6, 1), nn.Conv2d(4, 7, 1)",
+)
+
+
+def test_what_is_not_chosen_is_not_read():
+    """Where it lies may be nobody's memory: of three pieces the last two were looked at for every element of the second."""
+    kernel = native_source(draft.draft(PIECES, "cpu"), "cpu").partition('extern "C"')[2]
+    assert kernel.count("conv2d") > 3 and not re.search(r"float v\d+ = [^;?]*\[", kernel), kernel
