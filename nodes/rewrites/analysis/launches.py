@@ -61,10 +61,11 @@ class Launch:
     def with_arguments(self, *added: str) -> str:
         """The function with more template arguments behind its own. Raises Unsupported where these are deduced."""
         text, kernel = self.code.source.of(self.function), self.code.functions[self.kernel_name]
+        template = kernel.parent if kernel.parent is not None and kernel.parent.type == "template_declaration" else None
+        if len(self.template_arguments) < len(children_of(template, "parameters")):
+            raise Unsupported("a launch that leaves its types to be deduced")
         if self.template_list is not None:
             return f"{text[: text.rindex('>')].rstrip()}, {', '.join(added)}>"
-        if kernel.parent is not None and kernel.parent.type == "template_declaration":
-            raise Unsupported("a launch that leaves its types to be deduced")
         return f"{text}<{', '.join(added)}>"
 
     @property
