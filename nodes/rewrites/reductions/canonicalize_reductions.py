@@ -454,10 +454,10 @@ def _is_read(code: Code, kernel: Kernel, cell: _Cell, last: Node) -> bool:
     uses = [n for n in code.source.walk(kernel.body, "identifier") if code.source.of(n) == name]
     for use in (n for n in uses if n.start_byte >= last.end_byte):
         place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
-        owner = place.parent
-        if owner is None or owner.type != "assignment_expression" or not same(field_of(owner, "left"), place):
+        sign = code.source.set_by(place)
+        if sign in {"", "++", "--"}:
             return True
-        if code.source.of(owner, "operator") == "=":
+        if sign == "=":
             return False  # written anew, by check_slots before any other element is read
     return False
 

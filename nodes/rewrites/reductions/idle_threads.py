@@ -24,10 +24,10 @@ def _next(code: Code) -> str | None:
     for kernel in code.kernels:
         if not any(kernel.calls(f"block_{kind}") for kind in HELPERS):
             continue
-        declarations = _shared(code, kernel)
+        declarations = [(node, [code.source.of(name) for name in names_declared(node)]) for node in kernel.shared]
         used = [code.source.of(n) for n in code.source.walk(kernel.body, "identifier")]
         for node, names in declarations:
-            if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not _is_dynamic(code, node)):
+            if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not kernel.is_dynamic(node)):
                 return _dropped(code, kernel, node)
         if declarations or _hides_shared(code, kernel) or _others_share(code, kernel) or _meets_in_memory(kernel):
             continue
@@ -37,15 +37,6 @@ def _next(code: Code) -> str | None:
                 edits.remove(node, comment=True)
                 return edits.apply()
     return None
-
-
-def _shared(code: Code, kernel: Kernel) -> list[tuple[Node, list[str]]]:
-    """Every declaration in shared memory, with its names."""
-    found = []
-    for node in code.source.walk(kernel.body, "declaration"):
-        if any(code.source.of(c) == "__shared__" for c in code.source.walk(node, "type_qualifier")):
-            found.append((node, [code.source.of(name) for name in names_declared(node)]))
-    return found
 
 
 def _hides_shared(code: Code, kernel: Kernel) -> bool:
@@ -62,14 +53,10 @@ def _hides_shared(code: Code, kernel: Kernel) -> bool:
     return any(source.of(node) in names for node in source.walk(kernel.body, "identifier", "type_identifier"))
 
 
-def _is_dynamic(code: Code, node: Node) -> bool:
-    return any(code.source.of(c) == "extern" for c in code.source.walk(node))
-
-
 def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
     edits = Edits(code.source)
     edits.remove(node, comment=True)
-    if not _is_dynamic(code, node):
+    if not kernel.is_dynamic(node):
         return edits.apply()
     for launch in kernel.launches:
         if launch.shared_text != "0":

@@ -81,13 +81,10 @@ def next_site(code: Code) -> int:
 
 def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
     found = {}
-    for node in kernel.source.walk(kernel.body, "declaration"):
-        if kernel.source.says(node, "__shared__"):
-            declarators = node.children_by_field_name("declarator")
-            if len(declarators) == 1 and declarators[0].type == "array_declarator":
-                name = field_of(declarators[0], "declarator")
-                if name is not None:
-                    found[kernel.source.of(name)] = node
+    for node in kernel.shared:
+        declarators = node.children_by_field_name("declarator")
+        if len(declarators) == 1 and declarators[0].type == "array_declarator":
+            found[kernel.source.of(declarators[0], "declarator")] = node
     return found
 
 
@@ -133,7 +130,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             raise Unsupported("the tree's memory is passed on")
     for name in arrays:
         declaration = shared[name]
-        if any(code.source.of(c) == "extern" for c in code.source.walk(declaration)):
+        if kernel.is_dynamic(declaration):
             mentions = sum(code.source.of(n) == name for n in code.source.walk(kernel.body, "identifier"))
             used = sum(1 for a in kernel.accesses if a.base.text == name)
             if mentions != used + 1:

@@ -16,7 +16,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import insertion_point, require
-from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN, named
+from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import reduces
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
@@ -116,7 +116,7 @@ def _statement_of(body: Node, node: Node) -> Node:
 def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
     source, code, launch = found.source, found.code, place.launch
     blocks, run = code.fresh("row_cluster"), code.fresh("launch_shared_row")
-    function = renamed(named(found.kernel, launch), found.kernel.name, name)
+    function = renamed(launch.with_arguments(), found.kernel.name, name)
     width = f"row_threads(ceil_div({place.steps}, {blocks}), decltype({place.items})::value)"
     configured = [
         blocks,
