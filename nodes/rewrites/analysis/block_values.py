@@ -28,13 +28,7 @@ from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
-KNOWN = {
-    "INFINITY": math.inf,
-    "HUGE_VALF": math.inf,
-    "CUDART_INF_F": math.inf,
-    "FLT_MAX": FLT_MAX,
-    "warpSize": 32,
-}
+KNOWN = {"INFINITY": math.inf, "HUGE_VALF": math.inf, "CUDART_INF_F": math.inf, "FLT_MAX": FLT_MAX, "warpSize": 32}
 _IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
 _SHUFFLES = {"xor", "down", "up", ""}
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}

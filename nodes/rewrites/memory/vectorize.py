@@ -27,14 +27,7 @@ from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, lane_accesses, places_of_indices, split_body
-from nodes.rewrites.memory.packs import (
-    Group,
-    Packed,
-    array_name,
-    counts_elements,
-    multiples_of_width,
-    packable,
-)
+from nodes.rewrites.memory.packs import Group, Packed, array_name, counts_elements, multiples_of_width, packable
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted

@@ -340,13 +340,7 @@ def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
 def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     for more in ("if (threadIdx.x == 0) sum += 1.0f;", "sum *= 2.0f;", "sum = sum / 3.0f;", "sum = 2 * (sum - 0.0f);"):
         text = TREE.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
-        after(
-            text,
-            "symbolic_block_size",
-            "warp_shuffle_reduction",
-            "vectorize",
-            "cache_row_in_registers",
-        )
+        after(text, "symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
 
 
 @pytest.mark.parametrize(
