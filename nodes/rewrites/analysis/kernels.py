@@ -192,7 +192,7 @@ class Kernel:
                 if node.type == "type_qualifier":
                     if self.source.of(node) == "__shared__":
                         return True
-                elif node.type != "call_expression" or TALKS.fullmatch(self.source.called(node)):
+                elif node.type != "call_expression" or TALKS.fullmatch(self.source.called(node).split(".")[-1]):
                     return True
         return False
 

@@ -93,6 +93,8 @@ def test_spread_refuses_threads_that_talk() -> None:
     assert refused(TREE, "grid_stride")
     assert refused(ROWS.replace("const float f", "__syncwarp(); const float f"), "grid_stride")
     assert refused(ROWS.replace("factor[row]", "factor[threadIdx.x]"), "grid_stride")
+    group = "auto block = cooperative_groups::this_thread_block(); block.sync(); const float f"
+    assert refused(ROWS.replace("const float f", group), "grid_stride"), "a group that lower_cooperative_groups left"
 
 
 def test_spread_keeps_what_is_done_once_a_row() -> None:
