@@ -5,12 +5,16 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
 from nodes.rewrites.analysis.insertions import without_unused
-from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, names_declared, upward
+
+ELEMENT = Symbol("element of the row")
 
 
 def without_idle(source: Source) -> str:
@@ -80,8 +84,19 @@ def _runs_once(kernel: Kernel, node: Node) -> bool:
 
 
 def _meets_in_memory(kernel: Kernel) -> bool:
-    """Whether a thread may read in global memory what another wrote."""
+    """Whether a thread may read in global memory what another wrote, or write there again."""
     written = {a.root for a in kernel.accesses if a.writes and a.root}
     if "?" in written or any(root for _, root in kernel.escapes):
         return True
-    return any(a.reads and (a.root in written or (written and a.root == "?")) for a in kernel.accesses)
+    if any(a.reads and (a.root in written or (written and a.root == "?")) for a in kernel.accesses):
+        return True
+    places = {(a.root, _place(kernel, a)) for a in kernel.accesses if a.writes and a.root}
+    return len(places) > len(written)
+
+
+def _place(kernel: Kernel, access: Access) -> tuple[object, ...]:
+    """Which elements an access means, and which thread has which: equal where two passes share them out alike."""
+    loop = next((o for o in thread_loops(kernel) if inside(access.node, o.body)), None)
+    if loop is None:
+        return access.base, access.offset
+    return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(ELEMENT)), loop.start, loop.step
