@@ -80,7 +80,7 @@ def main() -> int:
         for language in languages:
             search, begun = Search(language, bench), time.monotonic()
             until, shown, number = begun + wanted.seconds / len(languages), begun, wanted.seed
-            for failures in search.rounds(wanted.seed):
+            for failures in search.rounds(wanted.seed, ahead=True):
                 number += search.batch
                 for failure in _small(bench, failures, known, wanted.shrink_seconds):
                     failed += 1

@@ -22,6 +22,7 @@ INTEGERS: dict[str, Callable[[int, int], int]] = {
     "&": operator.and_, "|": operator.or_, "^": operator.xor, "%": operator.mod, "<<": operator.lshift,
     ">>": operator.rshift, **NUMBERS,
 }  # fmt: skip
+COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
 
 
 class Unknown:
@@ -52,12 +53,18 @@ class Arithmetic:
         inner, sign = self.value(field_of(node, "argument"), frame, active), self.source.of(node.children[0])
         if sign == "!":
             return self._mapped(lambda v: int(not self._truth(v)), inner, active)
-        if isinstance(inner, (int, float)) and sign == "-":
-            self.bounds.setdefault(-inner, self.source.of(node))
-            return -inner
         if inner == 0 and sign == "~":
             return -1
-        raise Unsupported(f"{sign} of a value")
+        if sign not in "+-":
+            raise Unsupported(f"{sign} of a value")
+        if isinstance(inner, (int, float)) and sign == "-":
+            self.bounds.setdefault(-inner, self.source.of(node))
+        return self._mapped(lambda v: self._signed(sign, v), inner, active)
+
+    def _signed(self, sign: str, value: object) -> object:
+        if isinstance(value, Part):
+            raise Unsupported(f"{sign} of the values")
+        return (-value if sign == "-" else value) if isinstance(value, (int, float)) else UNKNOWN
 
     def _mapped(self, function: Callable[[object], object], value: object, active: list[int]) -> object:
         if not isinstance(value, list):
@@ -73,7 +80,12 @@ class Arithmetic:
             return cast
         left = self.value(field_of(node, "left"), frame, active)
         if sign not in {"&&", "||"}:
-            return self._each(sign, left, self.value(field_of(node, "right"), frame, active), active)
+            right = self.value(field_of(node, "right"), frame, active)
+            if sign in COMPARISONS:
+                sides = ((field_of(node, "left"), left), (field_of(node, "right"), right))
+                named = {"number_literal", "unary_expression", "identifier"}
+                self.compared |= {float(v) for n, v in sides if n.type in named and isinstance(v, (int, float))}
+            return self._each(sign, left, right, active)
         holds = [self._truth(self.of_thread(left, t)) for t in active]
         asked = [t for t, yes in zip(active, holds, strict=True) if yes == (sign == "&&")]
         new: list[object] = [UNKNOWN] * self.width
@@ -112,6 +124,8 @@ class Arithmetic:
             return self._of_numbers(sign, a, b)
         if not isinstance(a, (int, float, Part, Unknown)) or not isinstance(b, (int, float, Part, Unknown)):
             raise Unsupported("arithmetic with memory")
+        if not isinstance(a, Part) and not isinstance(b, Part):
+            return UNKNOWN
         if sign not in {"+", "max", "min"}:
             raise Unsupported(f"{sign} of the values")
         kind = "sum" if sign == "+" else sign
@@ -127,7 +141,6 @@ class Arithmetic:
                 raise Unsupported("an extreme with two bounds")
             return Part(a.threads | b.threads, a.bound if a.bound is not None else b.bound)
         part, number = (a, b) if isinstance(a, Part) else (b, a)
-        assert isinstance(part, Part) and isinstance(number, (int, float))
         if number == {"sum": 0, "max": -math.inf, "min": math.inf}[kind]:
             return part
         if kind == "sum" or part.bound not in {None, number}:
@@ -135,12 +148,18 @@ class Arithmetic:
         return Part(part.threads, number)
 
     def _of_numbers(self, sign: str, a: int | float, b: int | float) -> int | float:
-        if sign in {"max", "min"}:
-            return (max if sign == "max" else min)(a, b)
         whole = isinstance(a, int) and isinstance(b, int)
+        if sign in {"max", "min"}:  # fmaxf's: the one that is a number
+            if math.isnan(a) or math.isnan(b):
+                return b if math.isnan(a) else a
+            return (max if sign == "max" else min)(a, b)
+        if sign == "/" and not whole:
+            if b != 0:
+                return a / b if not (math.isinf(a) and math.isinf(b)) else math.nan
+            return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
         try:
             if sign == "/":
-                value: int | float = a // b if whole else a / b
+                value: int | float = a // b
             elif sign in (INTEGERS if whole else NUMBERS):
                 value = (INTEGERS if whole else NUMBERS)[sign](a, b)
             else:
@@ -158,14 +177,15 @@ class Arithmetic:
             sides = [self.source.of(field_of(compared, f)) for f in ("left", "right")]
             sign = self.source.of(compared, "operator")[0]
             if sign in "<>" and sorted(sides) == sorted([self.source.of(yes), self.source.of(no)]):
-                larger = sides[0] if sign == ">" else sides[1]
-                kind = "max" if larger == self.source.of(yes) else "min"
-                return self._each(kind, self.value(yes, frame, active), self.value(no, frame, active), active)
+                both = [self.value(branch, frame, active) for branch in (yes, no)]
+                if any(self._has_part(value, active) for value in both):
+                    larger = sides[0] if sign == ">" else sides[1]
+                    return self._each("max" if larger == self.source.of(yes) else "min", *both, active)
         holds = self.value(condition, frame, active)
-        taken = [t for t in active if self._truth(self.of_thread(holds, t))]
-        rest = sorted(set(active) - set(taken))
+        known = [t for t in active if not isinstance(self.of_thread(holds, t), Unknown)]
+        taken = [t for t in known if self._truth(self.of_thread(holds, t))]
         new: list[object] = [UNKNOWN] * self.width
-        for branch, threads in ((yes, taken), (no, rest)):
+        for branch, threads in ((yes, taken), (no, sorted(set(known) - set(taken)))):
             value = self.value(branch, frame, threads) if threads else UNKNOWN
             for thread in threads:
                 new[thread] = self.of_thread(value, thread)
@@ -188,5 +208,8 @@ class Frame:
     scopes: list[dict[str, object]]
     held: dict[str, str] = field(default_factory=dict)
     """The types of the variables."""
-    result: object = None
-    done: bool = False
+    returns: str = ""
+    """The type of what it returns."""
+    result: object = UNKNOWN
+    left: set[int] = field(default_factory=set)
+    """Threads that have returned."""

@@ -5,34 +5,34 @@ so that after `v += __shfl_down_sync(~0u, v, 16)` thread 0 holds {0, 16}. A redu
 some thread ends with the set of all, each once; how a source got there, in which order and by which helpers, is its own
 affair. What is left unsaid (an element that nobody wrote, a sum with one part twice) is Unknown, and may be computed as
 long as nothing depends on it. Whatever else there is in the statements raises Unsupported.
+
+The same statements run on floating-point numbers, one a thread, where a test says what a thread has: see online.py. A struct's
+value is a mapping of its fields, never changed in place.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Part
 from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.analysis.numbers import FLT_MAX, FUNCTIONS, base_of, fields_of, power
 from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
-KNOWN = {
-    "INFINITY": math.inf,
-    "HUGE_VALF": math.inf,
-    "CUDART_INF_F": math.inf,
-    "FLT_MAX": 3.4028234663852886e38,
-    "warpSize": 32,
-}
+KNOWN = {"INFINITY": math.inf, "HUGE_VALF": math.inf, "CUDART_INF_F": math.inf, "FLT_MAX": FLT_MAX, "warpSize": 32}
 _IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
 _SHUFFLES = {"xor", "down", "up", ""}
+_QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
+_PLAIN = {"identifier", "reference_declarator"}
 
 
 @dataclass(eq=False)
@@ -63,6 +63,10 @@ class Block(Arithmetic):
         self.barriers = 0
         self.bounds: dict[float, str] = {}
         """Numbers that may bound an extreme, as they are written."""
+        self.compared: set[float] = set()
+        """Numbers that something was compared with."""
+        self.exponentials: set[str] = set()
+        """Those that were called."""
         self.shared: dict[int, Memory] = {}
         """By where they are declared."""
         self.used: set[int] = set()
@@ -82,7 +86,8 @@ class Block(Arithmetic):
     # Statements.
 
     def run(self, node: Node, frame: Frame, active: list[int]) -> None:
-        if node.type in _IDLE or not active or frame.done:
+        active = [t for t in active if t not in frame.left] if frame.left else active
+        if node.type in _IDLE or not active:
             return
         if node.type == "compound_statement":
             frame.scopes.append({})
@@ -100,11 +105,25 @@ class Block(Arithmetic):
         elif node.type == "for_statement":
             self._loop(node, frame, active)
         elif node.type == "return_statement":
-            if active != frame.active or len(node.named_children) != 1:
-                raise Unsupported("a return of some threads")
-            frame.result, frame.done = self.value(node.named_children[0], frame, active), True
+            self._return(node, frame, active)
         else:
             raise Unsupported(f"a {node.type} in a reduction")
+
+    def _return(self, node: Node, frame: Frame, active: list[int]) -> None:
+        if self.depth == 0:
+            raise Unsupported("a return in the middle")
+        given = node.named_children[0] if node.named_child_count else None
+        fields = fields_of(self.code, frame.returns)
+        value = self._initial(given, fields, frame, active) if given is not None else UNKNOWN
+        frame.result = value if active == frame.active else self.merged(frame.result, value, active)
+        frame.left.update(active)
+
+    def merged(self, old: object, value: object, active: list[int]) -> list[object]:
+        """What every thread has where some have a new value."""
+        new = list(old) if isinstance(old, list) else [old] * self.width
+        for thread in active:
+            new[thread] = self.of_thread(value, thread)
+        return new
 
     def _declare(self, node: Node, frame: Frame, active: list[int]) -> None:
         kind = self._type(self.source.of(node, "type"), frame)
@@ -128,23 +147,33 @@ class Block(Arithmetic):
                     memory.size = extent
                 frame.scopes[-1][text], frame.held[text] = memory, kind
                 continue
-            value: object = UNKNOWN
-            if declarator.type == "init_declarator":
-                value = self.value(field_of(declarator, "value"), frame, active)
-                if field_of(declarator, "declarator").type != "identifier":
-                    raise Unsupported("a pointer or a reference")
-            elif declarator.type != "identifier":
-                raise Unsupported("an array of the thread's own")
+            if (field_of(declarator, "declarator") or declarator).type != "identifier":
+                raise Unsupported("a pointer, a reference, or an array of the thread's own")
+            fields, given = fields_of(self.code, kind), field_of(declarator, "value")
+            value: object = {} if fields else UNKNOWN
+            if given is not None:
+                value = self._initial(given, fields, frame, active)
             frame.held[text] = self.element if kind == "auto" and self._has_part(value, active) else kind
             frame.scopes[-1][text] = UNKNOWN
             self._set(text, value, frame, active)
+
+    def _initial(self, given: Node, fields: list[str], frame: Frame, active: list[int]) -> object:
+        if given.type not in {"initializer_list", "argument_list"}:
+            return self.value(given, frame, active)
+        listed = children_of(given)
+        if not fields and len(listed) == 1:
+            return self.value(listed[0], frame, active)
+        if len(listed) > len(fields) or any(c.type == "initializer_pair" for c in listed):
+            raise Unsupported("a struct of another form")
+        values = [self.value(c, frame, active) for c in listed] + [0.0] * (len(fields) - len(listed))
+        return [{f: self.of_thread(v, t) for f, v in zip(fields, values, strict=True)} for t in range(self.width)]
 
     def _branch(self, node: Node, frame: Frame, active: list[int]) -> None:
         condition = field_of(node, "condition", "value")
         if condition is None:
             raise Unsupported("a branch of another form")
         holds = self.value(condition, frame, active)
-        yes = [t for t in active if self._truth(self.of_thread(holds, t))]
+        yes = self.those(holds, active)
         no = sorted(set(active) - set(yes))
         for branch, threads in ((field_of(node, "consequence"), yes), (field_of(node, "alternative"), no)):
             if branch is not None and threads:
@@ -174,6 +203,10 @@ class Block(Arithmetic):
             self.value(update, frame, active)
         raise Unsupported("a long loop")
 
+    def those(self, holds: object, active: list[int]) -> list[int]:
+        """The threads for which a condition holds."""
+        return [t for t in active if self._truth(self.of_thread(holds, t))]
+
     def _truth(self, value: object) -> bool:
         if not isinstance(value, (int, float)):
             raise Unsupported("a branch that depends on the values")
@@ -197,11 +230,7 @@ class Block(Arithmetic):
         if active == self.everyone:
             scope[name] = value
             return
-        old = scope[name]
-        new = list(old) if isinstance(old, list) else [old] * self.width
-        for thread in active:
-            new[thread] = self.of_thread(value, thread)
-        scope[name] = new
+        scope[name] = self.merged(scope[name], value, active)
 
     def name(self, node: Node, frame: Frame, active: list[int]) -> object:
         text = self.source.of(node)
@@ -239,6 +268,15 @@ class Block(Arithmetic):
             "blockDim.z",
         }:
             return self.width if text(node) == "blockDim.x" else int(text(node).startswith("blockDim"))
+        if kind == "field_expression":
+            held = self.value(field_of(node, "argument"), frame, active)
+            if node.children[1].type == "->":
+                raise Unsupported("a struct behind a pointer")
+            field = text(node, "field")
+            return self._mapped(lambda v: v.get(field, UNKNOWN) if isinstance(v, dict) else UNKNOWN, held, active)
+        if kind == "compound_literal_expression":
+            fields = fields_of(self.code, self._type(text(node, "type"), frame))
+            return self._initial(field_of(node, "value"), fields, frame, active)
         if kind == "unary_expression":
             return self._unary(node, frame, active)
         if kind == "binary_expression":
@@ -293,28 +331,45 @@ class Block(Arithmetic):
         return at
 
     def _assign(self, node: Node, frame: Frame, active: list[int]) -> object:
-        target, sign = field_of(node, "left"), self.source.of(node, "operator")
-        value = self.value(field_of(node, "right"), frame, active)
+        target, given, sign = field_of(node, "left"), field_of(node, "right"), self.source.of(node, "operator")
+        fields = fields_of(self.code, frame.held.get(self.source.of(target), ""))
+        value = self._initial(given, fields, frame, active)
         if sign != "=":
             value = self._each(sign[:-1], self.value(target, frame, active), value, active)
-        if target.type == "identifier":
+        self._store(target, value, frame, active)
+        return value
+
+    def _store(self, target: Node, value: object, frame: Frame, active: list[int]) -> None:
+        """Raises Unsupported for what is neither a variable nor shared memory."""
+        if target.type == "parenthesized_expression":
+            self._store(target.named_children[0], value, frame, active)
+        elif target.type == "field_expression" and target.children[1].type != "->":
+            field, holder = self.source.of(target, "field"), field_of(target, "argument")
+            held = self.value(holder, frame, active)
+            changed: list[object] = [UNKNOWN] * self.width
+            for thread in active:
+                old = self.of_thread(held, thread)
+                changed[thread] = {**(old if isinstance(old, dict) else {}), field: self.of_thread(value, thread)}
+            self._store(holder, changed, frame, active)
+        elif target.type == "subscript_expression":
+            self._write(*self._place(target, frame, active), value, active)
+        elif target.type == "identifier":
             here = self.name(target, frame, active)
             if not isinstance(here, Memory):
                 self._set(self.source.of(target), value, frame, active)
-                return value
-            memory, index = here, 0
-            if not memory.scalar:
+            elif here.scalar:
+                self._write(here, 0, value, active)
+            else:
                 raise Unsupported("an array is assigned to")
-        elif target.type == "subscript_expression":
-            memory, index = self._place(target, frame, active)
         else:
             raise Unsupported("an assignment of another form")
-        if memory.element != self.element:
+
+    def _write(self, memory: Memory, index: object, value: object, active: list[int]) -> None:
+        if memory.element != self.element and self._has_part(value, active):
             raise Unsupported("memory of another type")
         for thread in active:
             place = self._within(memory, self.of_thread(index, thread))
             memory.held[place] = (self.of_thread(value, thread), thread, self.barriers)
-        return value
 
     # Calls.
 
@@ -330,22 +385,18 @@ class Block(Arithmetic):
         )
 
     def _call(self, node: Node, frame: Frame, active: list[int]) -> object:
-        function, listed = field_of(node, "function"), field_of(node, "arguments")
-        arguments = children_of(listed)
+        function, arguments = field_of(node, "function"), children_of(node, "arguments")
         if function.type == "parenthesized_expression" and len(arguments) == 1:
             return self._cast(self.source.of(function)[1:-1], self.value(arguments[0], frame, active), frame, active)
+        if function.type == "field_expression":
+            return self._cub(function, arguments, frame, active)
+        spelled = self.source.of(function).split("<")[0].removeprefix("std::")
         while function.type == "qualified_identifier" and "numeric_limits" not in self.source.of(function):
             function = field_of(function, "name")
         text = self.source.of(function)
         name, _, given = text.partition("<")
         if "numeric_limits" in text:
             return self._limit(node, text)
-        if name == "static_cast":
-            return self._cast(given.removesuffix(">"), self.value(arguments[0], frame, active), frame, active)
-        if (
-            name in frame.types or function.type == "primitive_type" or name in {"float", "int", "double", "unsigned"}
-        ) and len(arguments) == 1:
-            return self._cast(name, self.value(arguments[0], frame, active), frame, active)
         if name == "__syncthreads" and not arguments:
             return self._wait(active)
         if name == "__syncwarp":
@@ -353,17 +404,55 @@ class Block(Arithmetic):
         if name.startswith("__shfl_") and name.endswith("sync"):
             return self._shuffle(name, arguments, frame, active)
         values = [self.value(a, frame, active) for a in arguments]
-        if name in EXTREMES and len(values) == 2 and name not in self.code.functions:
-            return self._each(EXTREMES[name], values[0], values[1], active)
+        plain = function.type == "primitive_type" or name in {*frame.types, "float", "int", "double", "unsigned"}
+        if len(values) == 1 and (plain or name == "static_cast"):
+            return self._cast(name if plain else given.removesuffix(">"), values[0], frame, active)
+        if len(values) == 1 and (base := base_of(self.code, spelled)):
+            self.exponentials.add(spelled)
+            return self._mapped(
+                lambda v: power(v * base) if isinstance(v, (int, float)) else UNKNOWN, values[0], active
+            )
+        if name in self.code.macros:
+            raise Unsupported(f"a call of {name}")
+        if name not in self.code.overloads and (found := self._library(name, values, active)) is not None:
+            return found
+        return self.call(name, function, values, frame, active, arguments)
+
+    def _library(self, name: str, values: list[object], active: list[int]) -> object | None:
+        """What one of CUDA's functions makes of numbers; None for what is none of them."""
+        if len(values) == 2 and (sign := EXTREMES.get(name) or _QUOTIENTS.get(name)):
+            return self._each(sign, *values, active)
         if name == "__int_as_float" and values == [0xFF800000]:
             return -math.inf
-        return self.call(name, function, values, frame, active)
+        if name not in FUNCTIONS:
+            return None
+        new: list[object] = [UNKNOWN] * self.width
+        for thread in active:
+            mine = [self.of_thread(v, thread) for v in values]
+            if all(isinstance(v, (int, float)) for v in mine):
+                new[thread] = FUNCTIONS[name](*mine)
+        return new
+
+    def _cub(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
+        """`BlockReduce(temporary).Reduce(value, operation)`: the first thread gets what all come to."""
+        name = self.source.of(arguments[-1]) if arguments else ""
+        made = (
+            field_of(function, "argument").type == "call_expression" and self.source.of(function, "field") == "Reduce"
+        )
+        if not made or name not in self.code.overloads or active != self.everyone:
+            raise Unsupported("a reduction by something else")
+        distance, now = 1, self.merged(UNKNOWN, self.value(arguments[0], frame, active), active)
+        while distance < self.width:
+            other = [now[t + distance] if t + distance < self.width else UNKNOWN for t in active]
+            first = [t for t in active if t + distance < self.width and t % (2 * distance) == 0]
+            now = self.merged(now, self.call(name, arguments[-1], [now, other], frame, first), first)
+            distance *= 2
+        self.barriers += 1
+        return [now[0], *[UNKNOWN] * (self.width - 1)]
 
     def _limit(self, node: Node, text: str) -> float:
         """`std::numeric_limits<float>::lowest()` and its like."""
-        number = {"lowest": -KNOWN["FLT_MAX"], "infinity": math.inf, "max": KNOWN["FLT_MAX"]}.get(
-            text.rpartition("::")[2]
-        )
+        number = {"lowest": -FLT_MAX, "infinity": math.inf, "max": FLT_MAX}.get(text.rpartition("::")[2])
         if number is None or "float" not in text:
             raise Unsupported(f"the number {text}")
         self.bounds.setdefault(number, self.source.of(node))
@@ -409,56 +498,69 @@ class Block(Arithmetic):
             new[thread] = value[thread - lane + other] if isinstance(value, list) else value
         return new
 
-    def call(self, name: str, function: Node, values: list[object], frame: Frame, active: list[int]) -> object:
-        """What a function of the file returns."""
+    def call(
+        self,
+        name: str,
+        function: Node,
+        values: list[object],
+        frame: Frame,
+        active: list[int],
+        lent: Sequence[Node] = (),
+    ) -> object:
+        """What a function of the file returns. `lent`: the arguments, for what it leaves in its references."""
         known = self.code.overloads.get(name, [])
         if len(known) != 1 or self.depth > 8:
             raise Unsupported(f"a call of {name}")
         (node,) = known
-        declarator, body = field_of(node, "declarator"), field_of(node, "body")
-        listed = field_of(declarator, "parameters")
-        if body is None or listed is None or node.has_error or any(c.type == "__global__" for c in node.children):
+        body, parameters = field_of(node, "body"), children_of(node, "declarator", "parameters")
+        if body is None or node.has_error or any(c.type == "__global__" for c in node.children):
             raise Unsupported(f"a call of {name}")
         inner = Frame(active, {}, [{}])
         self._templates(node, function, inner, frame, active)
-        parameters = children_of(listed)
         if len(parameters) < len(values):
             raise Unsupported("more arguments than parameters")
+        changed: dict[int, str] = {}
         for at, parameter in enumerate(parameters):
-            mine = field_of(parameter, "declarator")
-            named, kind = (declared_name(mine), self.source.of(parameter, "type"))
-            if named is None or mine is None:
-                raise Unsupported("a parameter without a name")
-            if at < len(values):
-                value = values[at]
-            else:
-                value = self.value(field_of(parameter, "default_value"), inner, active)
-            if self._has_part(value, active):
-                if kind in inner.types and inner.types[kind] in {kind, self.element}:
-                    inner.types[kind] = self.element
-                if self._type(kind, inner) != self.element:
-                    raise Unsupported("a value that changes its type")
-            if isinstance(value, Memory) != (mine.type in {"pointer_declarator", "array_declarator"}):
-                raise Unsupported("a parameter of another form")
-            if not isinstance(value, Memory) and mine.type != "identifier":
-                raise Unsupported("a parameter of another form")
-            inner.scopes[0][self.source.of(named)] = value
-            inner.held[self.source.of(named)] = self._type(kind, inner)
-        for value in values:
-            if isinstance(value, Memory) and not value.element:
-                value.element = self.element
+            text = self._take(parameter, values[at] if at < len(values) else None, inner, active)
+            if self.code.binds(parameter, field_of(parameter, "declarator")):
+                changed[at] = text
+        if changed.keys() - set(range(len(lent))):
+            raise Unsupported("a reference to nothing in sight")
+        inner.returns = self._type(self.source.of(node, "type"), inner)
         self.depth += 1
         self.used.add(node.start_byte)
         for statement in statements(body):
             self.run(statement, inner, active)
         self.depth -= 1
-        if not inner.done and self.source.of(node, "type") == "void":
-            return UNKNOWN
-        if not inner.done:
+        for at, text in changed.items():
+            self._store(lent[at], inner.scopes[0][text], frame, active)
+        if not inner.left and inner.returns != "void":
             raise Unsupported(f"{name} has no result")
-        if self._has_part(inner.result, active) and self._type(self.source.of(node, "type"), inner) != self.element:
+        if self._has_part(inner.result, active) and inner.returns != self.element:
             raise Unsupported("a value that changes its type")
         return inner.result
+
+    def _take(self, parameter: Node, value: object | None, inner: Frame, active: list[int]) -> str:
+        """Gives a function's parameter its value, or its default. Returns its name."""
+        mine, kind = field_of(parameter, "declarator"), self.source.of(parameter, "type")
+        named = declared_name(mine)
+        if named is None or mine is None:
+            raise Unsupported("a parameter without a name")
+        if value is None:
+            value = self.value(field_of(parameter, "default_value"), inner, active)
+        if self._has_part(value, active):
+            if kind in inner.types and inner.types[kind] in {kind, self.element}:
+                inner.types[kind] = self.element
+            if self._type(kind, inner) != self.element:
+                raise Unsupported("a value that changes its type")
+        forms = {"pointer_declarator", "array_declarator"} if isinstance(value, Memory) else _PLAIN
+        if mine.type not in forms:
+            raise Unsupported("a parameter of another form")
+        if isinstance(value, Memory) and not value.element:
+            value.element = self.element
+        text = self.source.of(named)
+        inner.scopes[0][text], inner.held[text] = value, self._type(kind, inner)
+        return text
 
     def _templates(self, node: Node, function: Node, inner: Frame, frame: Frame, active: list[int]) -> None:
         """Types by what is given, or by themselves until an argument says; numbers by what is given or their default."""

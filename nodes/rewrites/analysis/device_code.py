@@ -378,6 +378,25 @@ class Code(Indices):
     def mutated(self, definition: Definition) -> bool:
         return definition.where in self._assigned_definitions
 
+    def is_constant(self, node: Node, in_front_of: Node | None = None) -> bool:
+        """Whether all names of an expression are template parameters, macros and constants that are known when the file is compiled,
+        and in sight in front of a statement."""
+        for name in self.source.walk(node, "identifier"):
+            found = self.definition(name)
+            if found is None or found.kind not in {"template", "macro", "global", "local"}:
+                return False
+            words = (
+                ("constexpr", "const") if found.kind == "global" else ("constexpr",)
+            )  # the device sees no other globals
+            settled = found.kind in {"template", "macro"} or self.source.says(found.declaration, *words)
+            if not settled or (
+                in_front_of is not None
+                and found.kind == "local"
+                and found.declaration.end_byte > in_front_of.start_byte
+            ):
+                return False
+        return True
+
     def variable(self, node: Node | None) -> Definition | None:
         """The definition of an expression that is a name; None for any other one."""
         return self.definition(node) if node is not None and node.type == "identifier" else None

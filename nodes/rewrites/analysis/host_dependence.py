@@ -9,25 +9,8 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import (
-    SIZE,
-    Access,
-    Carried,
-    Effects,
-    Iteration,
-    Loop,
-    is_multiple,
-    quotient,
-)
-from nodes.rewrites.analysis.host_source import (
-    PURE,
-    arguments,
-    called,
-    fields,
-    functions,
-    identifiers,
-    operator,
-)
+from nodes.rewrites.analysis.host_loops import SIZE, Access, Carried, Effects, Iteration, Loop, is_multiple, quotient
+from nodes.rewrites.analysis.host_source import PURE, arguments, called, fields, functions, identifiers, operator
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Source, Unsupported, inside

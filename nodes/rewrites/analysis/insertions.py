@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.prelude import text_of
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import declared_name, field_of, same
 
 
 def insertion_point(source: Source) -> int:
@@ -86,14 +85,14 @@ def drop_unused(source: Source, text: str, names: set[str]) -> str:
     """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
     for _ in range(16):
         here = source.reparsed(text)
-        unused = list(_unused(here, names))
+        unused = _unused(here, names)
         if not unused:
             return text
         data = here.data
         for dropped in reversed(unused):
-            names |= {here.of(n) for n in here.walk(dropped, "identifier")}
             if dropped.type == "declaration":
-                start = here.line_start(dropped)
+                line = here.line_start(dropped)
+                start = dropped.start_byte if here.data[line : dropped.start_byte].strip() else line
                 data = data[:start] + data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")
             else:  # one of several
                 before, after = dropped.prev_named_sibling, dropped.next_named_sibling
@@ -105,22 +104,34 @@ def drop_unused(source: Source, text: str, names: set[str]) -> str:
     return text
 
 
-def _unused(source: Source, names: set[str]) -> Iterator[Node]:
-    """Declarations, or of each one of several declarators, of names that are used nowhere else; in source order."""
-    end = 0
-    for node in source.walk(None, "declaration"):
-        parent, declarators = node.parent, node.children_by_field_name("declarator")
-        if parent is None or parent.type != "compound_statement" or node.start_byte < end:
+def _unused(source: Source, names: set[str]) -> list[Node]:
+    """Declarations, or one of several declarators, of names that nothing else uses, but for others of them; in source order. Adds
+    the names that these use."""
+    gone: list[Node] = []
+    while True:
+        more = [
+            node
+            for node in source.walk(None, "declaration")
+            if not any(inside(g, node) or inside(node, g) for g in gone)
+        ]
+        more = [dropped for node in more if (dropped := _unused_in(source, node, names, gone)) is not None]
+        gone += (node for n, node in enumerate(more) if not any(inside(node, outer) for outer in more[:n]))
+        names |= {source.of(n) for node in more for n in source.walk(node, "identifier")}
+        if not more:
+            return sorted(gone, key=lambda node: node.start_byte)
+
+
+def _unused_in(source: Source, declaration: Node, names: set[str], gone: list[Node]) -> Node | None:
+    parent, declarators = declaration.parent, declaration.children_by_field_name("declarator")
+    if parent is None or parent.type != "compound_statement":
+        return None
+    for declarator in declarators:
+        name = field_of(declarator, "declarator")
+        kinds = {"init_declarator", "function_declarator"}
+        if declarator.type not in kinds or name is None or name.type != "identifier" or source.of(name) not in names:
             continue
-        for declarator in declarators:
-            if declarator.type not in {"init_declarator", "function_declarator"}:
-                continue
-            name = field_of(declarator, "declarator")
-            if name is None or name.type != "identifier" or source.of(name) not in names:
-                continue
-            uses = sum(source.of(n) == source.of(name) for n in source.walk(parent, "identifier", "type_identifier"))
-            impure = source.has(node, "assignment_expression", "update_expression")
-            if uses == 1 and not impure:
-                end = node.end_byte  # what stands within it goes with it, or in the next round
-                yield node if len(declarators) == 1 else declarator
-                break
+        named = (n for n in source.walk(parent, "identifier", "type_identifier") if source.of(n) == source.of(name))
+        used = any(not same(n, name) and not any(inside(n, g) for g in gone) for n in named)
+        if not used and not source.has(declaration, "assignment_expression", "update_expression"):
+            return declaration if len(declarators) == 1 else declarator
+    return None

@@ -192,7 +192,7 @@ class Kernel:
                 if node.type == "type_qualifier":
                     if self.source.of(node) == "__shared__":
                         return True
-                elif node.type != "call_expression" or TALKS.fullmatch(self.source.called(node)):
+                elif node.type != "call_expression" or TALKS.fullmatch(self.source.called(node).split(".")[-1]):
                     return True
         return False
 
@@ -305,6 +305,18 @@ class Kernel:
         return found
 
     @cached_property
+    def shared(self) -> list[Node]:
+        """The declarations of its body in shared memory."""
+        found = self.source.walk(self.body, "declaration")
+        return [
+            n for n in found if any(self.source.of(c) == "__shared__" for c in self.source.walk(n, "type_qualifier"))
+        ]
+
+    def is_dynamic(self, declaration: Node) -> bool:
+        """Whether a declaration in shared memory is of what the launch says the size of."""
+        return any(self.source.of(c) == "extern" for c in self.source.walk(declaration))
+
+    @cached_property
     def has_barrier(self) -> bool:
         """Whether the block's threads, not only a warp's, wait for each other."""
         return any("__syncthreads" in self.source.of(f) for f in [self.node, *self.helpers])
@@ -322,8 +334,7 @@ class Kernel:
             found = code.variable(argument)
             if found is None or indices is None or "__shared__" not in source.of(found.declaration):
                 continue
-            owner = node.parent
-            if owner is not None and owner.type == "assignment_expression" and same(field_of(owner, "left"), node):
+            if source.set_by(node) not in {"", "++", "--"}:
                 continue
             index = code.polynomial(indices.named_children[0])
             lane = any(s.operator == "%" and s.depends_on(Symbol("threadIdx.x")) for s in index.symbols)

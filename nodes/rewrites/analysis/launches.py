@@ -58,14 +58,24 @@ class Launch:
             return f"launch_dependent({', '.join([function, *config, *arguments])})"
         return f"{function}<<<{', '.join(config)}>>>({', '.join(arguments)})"
 
+    def all_template_arguments(self) -> list[str]:
+        """With those that the compiler deduces from what is passed. Raises Unsupported where that does not say them."""
+        kernel = next(kernel for kernel in self.code.kernels if kernel.name == self.kernel_name)
+        found = list(self.template_arguments)
+        for name in kernel.template_names[len(found) :]:
+            passed = zip(kernel.parameters, self.arguments, strict=False)
+            typed = (("*" if p.pointer else "") + self.code.source.of(a) for p, a in passed if p.element == name)
+            if (value := next(typed, None)) is None:
+                raise Unsupported(f"template argument {name} of {kernel.name} is deduced")
+            found.append(f"std::decay_t<decltype({value})>")
+        return found
+
     def with_arguments(self, *added: str) -> str:
-        """The function with more template arguments behind its own. Raises Unsupported where these are deduced."""
-        text, kernel = self.code.source.of(self.function), self.code.functions[self.kernel_name]
-        if self.template_list is not None:
-            return f"{text[: text.rindex('>')].rstrip()}, {', '.join(added)}>"
-        if kernel.parent is not None and kernel.parent.type == "template_declaration":
-            raise Unsupported("a launch that leaves its types to be deduced")
-        return f"{text}<{', '.join(added)}>"
+        """The function with all of its template arguments, and more behind them. Raises Unsupported where these are not known."""
+        text, every = self.code.source.of(self.function), self.all_template_arguments()
+        if len(every) > len(self.template_arguments) or (added and self.template_list is None):
+            return f"{text.partition('<')[0].rstrip()}<{', '.join([*every, *added])}>"
+        return f"{text[: text.rindex('>')].rstrip()}, {', '.join(added)}>" if added else text
 
     @property
     def statement(self) -> Node:

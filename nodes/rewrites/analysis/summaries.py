@@ -66,8 +66,7 @@ def begins_alike(kernel: Kernel, found: Definition, body: list[Node]) -> bool:
         while target.parent is not None and target.parent.type == "field_expression":
             target = target.parent
         owner = target.parent
-        assigned = owner is not None and owner.type == "assignment_expression" and owner.parent is not None
-        if not assigned or not same(field_of(owner, "left"), target) or source.of(owner.children[1]) != "=":
+        if owner is None or owner.parent is None or source.set_by(target) != "=":
             return False
         alike = owner.parent.type == "expression_statement" and same(owner.parent.parent, found.declaration.parent)
         if not alike or code.polynomial(field_of(owner, "right")).depends_on(thread):

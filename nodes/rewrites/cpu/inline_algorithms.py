@@ -26,11 +26,7 @@ _PLAIN = frozenset({
 })  # fmt: skip
 
 
-@rule(
-    "cpu",
-    expected="nothing by itself: later steps see the loop that a library call is",
-    normalizes=True,
-)
+@rule("cpu", expected="nothing by itself: later steps see the loop that a library call is", normalizes=True)
 def rewrite(source: Source, facts: object) -> str | None:
     return one_by_one(source, _write, _calls, 64)
 

@@ -110,11 +110,12 @@ def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     lines += [f"{unit}{name}[{inner.variable}] = {text};" for text, name in names.items()]
     lines.append("}")
     edits.insert(outer.node.start_byte, "".join(f"{line}\n{indent}" for line in lines))
-    for node in moved.declarations:
+    gone = list(moved.values)
+    for node in reversed(moved.declarations):  # what only one that stays is made of stays as well
         name = next(iter(declared_names(source, node)))
         uses = [n for n in source.walk(inner.body, "identifier") if source.of(n) == name and not inside(n, node)]
-        kept = [use for use in uses if not any(inside(use, each) for each in (*moved.values, *moved.declarations))]
-        if not kept:
+        if all(any(inside(use, each) for each in gone) for use in uses):
+            gone.append(node)
             edits.remove(node)
     include(source, edits, "vector")
 

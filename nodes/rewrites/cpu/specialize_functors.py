@@ -18,11 +18,7 @@ from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
 from nodes.rewrites.syntax.tree import children_of
 
 
-@rule(
-    "cpu",
-    expected="nothing by itself: later steps see what a template is asked to apply",
-    normalizes=True,
-)
+@rule("cpu", expected="nothing by itself: later steps see what a template is asked to apply", normalizes=True)
 def rewrite(source: Source, facts: object) -> str | None:
     return one_by_one(source, _write_out, _templates, 64)
 

@@ -20,10 +20,9 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import is_return, waiting_return
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of, statements
 
 TRIGGER_WHEN = "#define TRIGGER_WHEN 1  // tune: 0 1 2\n"
@@ -58,7 +57,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             busy = "false" if packs and kernel.name not in packs else ""
         _wait(edits, kernel, busy)
         for launch in kernel.launches:
-            edits.replace(launch.node, launch.rendered(function=named(kernel, launch), dependent=True))
+            edits.replace(launch.node, launch.rendered(function=launch.with_arguments(), dependent=True))
     require(edits, code, "enable_pdl")
     require(edits, code, "launch_dependent", "wait_for_predecessor", includes=("cuda_runtime.h",))
     return edits.apply()
@@ -164,21 +163,3 @@ def _line_end(source: Source, node: Node) -> int:
     """Of the line that the node ends on: a comment may follow it."""
     line = source.data.find(b"\n", node.end_byte)
     return node.end_byte if line < 0 else line
-
-
-def named(kernel: Kernel, launch: Launch) -> str:
-    """The kernel with all its template arguments, so that it can be pointed at."""
-    text = kernel.source.of
-    names = kernel.template_names
-    if len(launch.template_arguments) == len(names):
-        return text(launch.function)
-    parameters = [p.name for p in kernel.parameters]
-    deduced = []
-    for name in names[len(launch.template_arguments) :]:
-        typed = [p for p in kernel.parameters if p.element == name]
-        if not typed:
-            raise Unsupported(f"template argument {name} of {kernel.name} is deduced")
-        argument = text(launch.arguments[parameters.index(typed[0].name)])
-        deduced.append(f"std::decay_t<decltype({'*' if typed[0].pointer else ''}{argument})>")
-    function = text(launch.function).split("<")[0].rstrip()
-    return f"{function}<{', '.join([*launch.template_arguments, *deduced])}>"

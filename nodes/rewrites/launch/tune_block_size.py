@@ -77,9 +77,8 @@ def _is_free(code: Code, kernel: Kernel) -> bool:
     """No memory of the block's own has the width for a size, and no launch bound forbids a wider block."""
     if kernel.launch_bounds is not None or (kernel.synchronises and not kernel.has_barrier):
         return False
-    for node in kernel.source.walk(kernel.body, "declaration"):
-        if any(kernel.source.of(c) == "__shared__" for c in kernel.source.walk(node, "type_qualifier")):
-            return False
+    if kernel.shared:
+        return False
     if f"{kernel.name}_in_registers" in code.functions:
         return False  # it only serves rows that are too long for registers
     if any(carries_state(kernel, statements(loop.body)) and not sums_up(kernel, loop) for loop in thread_loops(kernel)):

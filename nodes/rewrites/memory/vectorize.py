@@ -27,14 +27,7 @@ from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, lane_accesses, places_of_indices, split_body
-from nodes.rewrites.memory.packs import (
-    Group,
-    Packed,
-    array_name,
-    counts_elements,
-    multiples_of_width,
-    packable,
-)
+from nodes.rewrites.memory.packs import Group, Packed, array_name, counts_elements, multiples_of_width, packable
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
@@ -124,22 +117,13 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed
     element = _element(kernel, found)
     for packed in found:
         _rewrite_region(edits, code, packed, width)
-    explicit = bool(kernel.launches[0].template_arguments)
-    if any(bool(launch.template_arguments) != explicit for launch in kernel.launches):
-        raise Unsupported("launches that name template arguments and launches that do not")
-    if explicit and any(len(launch.template_arguments) != len(kernel.template_names) for launch in kernel.launches):
-        raise Unsupported("a launch that names some template arguments only")
     if kernel.template is None:
         first = kernel.node.children[
             0
         ]  # replaced, since in a file without includes helpers are inserted at the same place
         edits.replace(first, f"template <int {width}>\n{code.source.of(first)}")
     else:
-        listed = field_of(kernel.template, "parameters")
-        if explicit:
-            edits.insert(listed.end_byte - 1, f", int {width}")
-        else:
-            edits.insert(listed.start_byte + 1, f"int {width}, ")
+        edits.insert(field_of(kernel.template, "parameters").end_byte - 1, f", int {width}")
     for launch in kernel.launches:
         _rewrite_launch(edits, code, kernel, launch, found, element)
 
@@ -310,15 +294,11 @@ def _rewrite_launch(
     pointers = [source.of(launch.arguments[names.index(base)]) for base in bases]
     pointers = [pointer for pointer in pointers if pointer not in {"nullptr", "NULL", "0"}]
     conditions.append(f"aligned_to_16_bytes({', '.join(pointers)})")
-    named = dict(zip(kernel.template_names, launch.template_arguments, strict=False))
+    named = dict(zip(kernel.template_names, launch.all_template_arguments(), strict=True))
     spelt = _vectors.spelt_out(kernel, element)
     size = named.get(spelt, spelt)
-    if not launch.template_arguments and element in kernel.template_names:  # deduced, so deduce it here too
-        typed = [p.name for p in kernel.parameters if p.pointer and p.element == element]
-        size = f"std::decay_t<decltype(*{source.of(launch.arguments[names.index(typed[0])])})>"
     grid = _grid_of_packs(kernel, launch, found, count)
-    explicit = kernel.template is None or launch.template_list is not None
-    function = launch.with_arguments(count) if explicit else f"{source.of(launch.function)}<{count}>"
+    function = launch.with_arguments(count)
     chosen = [
         f"constexpr int {pack} = PACK_BYTES / sizeof({size});",
         f"const auto {run} = [&](auto {lanes}) {{",

@@ -163,27 +163,16 @@ def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:
             and only.operator == "/"
             and only.operands[0].value
             and "sizeof" in only.text
-            and _is_constant(code, bound)
+            and code.is_constant(bound)
         ):
             counts = {only.operands[0].value}  # over the size of an element
             return all(n is not None and n <= MOST and n & (n - 1) == 0 for n in counts)
         counts = {value_in(code, kernel, launch, bound) for launch in kernel.launches}
-        if not kernel.launches or not _is_constant(code, bound):
+        if not kernel.launches or not code.is_constant(bound):
             return False
-    elif not _is_constant(code, bound):
+    elif not code.is_constant(bound):
         return False
     return all(n is not None and 2 <= n <= MOST and n & (n - 1) == 0 for n in counts)
-
-
-def _is_constant(code: Code, bound: Node) -> bool:
-    for name in code.source.walk(bound, "identifier"):
-        found = code.definition(name)
-        if found is None or found.kind in {"parameter", "loop"}:
-            return False
-        constant = "constexpr" in code.source.of(found.declaration).split()
-        if found.kind in {"local", "global"} and not constant:
-            return False
-    return True
 
 
 def _write(edits: Edits, code: Code, loop: Loop, found: list[_Joined]) -> None:

@@ -25,14 +25,7 @@ from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import (
-    children_of,
-    field_of,
-    names_declared,
-    same,
-    statement_around,
-    upward,
-)
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same, statement_around, upward
 
 WARP = 32
 MASK = "0xffffffffu"

@@ -31,7 +31,6 @@ from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.reductions.cub_reductions import cub_reduction
 from nodes.rewrites.reductions.foreign_reductions import (
-    Around,
     Result,
     Step,
     declared_type,
@@ -44,6 +43,7 @@ from nodes.rewrites.reductions.foreign_reductions import (
     tidied,
 )
 from nodes.rewrites.reductions.idle_threads import without_idle
+from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.reductions.uses import (
     check_readers,
     check_slots,
@@ -180,21 +180,17 @@ def _without_call(
     results, at, element = [], None, ""
     for launch, sizes in widths:
         for width in sizes:
-            around = Around(code, kernel, launch, None)
-            values = []
-            block = Block(code, width, "", around)
-            around.block = block
-            unknown = []
+            values, unknown, block = [], [], Surroundings(code, kernel, launch, width, "").block
             for number, argument in enumerate(arguments):
                 declarator = field_of(kinds[number], "declarator")
                 pointer = declarator is not None and declarator.type in {"pointer_declarator", "array_declarator"}
-                values.append(argument_value(block, argument, pointer))
+                values.append(_argument_value(block, argument, pointer))
                 if values[-1] is None:
                     unknown.append(number)
             if len(unknown) != 1:
                 raise Unsupported("not one value")
             at = unknown[0]
-            element = block.element = element_of_value(code, function, given, kinds[at], arguments[at])
+            element = block.element = _element_of_value(code, function, given, kinds[at], arguments[at])
             for value in values:
                 if isinstance(value, Memory) and not value.element:
                     value.element = element
@@ -217,22 +213,17 @@ def _without_call(
     return Step(edits.apply(), result.kind, names | scratch)
 
 
-def argument_value(block: Block, node: Node, pointer: bool) -> object:
+def _argument_value(block: Block, node: Node, pointer: bool) -> object:
     """A number, a group, shared memory; None for what is only known when it runs."""
-    outer = block.outer
-    assert isinstance(outer, Around)
     if pointer:
-        found = [outer.code.definition(name) for name in block.source.walk(node, "identifier")]
-        if not any(f is not None and f.kind == "local" and slots_of(outer.code, f) for f in found):
+        found = [block.code.definition(name) for name in block.source.walk(node, "identifier")]
+        if not any(f is not None and f.kind == "local" and slots_of(block.code, f) for f in found):
             raise Unsupported("a pointer to something else than slots: what is written there would be lost")
         return Memory(block.source.of(node), "")
-    outer.settling += 1
     try:
         value = block.value(node, block.frame(), block.everyone)
     except Unsupported:
         return None
-    finally:
-        outer.settling -= 1
     parts = value if isinstance(value, list) else [value]
     return value if all(isinstance(v, (int, float)) for v in parts) else None
 
@@ -248,7 +239,7 @@ def _template_types(code: Code, function: Node) -> list[str]:
     ]
 
 
-def element_of_value(code: Code, function: Node, given: Node, parameter: Node, argument: Node) -> str:
+def _element_of_value(code: Code, function: Node, given: Node, parameter: Node, argument: Node) -> str:
     """The type of the value that a call reduces."""
     kind = code.source.of(parameter, "type")
     names = _template_types(code, function)
@@ -420,16 +411,15 @@ def _run(
 ) -> _Outcome:
     """The statements up to the first, but at `least` so many, after which the block's first thread has the result, or has left
     it in memory."""
-    around = Around(code, kernel, launch, reduced)
-    block = _Finishing(code, width, element, around)
-    around.block = block
+    around = Surroundings(code, kernel, launch, width, element, reduced)
+    block = around.block = _Finishing(code, width, element, around)
     frame = block.frame()
     frame.scopes[0][reduced.name], frame.held[reduced.name] = block.singles(), element
     for at, statement in enumerate(body):
         block.run(statement, frame, block.everyone)
         cells = list(block.cells)
-        for memory in [*around.memories.values(), *block.shared.values()]:
-            if 0 in memory.held and _is_full(block, memory.held[0][0]):
+        for memory in around.left_in_memory():
+            if _is_full(block, memory.held[0][0]):
                 cells.append(_Cell(memory.name if memory.scalar else f"{memory.name}[0]", None, ""))
         whole = [n for n, value in frame.scopes[0].items() if _is_full(block, block.of_thread(value, 0))]
         if at >= least and (block.barriers or width == WARP) and (whole or cells):
@@ -464,10 +454,10 @@ def _is_read(code: Code, kernel: Kernel, cell: _Cell, last: Node) -> bool:
     uses = [n for n in code.source.walk(kernel.body, "identifier") if code.source.of(n) == name]
     for use in (n for n in uses if n.start_byte >= last.end_byte):
         place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
-        owner = place.parent
-        if owner is None or owner.type != "assignment_expression" or not same(field_of(owner, "left"), place):
+        sign = code.source.set_by(place)
+        if sign in {"", "++", "--"}:
             return True
-        if code.source.of(owner, "operator") == "=":
+        if sign == "=":
             return False  # written anew, by check_slots before any other element is read
     return False
 
@@ -489,7 +479,7 @@ def _is_full(block: Block, value: object) -> bool:
 class _Finishing(Block):
     """Also lets the first thread leave what it makes of the result in shared memory: `total = sqrtf(v)`."""
 
-    def __init__(self, code: Code, width: int, element: str, outer: Around) -> None:
+    def __init__(self, code: Code, width: int, element: str, outer: Surroundings) -> None:
         super().__init__(code, width, element, outer)
         self.cells: list[_Cell] = []
         self.bound: float | None = None

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import Part
-from nodes.rewrites.analysis.block_values import WARP, Block, Memory
-from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.block_values import WARP, Block
+from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
-from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.reductions.uses import check_readers, declared_alone, is_leaders, own_name, slots_of
+from nodes.rewrites.reductions.uses import check_readers, declared_alone, is_leaders, own_name
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same
 
@@ -36,41 +34,6 @@ class Step:
 def placeholder(kind: str) -> str:
     """A name of its own until theirs is gone: it may be called block_sum too."""
     return f"settled_block_{kind}"
-
-
-class Around:
-    """What names mean outside of the statements that are run."""
-
-    def __init__(self, code: Code, kernel: Kernel, launch: Launch, reduced: Definition | None) -> None:
-        self.code, self.kernel, self.launch, self.reduced = code, kernel, launch, reduced
-        self.block: Block | None = None
-        self.memories: dict[int, Memory] = {}
-        self.settling = 0
-
-    def __call__(self, name: Node) -> object:
-        code, found = self.code, self.code.definition(name)
-        if found is None:
-            return None
-        if found.kind in {"macro", "template"}:
-            return value_in(code, self.kernel, self.launch, name)
-        if self.reduced is not None and found.where == self.reduced.where:
-            return self.block.singles() if not self.settling else None
-        if found.kind == "local" and found.where not in self.memories:
-            element = slots_of(code, found)
-            if element:
-                scalar = found.declarator is not None and found.declarator.type == "identifier"
-                self.memories[found.where] = Memory(found.name, element, scalar=scalar)
-        if found.where in self.memories:
-            return self.memories[found.where]
-        if found.value is None or code.mutated(found):
-            return None
-        if found.declarator is not None and field_of(found.declarator, "declarator").type != "identifier":
-            return None
-        self.settling += 1
-        try:
-            return self.block.value(found.value, self.block.frame(), self.block.everyone)
-        finally:
-            self.settling -= 1
 
 
 @dataclass

@@ -5,12 +5,16 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import Code, one_after_another
+from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
 from nodes.rewrites.analysis.insertions import without_unused
-from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.kernels import Access, Kernel
+from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, names_declared, upward
+
+ELEMENT = Symbol("element of the row")
 
 
 def without_idle(source: Source) -> str:
@@ -24,10 +28,10 @@ def _next(code: Code) -> str | None:
     for kernel in code.kernels:
         if not any(kernel.calls(f"block_{kind}") for kind in HELPERS):
             continue
-        declarations = _shared(code, kernel)
+        declarations = [(node, [code.source.of(name) for name in names_declared(node)]) for node in kernel.shared]
         used = [code.source.of(n) for n in code.source.walk(kernel.body, "identifier")]
         for node, names in declarations:
-            if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not _is_dynamic(code, node)):
+            if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not kernel.is_dynamic(node)):
                 return _dropped(code, kernel, node)
         if declarations or _hides_shared(code, kernel) or _others_share(code, kernel) or _meets_in_memory(kernel):
             continue
@@ -37,15 +41,6 @@ def _next(code: Code) -> str | None:
                 edits.remove(node, comment=True)
                 return edits.apply()
     return None
-
-
-def _shared(code: Code, kernel: Kernel) -> list[tuple[Node, list[str]]]:
-    """Every declaration in shared memory, with its names."""
-    found = []
-    for node in code.source.walk(kernel.body, "declaration"):
-        if any(code.source.of(c) == "__shared__" for c in code.source.walk(node, "type_qualifier")):
-            found.append((node, [code.source.of(name) for name in names_declared(node)]))
-    return found
 
 
 def _hides_shared(code: Code, kernel: Kernel) -> bool:
@@ -62,14 +57,10 @@ def _hides_shared(code: Code, kernel: Kernel) -> bool:
     return any(source.of(node) in names for node in source.walk(kernel.body, "identifier", "type_identifier"))
 
 
-def _is_dynamic(code: Code, node: Node) -> bool:
-    return any(code.source.of(c) == "extern" for c in code.source.walk(node))
-
-
 def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
     edits = Edits(code.source)
     edits.remove(node, comment=True)
-    if not _is_dynamic(code, node):
+    if not kernel.is_dynamic(node):
         return edits.apply()
     for launch in kernel.launches:
         if launch.shared_text != "0":
@@ -93,8 +84,19 @@ def _runs_once(kernel: Kernel, node: Node) -> bool:
 
 
 def _meets_in_memory(kernel: Kernel) -> bool:
-    """Whether a thread may read in global memory what another wrote."""
+    """Whether a thread may read in global memory what another wrote, or write there again."""
     written = {a.root for a in kernel.accesses if a.writes and a.root}
     if "?" in written or any(root for _, root in kernel.escapes):
         return True
-    return any(a.reads and (a.root in written or (written and a.root == "?")) for a in kernel.accesses)
+    if any(a.reads and (a.root in written or (written and a.root == "?")) for a in kernel.accesses):
+        return True
+    places = {(a.root, _place(kernel, a)) for a in kernel.accesses if a.writes and a.root}
+    return len(places) > len(written)
+
+
+def _place(kernel: Kernel, access: Access) -> tuple[object, ...]:
+    """Which elements an access means, and which thread has which: equal where two passes share them out alike."""
+    loop = next((o for o in thread_loops(kernel) if inside(access.node, o.body)), None)
+    if loop is None:
+        return access.base, access.offset
+    return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(ELEMENT)), loop.start, loop.step

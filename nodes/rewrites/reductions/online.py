@@ -17,10 +17,10 @@ from itertools import product
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame
-from nodes.rewrites.analysis.block_values import KNOWN
+from nodes.rewrites.analysis.block_values import KNOWN, Block
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.numbers import FLT_MAX, Numbers, Values, base_of, close, fields_of, power
+from nodes.rewrites.analysis.numbers import FLT_MAX, Values, base_of, close, fields_of, power
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same
 
@@ -60,11 +60,11 @@ class Online:
         return f"{self.function}({f'({difference}) * {self.scale}' if self.scale else difference})"
 
 
-class _Element(Numbers):
+class _Element(Block):
     """One element's statements. What the state takes no part in stands for numbers of its own."""
 
     def __init__(self, code: Code, state: set[str], draw: Callable[[str], Values]) -> None:
-        super().__init__(code, POINTS, lambda _: None)
+        super().__init__(code, POINTS, "float", lambda _: None)
         self.draw = draw
         self.bound = set(state)
         """Names that hold what the state took part in."""
@@ -261,7 +261,7 @@ class _Recurrence:
         after = {}
         for path in self.paths:
             name, _, field = path.partition(".")
-            held = block._merged(UNKNOWN, frame.scopes[0][name], block.everyone)
+            held = block.merged(UNKNOWN, frame.scopes[0][name], block.everyone)
             after[path] = [v.get(field, UNKNOWN) if isinstance(v, dict) else v for v in held]
         for name, held in frame.scopes[1].items():  # fields of the body's own structs are elements too
             if name not in block.bound and isinstance(held, list) and isinstance(held[0], dict):

@@ -493,10 +493,7 @@ class _Joined:
         return "".join(self.source.of(self._node_of(use)).split())
 
     def _is_changed(self, node: Node) -> bool:
-        owner = node.parent
-        if owner is None or owner.type in {"update_expression", "pointer_expression"}:
-            return True
-        return owner.type == "assignment_expression" and same(field_of(owner, "left"), node)
+        return node.parent is None or node.parent.type == "pointer_expression" or self.source.set_by(node) != ""
 
     def _comes_again(self, use: Node) -> bool:
         """Whether a loop around the statements brings the use round behind them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -11,10 +10,9 @@ from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.block_values import Memory
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.numbers import Numbers, close
-from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.analysis.numbers import close
+from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
@@ -34,54 +32,12 @@ class Ends(dict[tuple[int, int], dict[str, list[Held]]]):
     """Behind which statement which result is where, by the state's own names."""
 
 
-class Surroundings:
-    """What names mean outside of the statements that run."""
-
-    def __init__(self, code: Code, kernel: Kernel, launch: Launch) -> None:
-        self.code, self.kernel, self.launch = code, kernel, launch
-        self.block: Numbers | None = None
-        self.memories: dict[int, Memory] = {}
-
-    def __call__(self, name: Node) -> object:
-        code, found = self.code, self.code.definition(name)
-        if found is None:
-            return UNKNOWN
-        number = value_in(code, self.kernel, self.launch, name)
-        if number is not None:
-            return number
-        if found.kind == "macro":
-            return _number(code.source.of(found.declaration, "value"))
-        if found.kind == "parameter" and code.source.of(found.declaration, "type") == "float":
-            plain = found.declarator is not None and found.declarator.type == "identifier"
-            return random.Random(found.name).uniform(0.5, 1.5) if plain else UNKNOWN
-        if found.kind == "local" and found.where not in self.memories and (element := slots_of(code, found)):
-            scalar = found.declarator is not None and found.declarator.type == "identifier"
-            self.memories[found.where] = Memory(found.name, element, scalar=scalar)
-        if found.where in self.memories:
-            return self.memories[found.where]
-        declarator = field_of(found.declarator, "declarator")
-        if found.value is None or code.mutated(found) or declarator is None or declarator.type != "identifier":
-            return UNKNOWN
-        try:
-            return self.block.value(found.value, self.block.frame(), self.block.everyone)
-        except Unsupported:
-            return UNKNOWN
-
-
-def _number(text: str) -> object:
-    """Of a macro."""
-    try:
-        return float(text.split("//")[0].strip(" ()").rstrip("fF"))
-    except ValueError:
-        return UNKNOWN
-
-
 class Run:
     """A block that has run some of the statements, from what each of its threads has of the state."""
 
     def __init__(self, code: Code, kernel: Kernel, launch: Launch, width: int, threads: Threads) -> None:
-        self.around = Surroundings(code, kernel, launch)
-        self.block = self.around.block = Numbers(code, width, self.around)
+        self.around = Surroundings(code, kernel, launch, width)
+        self.block = self.around.block
         self.frame, self.active = self.block.frame(), self.block.everyone
         for path, values in threads.items():
             name, _, part = path.partition(".")
@@ -97,7 +53,7 @@ class Run:
         """The threads for which a condition holds go on alone."""
         condition = field_of(branch, "condition", "value")
         holds = self.block.value(condition, self.frame, self.active)
-        self.active = [t for t in self.active if self.block._truth(self.block.of_thread(holds, t))]
+        self.active = self.block.those(holds, self.active)
         self.frame.scopes.append({})
 
     def leave(self) -> None:
@@ -131,14 +87,11 @@ class Run:
     def places(self) -> dict[str, tuple[object, bool]]:
         """What the first thread finds where, and whether the others find the same; structs field by field."""
         block, found = self.block, dict[str, tuple[object, bool]]()
-        for memory in [*self.around.memories.values(), *block.shared.values()]:
-            if 0 in memory.held:
-                value, everywhere = memory.held[0][0], self._is_readable(memory)
-                place = memory.name if memory.scalar else f"{memory.name}[0]"
-                parts = (
-                    {f"{place}.{part}": v for part, v in value.items()} if isinstance(value, dict) else {place: value}
-                )
-                found |= {name: (v, everywhere) for name, v in parts.items()}
+        for memory in self.around.left_in_memory():
+            value, everywhere = memory.held[0][0], self._is_readable(memory)
+            place = memory.name if memory.scalar else f"{memory.name}[0]"
+            parts = {f"{place}.{part}": v for part, v in value.items()} if isinstance(value, dict) else {place: value}
+            found |= {name: (v, everywhere) for name, v in parts.items()}
         for name, value in {n: v for scope in self.frame.scopes for n, v in scope.items()}.items():
             values = value if isinstance(value, list) else [value] * block.width
             for part in values[0] if isinstance(values[0], dict) else [""]:

@@ -166,13 +166,11 @@ class _Broadcast:
             if element != (target.type == "subscript_expression"):
                 raise Unsupported("memory that is handed on")
             place = parent if element else use
-            owner = place.parent
-            if owner is not None and owner.type == "assignment_expression" and same(field_of(owner, "left"), place):
-                if source.of(owner, "operator") != "=":
-                    raise Unsupported("memory that is added to")
+            owner, sign = place.parent, source.set_by(place)
+            if sign == "=":
                 writes.append((owner, self._index(place)))
-            elif owner is not None and owner.type in {"update_expression", "pointer_expression"}:
-                raise Unsupported("memory that is handed on")
+            elif sign or (owner is not None and owner.type == "pointer_expression"):
+                raise Unsupported("memory that is handed on, or added to")
             else:
                 others.append((place, self._index(place)))
         mine = self._index(target)

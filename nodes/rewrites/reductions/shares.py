@@ -84,8 +84,7 @@ def _begins_with_nothing(code: Code, kernel: Kernel, name: Node, reduction: Node
             continue
         if _is_of_element(code, kernel, target) or is_leaders(code, target):
             continue
-        whole = owner.type == "assignment_expression" and same(field_of(owner, "left"), target)
-        sign = code.source.of(owner, "operator") if whole else ""
+        sign = code.source.set_by(target)
         if sign == "=" and not inside(reduction, owner):
             nothing = _is_nothing(code, kernel, field_of(owner, "right"), owner, depth + 1)
         elif sign not in {"*=", "/=", "="}:

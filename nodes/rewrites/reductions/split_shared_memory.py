@@ -72,9 +72,8 @@ def _separate(edits: Edits, code: Code, kernel: Kernel) -> None:
 def _dynamic(code: Code, kernel: Kernel) -> Definition:
     """The kernel's one array of dynamic shared memory."""
     found = []
-    for node in code.source.walk(kernel.body, "declaration"):
-        words = {code.source.of(child) for child in code.source.walk(node, "storage_class_specifier", "type_qualifier")}
-        name = declared_name(field_of(node, "declarator")) if {"extern", "__shared__"} <= words else None
+    for node in filter(kernel.is_dynamic, kernel.shared):
+        name = declared_name(field_of(node, "declarator"))
         if name is not None and len(node.children_by_field_name("declarator")) == 1:
             found.append(Definition(code.source.of(name), "local", node, field_of(node, "declarator"), None))
     if len(found) != 1:
@@ -107,11 +106,9 @@ def _element(code: Code, use: Node) -> tuple[int, bool, int]:
     )
     if element is None or element.denominator != 1 or not 0 <= element < MOST_ELEMENTS:
         raise Unsupported("an element that is not known")
-    owner = place.parent
-    if owner is None or owner.type in {"update_expression", "pointer_expression"}:
-        raise Unsupported("an element that is handed on")
-    if owner.type == "assignment_expression" and same(field_of(owner, "left"), place):
-        if code.source.of(owner, "operator") != "=":
-            raise Unsupported("an element that is added to")
+    owner, sign = place.parent, code.source.set_by(place)
+    if owner is None or owner.type == "pointer_expression" or sign not in {"", "="}:
+        raise Unsupported("an element that is handed on, or added to")
+    if sign:
         return owner.end_byte, True, int(element)
     return place.start_byte, False, int(element)

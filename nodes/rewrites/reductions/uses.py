@@ -166,10 +166,8 @@ def check_slots(
             continue  # what lies behind them
         elif found.declarator is None or found.declarator.type != "identifier":
             raise Unsupported("slots that are handed on")
-        owner = place.parent
-        sets = owner is not None and owner.type == "assignment_expression" and same(field_of(owner, "left"), place)
-        if sets and source.of(owner, "operator") == "=":
-            events.append((owner.end_byte, source.of(name)))
+        if source.set_by(place) == "=":
+            events.append((place.parent.end_byte, source.of(name)))
         else:
             reads.append((place, source.of(name)))
     events.sort()

@@ -73,12 +73,8 @@ def _is_left_over(source: Source, loop: Loop) -> bool:
 
 def _stays_in_registers(code: Code, kernel: Kernel, loop: Loop) -> bool:
     """Whether the loop reads arrays of the thread's own, as often as is known when it is compiled."""
-    for name in code.source.walk(loop.bound_node, "identifier"):
-        found = code.definition(name)
-        if found is None or found.kind not in {"template", "macro", "global"}:
-            constant = found is not None and "constexpr" in code.source.of(found.declaration)
-            if not constant:
-                return False
+    if not code.is_constant(loop.bound_node):
+        return False
     if any(inside(call, loop.node) for call, _ in kernel.escapes):
         return False
     for access in kernel.accesses:

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import Part
-from nodes.rewrites.analysis.block_values import Block
+from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
-from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.prelude import text_of
+from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.reductions.uses import slots_of
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
-WARP = 32
 KINDS = ("sum", "max", "min")
 _ORDERED = frozenset({"float", "double", "int", "int32_t", "unsigned", "unsigned int", "uint32_t"})
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask|nanosleep)|^atomic|^sync|^reduce$|^shfl")
@@ -112,7 +110,7 @@ def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
         raise Unsupported("a reduction of something that has no name")
     element, kind = source.of(held.declaration, "type"), ""
     for launch in kernel.launches:
-        block = _warp(code, kernel, launch, element)
+        block = Surroundings(code, kernel, launch, WARP, element).block
         kind = _judged(block, block.call(name, given, [block.singles()], block.frame(), block.everyone), size)
     return Reduction(kind, (call,), source.of(arguments[0]), element, arguments[0])
 
@@ -140,7 +138,7 @@ def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction
         run.append(here)
     element, kind = source.of(found.declaration, "type"), ""
     for launch in kernel.launches:
-        block = _warp(code, kernel, launch, element)
+        block = Surroundings(code, kernel, launch, WARP, element).block
         frame = block.frame()
         frame.scopes[0][found.name], frame.held[found.name] = block.singles(), element
         for here in run:
@@ -158,16 +156,6 @@ def _is_counter(code: Code, target: Node, statement: Node) -> bool:
 def _in_front(pragma: Node, run: list[Node]) -> bool:
     after = pragma.next_named_sibling
     return after is not None and any(same(after, statement) for statement in run)
-
-
-def _warp(code: Code, kernel: Kernel, launch: Launch, element: str) -> Block:
-    def seen(name: Node) -> object:
-        found = code.definition(name)
-        if found is not None and found.kind in {"macro", "template", "global"}:
-            return value_in(code, kernel, launch, name)
-        return None
-
-    return Block(code, WARP, element, seen)
 
 
 def _judged(block: Block, value: object, size: int) -> str:

@@ -1,29 +1,33 @@
 """A reduction tree in shared memory becomes warp shuffles and one step across warps.
 
-Recognised: `a[tid] = value; __syncthreads();` followed by a loop that halves (or doubles) a distance, over all of the
-block's threads, and combines `a[tid]` with `a[tid + distance]`, a barrier in every round (at its end or its start), after
-which `a[0]` is the result. One barrier instead of nine.
+Recognised: `a[tid] = value; __syncthreads();` followed by a loop with a barrier in every round (at its end or its start), after
+which `a[0]` is the result: the loop runs on the syntax tree (see block_values.py), for the width that a launch has, or for
+powers of two. One barrier instead of nine.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Part
+from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps, width_of
+from nodes.rewrites.analysis.block_values import Memory
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.regions import BLOCK_DIM, EXTREMES, THREAD
+from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, one_variable, same, statements
+from nodes.rewrites.syntax.tree import field_of, same, statements
+
+POWERS = (32, 128, 1024)
+"""Widths of blocks that are only known when they run."""
 
 
 @dataclass
@@ -77,13 +81,10 @@ def next_site(code: Code) -> int:
 
 def _shared_arrays(kernel: Kernel) -> dict[str, Node]:
     found = {}
-    for node in kernel.source.walk(kernel.body, "declaration"):
-        if kernel.source.says(node, "__shared__"):
-            declarators = node.children_by_field_name("declarator")
-            if len(declarators) == 1 and declarators[0].type == "array_declarator":
-                name = field_of(declarators[0], "declarator")
-                if name is not None:
-                    found[kernel.source.of(name)] = node
+    for node in kernel.shared:
+        declarators = node.children_by_field_name("declarator")
+        if len(declarators) == 1 and declarators[0].type == "array_declarator":
+            found[kernel.source.of(declarators[0], "declarator")] = node
     return found
 
 
@@ -129,7 +130,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             raise Unsupported("the tree's memory is passed on")
     for name in arrays:
         declaration = shared[name]
-        if any(code.source.of(c) == "extern" for c in code.source.walk(declaration)):
+        if kernel.is_dynamic(declaration):
             mentions = sum(code.source.of(n) == name for n in code.source.walk(kernel.body, "identifier"))
             used = sum(1 for a in kernel.accesses if a.base.text == name)
             if mentions != used + 1:
@@ -142,28 +143,12 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
 
 
 def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tree | None:
-    source = code.source
-    distance = _distance(code, kernel, loop)
-    body = field_of(loop, "body")
-    if distance is None or body is None or loop.parent is None:
-        return None
-    inner = statements(body)
+    source, inner = code.source, statements(field_of(loop, "body"))
     early = len(inner) == 2 and is_barrier(source, inner[0])
-    step_node = inner[1 if early else 0] if inner else body
-    if len(inner) != 2 or step_node.type != "if_statement" or not (early or is_barrier(source, inner[1])):
+    if loop.parent is None or len(inner) != 2 or not (early or is_barrier(source, inner[1])):
         return None
-    consequence, holder = field_of(step_node, "consequence"), field_of(step_node, "condition")
-    condition = field_of(holder, "value")
-    if consequence is None or condition is None or field_of(step_node, "alternative") is not None:
-        return None
-    if not _takes_part(code, kernel, condition, distance):
-        return None
-    arrays: dict[str, str] = {}
-    for statement in statements(consequence):
-        step = _step(code, statement, distance)
-        if step is None or step[0] not in shared or step[0] in arrays:
-            return None
-        arrays[step[0]] = step[1]
+    places = (_index(code, field_of(n, "left")) for n in source.walk(inner[early], "assignment_expression"))
+    written = dict.fromkeys(place[0] if place is not None else "" for place in places)
     siblings = [c for c in loop.parent.named_children if c.type not in {"comment", "preproc_call"}]
     at = next(i for i, c in enumerate(siblings) if same(c, loop))
     around = [s for s in (siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None) if s]
@@ -175,11 +160,15 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
     values: dict[str, str] = {}
     for statement in reversed(siblings[:ready]):
         stored = _store(code, statement)
-        if stored is None or stored[0] not in arrays or stored[0] in values:
+        if stored is None or stored[0] not in written or stored[0] in values:
             break
         stores.insert(0, statement)
         values[stored[0]] = stored[1]
-    if set(values) != set(arrays):
+    if not written or set(values) != set(written) or not shared.keys() >= set(written):
+        return None
+    try:
+        arrays = {name: _kind(code, kernel, loop, name, {name: shared[name] for name in written}) for name in written}
+    except Unsupported:
         return None
     end = loop.parent.end_byte
     for later in siblings[at + 1 :]:
@@ -190,109 +179,37 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
     return Tree(stores, barriers, loop, arrays, values, end)
 
 
-def _takes_part(code: Code, kernel: Kernel, condition: Node, distance: str) -> bool:
-    """Whether all threads below the distance, or all multiples of twice of it, and no others combine."""
-    source = code.source
-    left, right = field_of(condition, "left"), field_of(condition, "right")
-    if condition.type == "parenthesized_expression":
-        return _takes_part(code, kernel, condition.named_children[0], distance)
-    if condition.type != "binary_expression" or left is None or right is None:
-        return False
-    operator, here, there = (source.of(condition, "operator"), code.polynomial(left), code.polynomial(right))
-    if operator == "&&":
-        last = right.type == "binary_expression" and source.of(right, "operator") == "<"
-        far = code.polynomial(field_of(right, "left")) - Polynomial.symbol(THREAD) if last else Polynomial()
-        end = code.polynomial(field_of(right, "right")) if last else Polynomial()
-        within = {s.text for s in far.symbols} == {distance} and _is_width(code, kernel, end)
-        return within and _takes_part(code, kernel, left, distance)
-    if operator == "<":
-        return here == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in there.terms] == [
-            ([distance], 1)
-        ]
-    (only, *more) = here.symbols or {None}
-    if operator != "==" or there.value != 0 or more or only is None or only.operator != "%":
-        return False
-    thread, twice = only.operands
-    return thread == Polynomial.symbol(THREAD) and [([s.text for s in m], c) for m, c in twice.terms] == [
-        ([distance], 2)
-    ]
-
-
-def _is_width(code: Code, kernel: Kernel, extent: Polynomial) -> bool:
-    """Whether an extent is the block's width: blockDim.x, or what every launch says."""
-    if extent == Polynomial.symbol(BLOCK_DIM):
-        return True
-    (only, *more) = extent.symbols or {None}
-    named = only.text if only is not None and not more and extent == Polynomial.symbol(only) else str(extent.value)
+def _kind(code: Code, kernel: Kernel, loop: Node, array: str, shared: dict[str, Node]) -> str:
+    """How the loop joins what each thread has in an array. Raises Unsupported where `a[0]` is not what all of them come to."""
+    kinds, of = set[str](), {name: code.source.of(node, "type") for name, node in shared.items()}
     for launch in kernel.launches:
-        passed = dict(zip(kernel.template_names, launch.template_arguments, strict=False))
-        if launch.extents(launch.block)[0] not in {named, passed.get(named, named)}:
-            return False
-    return bool(kernel.launches)
-
-
-def _distance(code: Code, kernel: Kernel, loop: Node) -> str | None:
-    """The name of the variable that runs blockDim.x / 2, ..., 1 or 1, 2, ..., blockDim.x / 2."""
-    source = code.source
-    start, condition, update = (field_of(loop, f) for f in ("initializer", "condition", "update"))
-    declared = one_variable(start)
-    if declared is None or condition is None or update is None:
-        return None
-    variable, value = source.of(declared[0]), declared[1]
-    bounds = re.sub(r"\s", "", source.of(condition))
-    change = re.sub(r"\s", "", source.of(update))
-    halves = change in {f"{variable}>>=1", f"{variable}/=2", f"{variable}={variable}/2", f"{variable}={variable}>>1"}
-    doubles = change in {f"{variable}<<=1", f"{variable}*=2", f"{variable}={variable}*2"}
-    if halves and bounds in {f"{variable}>0", f"{variable}>=1", variable, f"{variable}!=0"}:
-        first = code.polynomial(value)
-        (only, *_) = first.symbols or {None}
-        half = only is not None and first == Polynomial.symbol(only) and only.operator == "/"
-        width = only.operands[0] if half and only.operands[1].value == 2 else first * Polynomial.constant(2)
-        return variable if _is_width(code, kernel, width) else None
-    if doubles and source.of(value) == "1" and bounds.startswith(f"{variable}<"):
-        bound = field_of(condition, "right")
-        return variable if bound is not None and _is_width(code, kernel, code.polynomial(bound)) else None
-    return None
+        width = width_of(code, kernel, launch)
+        for threads in POWERS if width is None else (width,):
+            block = Surroundings(code, kernel, launch, threads, of[array]).block
+            singles, frame = block.singles(), block.frame()
+            for name, element in of.items():
+                held = {t: (part if name == array else UNKNOWN, t, -1) for t, part in enumerate(singles)}
+                frame.scopes[0][name] = Memory(name, element, held=held)
+            block.run(loop, frame, block.everyone)
+            if frame.scopes[0][array].held[0][0] != Part(block.full):
+                raise Unsupported("no reduction over the block")
+            kinds.add(block.kind)
+    (kind,) = kinds
+    return kind
 
 
 def _is_thread(code: Code, node: Node) -> bool:
     return code.polynomial(node) == Polynomial.symbol(THREAD)
 
 
-def _index(code: Code, node: Node) -> tuple[str, Node] | None:
+def _index(code: Code, node: Node | None) -> tuple[str, Node] | None:
     """Array name and index of `a[i]`."""
-    if node.type != "subscript_expression":
+    if node is None or node.type != "subscript_expression":
         return None
     argument, indices = field_of(node, "argument"), field_of(node, "indices")
     if argument is None or argument.type != "identifier" or indices is None or indices.named_child_count != 1:
         return None
     return code.source.of(argument), indices.named_children[0]
-
-
-def _step(code: Code, statement: Node, distance: str) -> tuple[str, str] | None:
-    """Array and operation of `a[tid] += a[tid + s]` and its like."""
-    source = code.source
-    found = match(source, statement, "$a += $far;", "$a = $x + $y;", "$a = $f($x, $y);")
-    target = _index(code, found["a"]) if found is not None else None
-    if target is None or not _is_thread(code, target[1]):
-        return None
-    if "far" in found:
-        return (target[0], "sum") if _is_far(code, found["far"], target[0], distance) else None
-    kind, operands = (
-        EXTREMES.get(source.of(found["f"]).split("<")[0], "") if "f" in found else "sum",
-        (found["x"], found["y"]),
-    )
-    near = [o for o in operands if (here := _index(code, o)) and here[0] == target[0] and _is_thread(code, here[1])]
-    far = [o for o in operands if _is_far(code, o, target[0], distance)]
-    return (target[0], kind) if kind and len(near) == 1 and len(far) == 1 else None
-
-
-def _is_far(code: Code, node: Node, array: str, distance: str) -> bool:
-    found = _index(code, node)
-    if found is None or found[0] != array:
-        return False
-    rest = code.polynomial(found[1]) - Polynomial.symbol(THREAD)
-    return len(rest.terms) == 1 and {s.text for s in rest.symbols} == {distance}
 
 
 def _store(code: Code, statement: Node) -> tuple[str, str] | None:

@@ -129,8 +129,7 @@ class _Blocks(RowThreads):
             around, indent = loop.node.parent, source.indent(loop.node)
             later = [use for use in self.uses(found, self.kernel.body) if not inside(use, loop.body)]
             settled = all(
-                use.start_byte > loop.node.end_byte and inside(use, around) and not self._is_assigned(use)
-                for use in later
+                use.start_byte > loop.node.end_byte and inside(use, around) and not source.set_by(use) for use in later
             )
             total = self.code.fresh(f"{found.name}_of_row") if settled else found.name
             type_ = source.of(found.declaration, "type")
@@ -146,12 +145,6 @@ class _Blocks(RowThreads):
             if always < 2:  # else a reduction's barrier keeps the next row's first one from overtaking this one's
                 last = statements(rows.body)[-1]
                 edits.insert(last.end_byte, f"\n{source.indent(last)}__syncthreads();")
-
-    def _is_assigned(self, use: Node) -> bool:
-        parent = use.parent
-        if parent is None or parent.type == "update_expression":
-            return parent is not None
-        return parent.type == "assignment_expression" and same(field_of(parent, "left"), use)
 
     def _write_once(self, edits: Edits) -> None:
         """What is written once a row is the first thread's to write."""

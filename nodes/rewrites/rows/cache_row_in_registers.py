@@ -334,10 +334,7 @@ class RowKeeper(RowReader):
         text = launch.shared_text
         if not self.rows or text == "0":
             return text
-        dynamic = [
-            n for n in self.source.walk(self.kernel.body, "declaration")
-            if any(self.source.of(c) == "extern" for c in self.source.walk(n)) and "__shared__" in self.source.of(n)
-        ]  # fmt: skip
+        dynamic = [node for node in self.kernel.shared if self.kernel.is_dynamic(node)]
         gone = {row.declaration.id for row in self.rows}
         if all(node.id in gone for node in dynamic):
             return "0"

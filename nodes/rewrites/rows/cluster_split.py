@@ -116,7 +116,7 @@ def _statement_of(body: Node, node: Node) -> Node:
 def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
     source, code, launch = found.source, found.code, place.launch
     blocks, run = code.fresh("row_cluster"), code.fresh("launch_shared_row")
-    function = renamed(source.of(launch.function), found.kernel.name, name)
+    function = renamed(launch.with_arguments(), found.kernel.name, name)
     width = f"row_threads(ceil_div({place.steps}, {blocks}), decltype({place.items})::value)"
     configured = [
         blocks,

@@ -25,14 +25,7 @@ from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, product_of, u
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
-from nodes.rewrites.syntax.tree import (
-    children_of,
-    field_of,
-    is_integer,
-    names_declared,
-    same,
-    statements,
-)
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, names_declared, same, statements
 
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows ({outer}) of one {inner} a block, a thread a step: what is read by row lies

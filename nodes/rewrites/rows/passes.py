@@ -451,23 +451,11 @@ class _Reader:
         lane = next((o for o in self.passes.kernel.loops if o.symbol.where == found.where), None)
         if lane is None or lane.start.value != 0 or lane.step.value != 1 or not inside(lane.node, self.loop.node):
             raise Unsupported("another loop")
-        if not self._is_constant(lane.bound_node):
+        if not self.code.is_constant(lane.bound_node, self.passes.loops[0].node):
             raise Unsupported("a number of lanes that is only known at run time")
         if all(lane is not o for o in self.found.lanes):
             self.found.lanes.append(lane)
         return _lane(self.source, self.found.lanes, next(n for n, o in enumerate(self.found.lanes) if o is lane))
-
-    def _is_constant(self, bound: Node) -> bool:
-        """Whether an array in front of the passes may be of that size."""
-        for name in self.source.walk(bound, "identifier"):
-            found = self.code.definition(name)
-            if found is None or found.kind not in {"template", "macro", "global", "local"}:
-                return False
-            if found.kind in {"global", "local"}:
-                words = {self.source.of(c) for c in found.declaration.children}
-                if "constexpr" not in words or found.declaration.end_byte > self.passes.loops[0].node.start_byte:
-                    return False
-        return True
 
 
 def arguments(call: Node) -> list[Node]:

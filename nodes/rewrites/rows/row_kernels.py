@@ -79,7 +79,11 @@ class RowKernel:
                 raise Unsupported("shared memory beside the reductions")
             for call in self.source.walk(function, "call_expression"):
                 name = self.source.called(call)
-                if name not in ours and TALKS.fullmatch(name) and not any(inside(call, b) for b in self.barriers):
+                if (
+                    name not in ours
+                    and TALKS.fullmatch(name.split(".")[-1])
+                    and not any(inside(call, b) for b in self.barriers)
+                ):
                     raise Unsupported(f"threads talk through {name}")
         for helper in helpers:
             if any(self.source.of(n).startswith(COORDINATES) for n in self.source.walk(helper, "field_expression")):

@@ -28,16 +28,7 @@ from nodes.rewrites.analysis.regions import (
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import (
-    LOOPS,
-    children_of,
-    declared_name,
-    field_of,
-    is_zero,
-    left_by,
-    same,
-    statements,
-)
+from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, is_zero, left_by, same, statements
 
 SHORTEST = 64
 """Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""

@@ -245,21 +245,14 @@ class RowReader:
             (symbol,) = rest.symbols
             inner = next((o for o in self.kernel.loops if o.symbol == symbol and inside(o.node, loop.body)), None)
             whole = inner is not None and inner.start.value == 0 and inner.bound == width and inner.step.value == 1
-            if inner is not None and whole and rest == Polynomial.symbol(symbol) and self._constant(inner.bound_node):
+            if (
+                inner is not None
+                and whole
+                and rest == Polynomial.symbol(symbol)
+                and self.code.is_constant(inner.bound_node, self.loops[0].node)
+            ):
                 return self.source.of(inner.bound_node), symbol.text
         raise Unsupported("an index that other threads may use")
-
-    def _constant(self, node: Node) -> bool:
-        """Whether the expression is known when the kernel is compiled, and its names in sight before the loops."""
-        for identifier in self.source.walk(node, "identifier"):
-            found = self.code.definition(identifier)
-            if found is None or found.kind in {"parameter", "loop"}:
-                return False
-            if found.kind == "local":
-                qualifiers = {self.source.of(c) for c in found.declaration.children}
-                if "constexpr" not in qualifiers or found.declaration.end_byte > self.loops[0].node.start_byte:
-                    return False
-        return True
 
     def _check_block(self) -> None:
         """The block's width must be free: nothing in the kernel or its helpers may count on the launch's number."""

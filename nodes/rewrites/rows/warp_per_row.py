@@ -365,11 +365,7 @@ class TeamKeeper(RowKeeper):
             if r.nodes[0].start_byte >= loop.node.end_byte and found.name == r.sets(self.source)
         ]  # fmt: skip
         for use in self.code.uses(found, self.kernel.body):
-            parent = use.parent
-            named = parent is not None and parent.type == "assignment_expression" and (
-                same(field_of(parent, "left"), use)
-                and self.source.of(parent, "operator") == "="
-            )  # fmt: skip
+            named = self.source.set_by(use) == "="
             reduced = any(inside(use, node) for r in self.reductions for node in r.nodes)
             later = any(use.start_byte >= end for end in whole) or self._is_in_front(use, loop, found)
             folded = any(

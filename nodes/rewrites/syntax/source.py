@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import field_of, same
 
 _LANGUAGE = Language(tree_sitter_cuda.language())
 Lines = Sequence["str | Lines"]
@@ -99,6 +99,13 @@ class Source:
     def says(self, declaration: Node, *words: str) -> bool:
         """Whether one of these words stands in front of what a declaration declares: `extern`, `__shared__`, `static`."""
         return any(self.of(child) in words for child in declaration.children)
+
+    def set_by(self, place: Node) -> str:
+        """`=`, `+=`, `++` and so on where the node is what an assignment sets or an update counts; "" for anything else."""
+        owner = place.parent
+        if owner is None or owner.type not in {"assignment_expression", "update_expression"}:
+            return ""
+        return self.of(owner, "operator") if same(field_of(owner, "left") or field_of(owner, "argument"), place) else ""
 
     def has(self, node: Node | None, *types: str) -> bool:
         """Whether there is any of these types among the node and all below it."""

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodes.policies.rules import applied_step
-from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check
 
 ROW = """\
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
@@ -430,7 +429,12 @@ def test_inputs_compute_what_the_reference_says(
     folder: str, steps: tuple[str, ...], workload: str, tmp_path: Path
 ) -> None:
     text = after((ROOT / f"tests/inputs/{folder}/baseline.plain.cu").read_text(), "block_per_row", *steps)
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(text.replace("#define CLUSTER_STEPS 4096", "#define CLUSTER_STEPS 128"))
-    ended = emulated(ROOT / "tests/inputs" / folder, candidate, "0", "1", workload, EMULATE_BACKWARDS="1")
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    check(
+        text.replace("#define CLUSTER_STEPS 4096", "#define CLUSTER_STEPS 128"),
+        tmp_path,
+        ROOT / "tests/inputs" / folder,
+        "0",
+        "1",
+        workload,
+        EMULATE_BACKWARDS="1",
+    )

@@ -5,15 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from harness.records import DeviceFacts
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.prelude import text_of
-from tests.nodes.rewrites.emulate.emulation import emulated
-
-ROOT = Path(__file__).resolve().parents[3]
-H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
+from tests.nodes.rewrites.steps import H200, ROOT, check
 
 ASKED = """\
 #include <algorithm>
@@ -87,14 +83,18 @@ def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:
     """On a device of one multiprocessor a few rows are many waves."""
     text = prepared("extracted", "cache_row_in_registers", "programmatic_dependent_launch")
     assert text.count("  return best;") == 1
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(text.replace("  return best;", '  std::fprintf(stderr, "%d ", best);\n  return best;'))
     picks = {"float16:tokens=13,hidden=4096": "8", "float16:tokens=25,hidden=2048": "4", "bfloat16:tokens=12,hidden=2048": "2",
              "float32:tokens=2,hidden=2048": "1", "bfloat16:tokens=2,hidden=9000": "4"}  # fmt: skip
     folder = ROOT / "kernels/fused_add_rmsnorm"
-    ended = emulated(folder, candidate, "0", *picks, EMULATE_MULTIPROCESSORS="1")
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
-    assert ended.stderr.split() == list(picks.values())
+    said = check(
+        text.replace("  return best;", '  std::fprintf(stderr, "%d ", best);\n  return best;'),
+        tmp_path,
+        folder,
+        "0",
+        *picks,
+        EMULATE_MULTIPROCESSORS="1",
+    )
+    assert said.split() == list(picks.values())
 
 
 def prepared(baseline: str, *steps: str) -> str:

@@ -11,10 +11,10 @@ import pytest
 
 from nodes.policies.rules import applied_step
 from nodes.rewrites.prelude import text_of
-from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.steps import FACTS, INPUTS, ROOT, after, body, check, refused
 from tests.nodes.rewrites.test_cache_row_in_registers import ASKED
 from tests.nodes.rewrites.test_cuda_rewrites import compile_for_hopper
-from tests.nodes.rewrites.test_row_rewrites import FACTS, PREPARE, ROOT, SOFTMAX, after, body, refused
+from tests.nodes.rewrites.test_row_rewrites import PREPARE, SOFTMAX
 
 ROWS = after(SOFTMAX, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
 HELPER = "__device__ float {}\n\n__global__ void soft_rows"
@@ -264,13 +264,9 @@ def test_it_computes_what_the_reference_says(
 ) -> None:
     """Of one step a thread to eight, and rows whose last steps some threads do not have."""
     text = prepared(*steps)
-    candidate = tmp_path / "candidate.cu"
     for number in ("SHORT_ROWS_FROM", "CLUSTER_STEPS"):
         text = re.sub(rf"#define {number} \d+", f"#define {number} 1", text)
-    candidate.write_text(text)
-    folder = ROOT / "tests/inputs/row_softmax"
-    ended = emulated(folder, candidate, "0", "1", *WORKLOADS, **environment)
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    check(text, tmp_path, INPUTS / "row_softmax", "0", "1", *WORKLOADS, **environment)
 
 
 @pytest.mark.slow

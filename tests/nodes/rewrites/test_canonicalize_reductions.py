@@ -11,7 +11,8 @@ from harness.tunables import bake
 from nodes.policies.rules import applied_step
 from nodes.rewrites.prelude.block_reductions import HELPERS
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_cuda_rewrites import FACTS, ROOT, TREE, after, flat, refused
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, flat, refused
+from tests.nodes.rewrites.test_cuda_rewrites import TREE
 
 WARP_DOWN = """\
 __inline__ __device__ float warpReduceSum(float val) {

@@ -18,13 +18,7 @@ from kernels.spec import Spec, Tensor, Workload
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
 
-SETTLING = [
-    "inline_algorithms",
-    "specialize_functors",
-    "unflatten_loop",
-    "if_conversion",
-    "lookup_tables",
-]
+SETTLING = ["inline_algorithms", "specialize_functors", "unflatten_loop", "if_conversion", "lookup_tables"]
 """Of these, every trap's outcome is the same to the bit."""
 HEADERS = """\
 #include <immintrin.h>

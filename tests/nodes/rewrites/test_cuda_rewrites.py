@@ -8,29 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.records import DeviceFacts
 from harness.tunables import tunables
 from kernels import catalog as kernels
-from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import RulesPolicy, applied_step
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
 from nodes.roles import CoderRequest, Finding, PlannerRequest
 from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.steps import FACTS, H200, ROOT, SPEC, after, refused
 
-ROOT = Path(__file__).resolve().parents[3]
-H200 = DeviceFacts(
-    device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20, bandwidth_gbps=4200
-)
-SPEC = Spec(
-    name="anything",
-    summary="any operation",
-    axes=("n",),
-    dtypes=("float16",),
-    arguments=(Tensor(name="out", role="output", shape=("n",)),),
-    workloads=(Workload(axes={"n": 1}, dtype="float16"),),
-)
-FACTS = Facts(spec=SPEC, device=H200)
 MINI_BATCH = {"gather_mean", "gather_rows_by_id", "relabel", "sample_neighbors", "scatter_mean_backward"}
 """No bundle was looked at for these yet. Their baselines are emulated by tests/kernels/test_minibatch_kernels_emulated.py, whose
 inputs are graphs, which the emulation here does not draw."""
@@ -76,22 +62,6 @@ extern "C" void normalise(const float* x, float* y, long rows, long n, cudaStrea
 """
 
 
-def after(text: str, *steps: str) -> str:
-    for step in steps:
-        changed = applied_step(step, text, FACTS)
-        assert changed is not None, f"{step} does not apply"
-        text = changed
-    return text
-
-
-def refused(text: str, step: str) -> bool:
-    return applied_step(step, text, FACTS) is None
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -123,6 +93,8 @@ def test_spread_refuses_threads_that_talk() -> None:
     assert refused(TREE, "grid_stride")
     assert refused(ROWS.replace("const float f", "__syncwarp(); const float f"), "grid_stride")
     assert refused(ROWS.replace("factor[row]", "factor[threadIdx.x]"), "grid_stride")
+    group = "auto block = cooperative_groups::this_thread_block(); block.sync(); const float f"
+    assert refused(ROWS.replace("const float f", group), "grid_stride"), "a group that lower_cooperative_groups left"
 
 
 def test_spread_keeps_what_is_done_once_a_row() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.nodes.rewrites.test_cuda_rewrites import after, refused
+from tests.nodes.rewrites.steps import after, refused
 
 PLACES = """\
 __global__ void scale(const float* x, const float* w, float* y, int rows, int n) {

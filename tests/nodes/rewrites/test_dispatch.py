@@ -11,7 +11,6 @@ import pytest
 
 from harness.bands import Band, Measure, Split
 from harness.evaluate import Evaluator
-from harness.records import DeviceFacts
 from harness.store import Store, digest
 from harness.tunables import tunables
 from kernels import catalog
@@ -22,8 +21,8 @@ from nodes.rewrites.specialize.dispatch import dispatched
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.roles import Attempt, Finding, Plan, PlannerRequest
 from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.steps import H200
 
-H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
 SPEC = Spec(
     name="some",
     summary="an operation with one size",

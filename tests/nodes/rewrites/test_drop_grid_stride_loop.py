@@ -12,8 +12,7 @@ from kernels import catalog as kernels
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
-from tests.nodes.rewrites.emulate import emulation
-from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, after, flat, refused
+from tests.nodes.rewrites.steps import FACTS, H200, after, check, flat, refused
 from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
@@ -158,25 +157,14 @@ def test_no_row_shape_no_step() -> None:
 def bundle(baseline: str, kernel: str = "silu_and_mul", *more: str) -> str:
     loaded = kernels.load(kernel)
     text, facts = loaded.baseline("cuda", baseline)[1].read_text(), Facts(spec=loaded.spec, device=H200)
-    for step in (
-        "trim_vector_tail",
-        "restrict_pointers",
-        "fast_math",
-        "vectorize",
-        "grid_stride",
-        "drop_grid_stride_loop",
-        *more,
-    ):
+    steps = ("trim_vector_tail", "restrict_pointers", "fast_math", "vectorize", "grid_stride", "drop_grid_stride_loop")
+    for step in (*steps, *more):
         text = applied_step(step, text, facts) or text
     assert "kOneStep" in text
     return text
 
 
-def emulated(kernel: str, candidate: Path, *arguments: str) -> str:
-    ended = emulation.emulated(kernels.load(kernel).folder, candidate, *arguments)
-    return ended.stdout.strip() or ended.stderr
-
-
+SILU = kernels.load("silu_and_mul").folder
 LIMIT, COVERED = "cuts = slices < 65535 ? slices : 65535", "cuts * along >= steps"
 SIZES = (
     "float16:tokens=3,hidden=1021",
@@ -192,10 +180,9 @@ def test_rows_longer_than_the_grid_are_computed_too(baseline: str, tmp_path: Pat
     text = bundle(baseline)
     assert text.count(LIMIT) == 1 and text.count(COVERED) == 1
     short = text.replace(LIMIT, "cuts = slices < 2 ? slices : 2")
-    (tmp_path / "candidate.cu").write_text(short)
-    assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0", "1", *SIZES) == "right"
-    (tmp_path / "wrong.cu").write_text(short.replace(COVERED, "true"))
-    assert "values wrong" in emulated("silu_and_mul", tmp_path / "wrong.cu", "0", "1", *SIZES)
+    check(short, tmp_path, SILU, "0", "1", *SIZES)
+    with pytest.raises(AssertionError, match="values wrong"):
+        check(short.replace(COVERED, "true"), tmp_path, SILU, "0", "1", *SIZES)
 
 
 @pytest.mark.parametrize("baseline", ["production", pytest.param("extracted", marks=pytest.mark.slow)])
@@ -203,14 +190,14 @@ def test_more_rows_than_the_grid_is_high_are_computed_too(baseline: str, tmp_pat
     """With a grid of a few blocks in y, where the rest is behind them in z."""
     text = bundle(baseline)
     assert text.count("high / 65536 + 1") == 1
-    (tmp_path / "candidate.cu").write_text(text.replace("high / 65536 + 1", "high / 4 + 1"))
-    assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0", "1", "float16:tokens=37,hidden=264") == "right"
+    lower = text.replace("high / 65536 + 1", "high / 4 + 1")
+    check(lower, tmp_path, SILU, "0", "1", "float16:tokens=37,hidden=264")
 
 
 @pytest.mark.slow
 def test_a_merge_computes_the_same(tmp_path: Path) -> None:
-    (tmp_path / "candidate.cu").write_text(bundle("extracted", "merge_attn_states_lse"))
-    assert emulated("merge_attn_states_lse", tmp_path / "candidate.cu", "0", "1") == "right"
+    name = "merge_attn_states_lse"
+    check(bundle("extracted", name), tmp_path, kernels.load(name).folder, "0", "1")
 
 
 @pytest.mark.slow
@@ -219,10 +206,8 @@ def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
     first, last = ({t.name: t.choices[end] for t in tunables(text)} for end in (0, -1))
     by = Measure(sizes=("tokens", "hidden"), tensor="out")
     spec = kernels.load("silu_and_mul").spec
-    (tmp_path / "candidate.cu").write_text(
-        dispatched(text, "cuda", spec, split((4096, first), (None, last), measure=by))
-    )
-    assert emulated("silu_and_mul", tmp_path / "candidate.cu", "0") == "right"
+    by_size = dispatched(text, "cuda", spec, split((4096, first), (None, last), measure=by))
+    check(by_size, tmp_path, SILU, "0")
 
 
 def test_facts_do_not_matter() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.test_cuda_rewrites import ROWS, after, flat, refused
+from tests.nodes.rewrites.steps import after, flat, refused
+from tests.nodes.rewrites.test_cuda_rewrites import ROWS
 
 DISPATCH = """\
 #include <cuda_fp16.h>

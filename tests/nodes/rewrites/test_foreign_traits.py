@@ -6,7 +6,8 @@ import pytest
 
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.syntax.source import Source
-from tests.nodes.rewrites.test_cuda_rewrites import ROWS, TREE, after, flat, refused
+from tests.nodes.rewrites.steps import after, flat, refused
+from tests.nodes.rewrites.test_cuda_rewrites import ROWS, TREE
 
 NAMED = """\
 namespace engine {

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.rewrites.emulate import emulation
-from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+from tests.nodes.rewrites.steps import ROOT, after, check, flat, refused
 
-ROOT = Path(__file__).resolve().parents[3]
 SOFTMAX = (ROOT / "tests/inputs/row_softmax/baseline.plain.cu").read_text()
 PREPARED = after(SOFTMAX, "symbolic_block_size", "warp_shuffle_reduction")
 
@@ -134,7 +132,4 @@ def test_it_computes_what_the_reference_says(
     for old, new in numbers.items():
         assert old in text
         text = text.replace(old, new)
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(text)
-    ended = emulation.emulated(ROOT / "tests/inputs" / folder, candidate, "0", "1", *workloads, EMULATE_BACKWARDS="1")
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    check(text, tmp_path, ROOT / "tests/inputs" / folder, "0", "1", *workloads, EMULATE_BACKWARDS="1")

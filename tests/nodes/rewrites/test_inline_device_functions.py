@@ -9,10 +9,7 @@ import pytest
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
-from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_cuda_rewrites import H200, after, flat, refused
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, refused
 
 PAIRS = """\
 #include <stdint.h>
@@ -230,10 +227,7 @@ def test_heads_whose_neighbours_rotate_come_out_right(tmp_path: Path) -> None:
         text = new
     made = text[text.index("rotary_query_key_kernel_not_is_neox(") :]
     assert "cos_sin_cache_pack.at[k]" in made, "twice an index over two is followed"
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(text)
-    ended = emulated(tmp_path, candidate, "0", "1")
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    check(text, tmp_path, tmp_path, "0", "1")
 
 
 SET_LATER = BRANCHED.replace("if (FLIP) {", "{").replace("} else {\n      from = i;\n      to = n + i;\n    }", "}")

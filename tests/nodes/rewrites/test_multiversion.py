@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from harness.bands import Measure, measures
-from harness.records import DeviceFacts
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -18,9 +17,8 @@ from nodes.rewrites.specialize.multiversion import multiversion
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import CoderRequest, Finding, PlannerRequest, Version
 from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.steps import H200, ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
-H200 = DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
 SPEC = Spec(
     name="some",
     summary="an operation with one size",

@@ -12,7 +12,7 @@ from nodes.policies.rules import RulesPolicy, applied_step
 from nodes.rewrites import ordered
 from nodes.roles import Finding, PlannerRequest
 from tests.nodes.rewrites.emulate import emulation
-from tests.nodes.rewrites.test_cuda_rewrites import FACTS, H200, ROOT, after, refused
+from tests.nodes.rewrites.steps import FACTS, H200, ROOT, after, refused
 
 GROUPS = ROOT / "tests/inputs/rescale_groups"
 MERGE = ROOT / "kernels/merge_attn_states_lse"

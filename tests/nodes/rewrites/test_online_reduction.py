@@ -19,7 +19,7 @@ from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import statements
 from tests.nodes.rewrites.emulate import emulation
-from tests.nodes.rewrites.test_row_rewrites import FACTS, ROOT, after, body, refused
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, refused
 
 TREE = """\
   maxs[threadIdx.x] = m;

@@ -6,7 +6,7 @@ import pytest
 
 from harness.tunables import tunables
 from nodes.policies.rules import applied_step
-from tests.nodes.rewrites.test_cuda_rewrites import FACTS
+from tests.nodes.rewrites.steps import FACTS
 
 BODY = "int width() { return BLOCKS; }\n"
 

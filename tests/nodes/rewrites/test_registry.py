@@ -12,13 +12,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, catalog, ordered, registry
 
 INPUTS = list(inputs())
-QUICK = {
-    "scaled_rms_norm",
-    "masked_softmax",
-    "rotary_query_key",
-    "cpu_softmax",
-    "relabel",
-}
+QUICK = {"scaled_rms_norm", "masked_softmax", "rotary_query_key", "cpu_softmax", "relabel"}
 
 
 def test_a_file_is_a_rewrite_and_its_folder_the_phase() -> None:

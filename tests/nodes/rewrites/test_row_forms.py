@@ -11,7 +11,8 @@ import torch
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.test_cuda_rewrites import H200
+from tests.nodes.rewrites.steps import H200
+from tests.nodes.rewrites.steps import after as steps_after
 from tests.nodes.rewrites.test_vectorize_unaligned_rows import at, spec
 
 ROWS = Facts(spec=spec(at(4096), at(2048)), device=H200)
@@ -179,11 +180,7 @@ extern "C" void norm(float* out, const float* inp, const float* weight, long N, 
 
 
 def after(text: str, *steps: str) -> str:
-    for step in steps:
-        changed = applied_step(step, text, ROWS)
-        assert changed is not None, f"{step} does not apply"
-        text = changed
-    return text
+    return steps_after(text, *steps, facts=ROWS)
 
 
 def kernel_of(text: str, name: str = "norm_kernel") -> str:
@@ -343,13 +340,7 @@ def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
 def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     for more in ("if (threadIdx.x == 0) sum += 1.0f;", "sum *= 2.0f;", "sum = sum / 3.0f;", "sum = 2 * (sum - 0.0f);"):
         text = TREE.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
-        after(
-            text,
-            "symbolic_block_size",
-            "warp_shuffle_reduction",
-            "vectorize",
-            "cache_row_in_registers",
-        )
+        after(text, "symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
 
 
 @pytest.mark.parametrize(

@@ -9,27 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.records import DeviceFacts
 from harness.tunables import bake, tunables
 from kernels import catalog
-from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites import catalog as rewrites
-from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused
 
-ROOT = Path(__file__).resolve().parents[3]
-FACTS = Facts(
-    spec=Spec(
-        name="anything",
-        summary="any operation",
-        axes=("n",),
-        dtypes=("float32",),
-        arguments=(Tensor(name="out", role="output", shape=("n",)),),
-        workloads=(Workload(axes={"n": 1}, dtype="float32"),),
-    ),
-    device=DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20),
-)
 TREE = """\
   partial[threadIdx.x] = v;
   __syncthreads();
@@ -103,24 +89,6 @@ extern "C" void both(const float* x, float* t, float* y, long n, cudaStream_t st
   plus_kernel<<<(n + 255) / 256, 256, 0, stream>>>(t, x, y, n);
 }
 """
-
-
-def after(text: str, *steps: str) -> str:
-    for step in steps:
-        changed = applied_step(step, text, FACTS)
-        assert changed is not None, f"{step} does not apply"
-        text = changed
-    return text
-
-
-def refused(text: str, step: str) -> bool:
-    return applied_step(step, text, FACTS) is None
-
-
-def body(text: str, name: str) -> str:
-    """A kernel's text in one line."""
-    start = text.index(f"{name}(")
-    return " ".join(text[start : text.index("\n}", start)].split())
 
 
 # Rows that stay in registers.
@@ -319,14 +287,7 @@ def test_they_compute_what_the_reference_says(
     text = (ROOT / where / f"baseline.{name}.cu").read_text()
     for step in PREPARE:
         text = applied_step(step, text, FACTS) or text
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(bake(after(text, *steps), numbers))
-    assert emulated(ROOT / where, candidate, "0", "1", *workloads) == "right"
-
-
-def emulated(folder: Path, candidate: Path, *arguments: str) -> str:
-    ended = emulation.emulated(folder, candidate, *arguments)
-    return ended.stdout.strip() or ended.stderr
+    check(bake(after(text, *steps), numbers), tmp_path, ROOT / where, "0", "1", *workloads)
 
 
 MASKED = """\

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.rewrites.emulate import emulation
-from tests.nodes.rewrites.test_cuda_rewrites import after, refused
+from tests.nodes.rewrites.steps import INPUTS, ROOT, after, check, refused
 
-ROOT = Path(__file__).resolve().parents[3]
 LOG_SOFTMAX = (ROOT / "tests/inputs/log_softmax/baseline.plain.cu").read_text()
 SETTLED = after(LOG_SOFTMAX, "canonicalize_reductions")
 
@@ -73,7 +71,6 @@ def test_types_of_other_arguments_stay_deduced(old: str, new: str) -> None:
 
 
 def test_it_computes_what_the_reference_says(tmp_path: Path) -> None:
-    candidate = tmp_path / "candidate.cu"
     steps = (
         "explicit_template_arguments",
         "canonicalize_reductions",
@@ -83,7 +80,5 @@ def test_it_computes_what_the_reference_says(tmp_path: Path) -> None:
         "vectorize",
         "cache_row_in_registers",
     )
-    candidate.write_text(after(LOG_SOFTMAX, *steps))
     workloads = ("bfloat16:rows=3,vocabulary=2056", "float32:rows=2,vocabulary=515")
-    ended = emulation.emulated(ROOT / "tests/inputs/log_softmax", candidate, "0", "1", *workloads)
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    check(after(LOG_SOFTMAX, *steps), tmp_path, INPUTS / "log_softmax", "0", "1", *workloads)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+from tests.nodes.rewrites.steps import after, flat, problem, refused
 
 SPEC = """\
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
@@ -170,9 +170,7 @@ def test_launches_without_an_optional_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("body", "head"), [(BODY, ROWS), (FLAT_BODY, FLAT)])
 @pytest.mark.parametrize("later", [("grid_stride", "drop_grid_stride_loop"), ("vectorize_unaligned_rows",)])
 def test_all_of_it_is_right(tmp_path: Path, body: str, head: str, later: tuple[str, ...]) -> None:
-    (tmp_path / "spec.py").write_text(SPEC)
-    (tmp_path / "reference.py").write_text(REFERENCE)
-    (tmp_path / "baseline.cu").write_text(kernel(body, head))
+    problem(tmp_path, SPEC, REFERENCE, kernel(body, head))
     new = after(after(kernel(body, head), "expand_macros"), "vectorize")
     for step in later:
         new = new if refused(new, step) else after(new, step)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_cuda_rewrites import after, refused
+from tests.nodes.rewrites.steps import after, check, problem, refused
 
 FOURS = """\
 #include <stdint.h>
@@ -67,13 +66,10 @@ def test_elements_that_stay_apart(old: str, new: str) -> None:
 
 
 def test_elements_anywhere_come_out_right(tmp_path: Path) -> None:
-    (tmp_path / "spec.py").write_text(SPEC)
-    (tmp_path / "reference.py").write_text(REFERENCE)
-    (tmp_path / "baseline.cu").write_text(FOURS)
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(FOURS, "vectorize_short_loops"))
-    ended = emulated(tmp_path, candidate, "0", "1", "int16:n=4", "int16:n=64", "int16:n=1028")
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    problem(tmp_path, SPEC, REFERENCE, FOURS)
+    check(
+        after(FOURS, "vectorize_short_loops"), tmp_path, tmp_path, "0", "1", "int16:n=4", "int16:n=64", "int16:n=1028"
+    )
 
 
 SPEC = """\

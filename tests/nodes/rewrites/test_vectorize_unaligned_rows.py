@@ -15,7 +15,8 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, ordered
 from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
 from tests.nodes.rewrites.emulate.emulation import emulated, library
-from tests.nodes.rewrites.test_cuda_rewrites import H200, ROOT, _bundle, after
+from tests.nodes.rewrites.steps import H200, ROOT, after
+from tests.nodes.rewrites.test_cuda_rewrites import _bundle
 
 INPUTS = ROOT / "tests/inputs"
 

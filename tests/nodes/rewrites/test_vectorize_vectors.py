@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.test_cuda_rewrites import after, flat, refused
+from tests.nodes.rewrites.steps import after, flat, refused
 
 TEXT = """\
 __global__ void plain(const float* x, float* y, int n) {{

@@ -11,10 +11,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.rows import warp_per_row as warp_rows
 from nodes.rewrites.syntax.source import Source
-from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.test_cuda_rewrites import H200, after, flat, refused
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, problem, refused
 
 CENTRE = """\
 #include <stdint.h>
@@ -176,15 +173,17 @@ COUNTED = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
     ids=["fixed", "counted", "plane", "plane, two"],
 )
 def test_teams_compute_what_warps_did(text: str, items: int, tmp_path: Path) -> None:
-    (tmp_path / "spec.py").write_text(SPEC)
-    (tmp_path / "reference.py").write_text(REFERENCE)
-    (tmp_path / "baseline.cu").write_text(text)
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(text, "warp_per_row").replace("#define TEAM_ITEMS 1 ", f"#define TEAM_ITEMS {items} "))
+    problem(tmp_path, SPEC, REFERENCE, text)
     sizes = ["float32:rows=1,n=1", "float32:rows=5,n=4", "float32:rows=9,n=7", "float32:rows=13,n=16", "float32:rows=3,n=33",
              "float32:rows=6,n=64", "float32:rows=5,n=100", "float32:rows=2,n=300"]  # fmt: skip
-    ended = emulated(tmp_path, candidate, "0", "1", *sizes)
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    check(
+        after(text, "warp_per_row").replace("#define TEAM_ITEMS 1 ", f"#define TEAM_ITEMS {items} "),
+        tmp_path,
+        tmp_path,
+        "0",
+        "1",
+        *sizes,
+    )
 
 
 SPEC = """\
@@ -220,11 +219,8 @@ def test_heads_of_many_lengths_after_packs(tmp_path: Path) -> None:
     for step in ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch"):
         text = applied_step(step, text, facts) or text
     assert "with_team<" in text and "Lanes<T, VEC> q_row[ITEMS], weight_row[ITEMS];" in text
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(text)
     sizes = [f"float16:tokens=3,heads=5,head_dim={n}" for n in (8, 64, 72, 128, 256, 520, 1024, 1032)]
-    ended = emulated(ROOT / "tests/inputs/head_rms_norm", candidate, "0", *sizes)
-    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    check(text, tmp_path, ROOT / "tests/inputs/head_rms_norm", "0", *sizes)
 
 
 def test_a_source_without_shuffles_is_not_looked_at() -> None:

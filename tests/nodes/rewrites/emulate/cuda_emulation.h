@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <type_traits>
@@ -126,7 +125,8 @@ inline unsigned rank = 0, cluster_blocks = 1;  // of the running thread's block 
 inline std::vector<Meeting> warps[kCluster];
 inline Meeting everyone[kCluster], whole_cluster;
 inline Context scheduler;
-inline const std::function<void()>* body = nullptr;
+inline const void* kernel_of_all = nullptr;  // a lambda; std::function would be instantiated for each launch of a text
+inline void (*body)(const void*) = nullptr;
 alignas(128) inline unsigned char dynamic_shared[kCluster][kShared];
 alignas(128) inline unsigned char static_shared[kCluster][kShared];
 inline size_t reserved = 0;
@@ -164,7 +164,7 @@ inline void meet(Meeting& meeting) {
 }
 
 inline void run_fiber() {
-  (*body)();
+  body(kernel_of_all);
   self->done = true;
   for (Meeting* meeting : {&everyone[rank], &warps[rank][self->linear / 32], &whole_cluster}) {
     --meeting->members;
@@ -210,7 +210,7 @@ inline void run_cluster(unsigned of_block) {
   }
 }
 
-inline void launch(dim3 grid_, dim3 block_, size_t shared_bytes, const std::function<void()>& kernel, unsigned cluster = 1) {
+inline void run_grid(dim3 grid_, dim3 block_, size_t shared_bytes, unsigned cluster) {
   const unsigned threads = block_.x * block_.y * block_.z;
   if (threads == 0 || threads > 1024) fail("a block of 0 or more than 1024 threads");
   if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0 || grid_.y > 65535 || grid_.z > 65535) fail("a grid out of limits");
@@ -221,7 +221,6 @@ inline void launch(dim3 grid_, dim3 block_, size_t shared_bytes, const std::func
   cluster_blocks = cluster;
   const size_t most = std::max<size_t>(1024, threads * cluster);
   if (fibers.size() < most) fibers.resize(most), stacks.reset(new char[most * kStack]);
-  body = &kernel;
   for (unsigned z = 0; z < gridDim.z; ++z)
     for (unsigned y = 0; y < gridDim.y; ++y)
       for (unsigned x = 0; x < gridDim.x; x += cluster) {
@@ -232,6 +231,13 @@ inline void launch(dim3 grid_, dim3 block_, size_t shared_bytes, const std::func
         }
         run_cluster(threads);
       }
+}
+
+template <typename F>
+void launch(dim3 grid, dim3 block, size_t shared_bytes, const F& kernel, unsigned cluster = 1) {
+  kernel_of_all = &kernel;
+  body = [](const void* held) { (*static_cast<const F*>(held))(); };
+  run_grid(grid, block, shared_bytes, cluster);
 }
 
 template <typename V>

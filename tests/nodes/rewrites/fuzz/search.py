@@ -10,8 +10,9 @@ import contextlib
 import functools
 import itertools
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -176,21 +177,30 @@ class Search:
     counts: Counter[str] = field(default_factory=Counter)
     seen: set[str] = field(default_factory=set)
 
-    def rounds(self, first: int) -> Iterator[list[Failure]]:
-        """Judges a batch of seeds at a time, from `first` on, without end; yields what failed of them."""
-        for number in itertools.count(first, self.batch):
-            with_seeds = [(n, case) for n in range(number, number + self.batch) for case in drawn(n, self.language)]
-            texts = {case.program.text for _, case in with_seeds}
-            self.kernels += len(texts - self.seen)
-            self.seen |= texts
-            verdicts = self.bench.judge([(case.program, case.steps) for _, case in with_seeds])
-            failures = []
-            for (n, case), verdict in zip(with_seeds, verdicts, strict=True):
-                if verdict.text in self.seen and not verdict.failed:
-                    continue  # unchanged, or judged before
-                self.seen.add(verdict.text)
-                self.rewritten += 1
-                self.counts[verdict.kind] += 1
-                if verdict.failed:
-                    failures.append(Failure(case, verdict, n))
-            yield failures
+    def rounds(self, first: int, ahead: bool = False) -> Iterator[list[Failure]]:
+        """Judges a batch of seeds at a time, from `first` on, without end; yields what failed of them. With `ahead` the next batch
+        is drawn and rewritten while the compiler has this one."""
+        waiting: deque[tuple[list[tuple[int, Case]], Future[list[Verdict]]]] = deque()
+        with ThreadPoolExecutor(max_workers=1) as compiling:
+            for number in itertools.count(first, self.batch):
+                with_seeds = [(n, case) for n in range(number, number + self.batch) for case in drawn(n, self.language)]
+                judging = self.bench.rewritten([(case.program, case.steps) for _, case in with_seeds])
+                waiting.append((with_seeds, compiling.submit(judging)))
+                if len(waiting) > ahead:
+                    cases, verdicts = waiting.popleft()
+                    yield self._counted(cases, verdicts.result())
+
+    def _counted(self, with_seeds: list[tuple[int, Case]], verdicts: list[Verdict]) -> list[Failure]:
+        texts = {case.program.text for _, case in with_seeds}
+        self.kernels += len(texts - self.seen)
+        self.seen |= texts
+        failures = []
+        for (n, case), verdict in zip(with_seeds, verdicts, strict=True):
+            if verdict.text in self.seen and not verdict.failed:
+                continue  # unchanged, or judged before
+            self.seen.add(verdict.text)
+            self.rewritten += 1
+            self.counts[verdict.kind] += 1
+            if verdict.failed:
+                failures.append(Failure(case, verdict, n))
+        return failures

@@ -11,8 +11,9 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,6 +176,8 @@ class Bench:
 
     folder: Path = field(init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
+    _runs: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Its files are those of one run."""
 
     def __enter__(self) -> Bench:
         self._scratch = tempfile.TemporaryDirectory(prefix="fuzz_")
@@ -186,6 +189,11 @@ class Bench:
 
     def judge(self, pairs: Sequence[tuple[Program, Sequence[str]]]) -> list[Verdict]:
         """One verdict a pair of a program and the steps to apply."""
+        return self.rewritten(pairs)()
+
+    def rewritten(self, pairs: Sequence[tuple[Program, Sequence[str]]]) -> Callable[[], list[Verdict]]:
+        """What is left to do for the verdicts once the steps are applied: most of it is the compiler's, so that a thread may wait for
+        that while others go on."""
         verdicts = [rewritten(program, steps) for program, steps in pairs]
         texts: dict[tuple[str, str], int] = {}
         jobs: list[tuple[Program, str]] = []
@@ -194,20 +202,25 @@ class Bench:
                 if verdict.kind == "right" and verdict.text != program.text and (program.text, text) not in texts:
                     texts[program.text, text] = len(jobs)
                     jobs.append((program, text))
-        ends = self._run(jobs)
-        for at, ((program, _), verdict) in enumerate(zip(pairs, verdicts, strict=True)):
-            if (program.text, verdict.text) not in texts or verdict.kind != "right":
-                continue
-            before, after = ends[texts[program.text, program.text]], ends[texts[program.text, verdict.text]]
-            broken = (before.said or before.kind) if before.kind != "right" else _unsteady(before)
-            kind, said = after.kind, after.said
-            if broken:
-                kind, said = "broken program", f"{before.kind}: {broken}"
-            elif kind == "right":
-                said = _differences(program, before, after)
-                kind = "wrong" if said else "right"
-            verdicts[at] = Verdict(kind, verdict.text, said)
-        return verdicts
+
+        def judged() -> list[Verdict]:
+            with self._runs:
+                ends = self._run(jobs)
+            for at, ((program, _), verdict) in enumerate(zip(pairs, verdicts, strict=True)):
+                if (program.text, verdict.text) not in texts or verdict.kind != "right":
+                    continue
+                before, after = ends[texts[program.text, program.text]], ends[texts[program.text, verdict.text]]
+                broken = (before.said or before.kind) if before.kind != "right" else _unsteady(before)
+                kind, said = after.kind, after.said
+                if broken:
+                    kind, said = "broken program", f"{before.kind}: {broken}"
+                elif kind == "right":
+                    said = _differences(program, before, after)
+                    kind = "wrong" if said else "right"
+                verdicts[at] = Verdict(kind, verdict.text, said)
+            return verdicts
+
+        return judged
 
     def _run(self, jobs: Sequence[tuple[Program, str]]) -> list[_End]:
         ends: list[_End] = [_End() for _ in jobs]

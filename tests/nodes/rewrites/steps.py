@@ -1,0 +1,64 @@
+"""What the tests of rewrites share: facts, steps one after another, and the emulation's word on what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.records import DeviceFacts
+from kernels.spec import Spec, Tensor, Workload
+from nodes.policies.rules import applied_step
+from nodes.rewrites import Facts
+from tests.nodes.rewrites.emulate.emulation import emulated
+
+ROOT = Path(__file__).resolve().parents[3]
+INPUTS = ROOT / "tests/inputs"
+H200 = DeviceFacts(
+    device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20, bandwidth_gbps=4200
+)
+SPEC = Spec(
+    name="anything",
+    summary="any operation",
+    axes=("n",),
+    dtypes=("float32",),
+    arguments=(Tensor(name="out", role="output", shape=("n",)),),
+    workloads=(Workload(axes={"n": 1}, dtype="float32"),),
+)
+FACTS = Facts(spec=SPEC, device=H200)
+
+
+def after(text: str, *steps: str, facts: Facts = FACTS) -> str:
+    for step in steps:
+        changed = applied_step(step, text, facts)
+        assert changed is not None, f"{step} does not apply"
+        text = changed
+    return text
+
+
+def refused(text: str, step: str) -> bool:
+    return applied_step(step, text, FACTS) is None
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def body(text: str, name: str) -> str:
+    """A kernel's text in one line."""
+    start = text.index(f"{name}(")
+    return flat(text[start : text.index("\n}", start)])
+
+
+def check(text: str, tmp_path: Path, folder: Path, *arguments: str, **environment: str) -> str:
+    """Emulated, the text computes what the folder's reference says. Returns what it said on the way."""
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(text)
+    ended = emulated(folder, candidate, *arguments, **environment)
+    assert ended.stdout.strip() == "right", ended.stdout + ended.stderr
+    return ended.stderr
+
+
+def problem(tmp_path: Path, spec: str, reference: str, baseline: str) -> Path:
+    """A folder like those of tests/inputs."""
+    for name, text in (("spec.py", spec), ("reference.py", reference), ("baseline.cu", baseline)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
