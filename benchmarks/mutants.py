@@ -93,6 +93,10 @@ ALIKE: dict[str, dict[str, str]] = {
         'active += ["not dumpable"] if _prctl(4, ) == 0 else []': "0 is what is left out",
     },
     "nodes/policies/rules.py": {
+        "if not timing.light_fraction and not timing.light_us:": "a share of light has its light",
+        "ranked = sorted((t for t in timings if t.light_fraction), key=lambda t: t.light_fraction or 1.0)": (
+            "whatever has none is left out in the same line"
+        ),
         '"UNKNOWN": "nothing measured says what bounds it",': "whoever has no speed of light was answered before",
         'f"{row} longer than any other": {**others, row: 2 * max(w.axes[row] for w in suite) - 8},': "as long, and as odd",
     },

@@ -24,7 +24,7 @@ class FarSide:
         self.told = [] if told is None else told
         self.mapped: set[int] = set()
         self.stopped = True
-        self.calls = 0
+        self.calls = self.rests = 0
         self.call_s = 1e-3
         """What a call takes, by its clock; and what that clock lacks a request against ours."""
         self.lacks_s = 1e-4
@@ -42,6 +42,7 @@ class FarSide:
 
     def rest(self) -> None:
         assert self.stopped
+        self.rests += 1
 
     def proceed(self) -> None:
         self.stopped = False

@@ -302,20 +302,22 @@ def test_who_fails_in_other_company_has_failed_and_a_baseline_that_does_is_our_f
 
 
 def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
+    asked: list[Any] = []
     layout = SimpleNamespace(shapes=lambda: ["shapes"], size=64, arguments=lambda arena, slot: [arena, slot])
-    monkeypatch.setattr("harness.verification.mapped_bench", lambda *_: SimpleNamespace(layout=layout))
+    bench = SimpleNamespace(layout=layout, arena="64 bytes", write=lambda slot, inputs: asked.append((slot, inputs)))
+    monkeypatch.setattr("harness.verification.mapped_bench", lambda *_: bench)
+    monkeypatch.setattr("harness.verification.make_case", lambda *_: SimpleNamespace(inputs="of its own"))
     seconds = {"mine": 2e-6, "base": 5e-6}
 
     def worker(one: Build) -> Any:
         return SimpleNamespace(request=lambda message: asked.append(message) or {"seconds": seconds[one.candidate]})
 
     rig = Paper(Store(tmp_path))
-    rig.pool.get, rig.memory = worker, lambda size: f"{size} bytes"  # type: ignore[attr-defined]
+    rig.pool.get, rig.extra_values, rig.synchronize = worker, {}, lambda: None  # type: ignore[attr-defined]
     found = _launch(rig, build("mine"), build("base"), WORKLOAD)  # type: ignore[arg-type]
     assert found is not None and (found.time_us, found.baseline_us) == (pytest.approx(2.0), pytest.approx(5.0))
     one = {"op": "host", "dtype": "float32", "shapes": ["shapes"], "repeat": 200, "calls": [["64 bytes", 0]]}
-    assert asked == [one, one]
+    assert asked == [(0, "of its own"), one] * 2, "what lies there else was drawn for another size"
     assert _launch(Paper(Store(tmp_path), "cpu"), build("mine"), build("base"), WORKLOAD) is None  # type: ignore[arg-type]
 
 

@@ -663,3 +663,30 @@ def test_the_filter_is_well_formed(machine: str, gpu: bool, allow_exec: bool) ->
         if code in (sandbox._JEQ, sandbox._JGE, sandbox._JSET):
             assert at + 1 + max(yes, no) < len(instructions)
     assert instructions[-1] == (sandbox._RETURN, 0, 0, sandbox._ALLOW)
+
+
+def decided(block: list[tuple], *arguments: int) -> int:
+    """What the kernel does with a call of these arguments, by the instructions that decide on it."""
+    at, loaded = 0, 0
+    while True:
+        code, yes, no, value = block[at]
+        at += 1
+        if code == sandbox._RETURN:
+            return value
+        if code == sandbox._LOAD:
+            loaded = arguments[(value - 16) // 8]
+        else:
+            at += yes if (loaded == value if code == sandbox._JEQ else loaded & value) else no
+
+
+def test_a_tool_gets_sockets_of_its_own_namespace_and_no_others() -> None:
+    """Of the calls that lead out of it, or deep into the kernel, those that a tool has no use for stay refused."""
+    rules, netlink, packet = sandbox.tool_rules(), 16, 17
+    for name in ("socket", "socketpair"):
+        families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, netlink, packet)
+        found = [decided(rules[name], family) for family in families]
+        assert found == [sandbox._ALLOW] * 3 + [sandbox._EPERM] * 2
+    seccomp, memory, schedule, name_of_thread, subreaper = 22, 35, 62, 15, 36
+    assert [decided(rules["prctl"], what) for what in (seccomp, memory, schedule)] == [sandbox._EPERM] * 3
+    assert [decided(rules["prctl"], what) for what in (name_of_thread, subreaper)] == [sandbox._ALLOW] * 2
+    assert {"connect", "ptrace", "setpgid"}.isdisjoint(rules) and {"mount", "bpf", "unshare"} <= rules.keys()

@@ -442,6 +442,16 @@ def test_integers_may_rightly_be_all_ones(stage: Any) -> None:
     assert one.unwritten() == ""
 
 
+def test_after_each_sample_it_is_waited_for_until_no_thread_of_a_side_runs(stage: Any) -> None:
+    """One that is stopped within a system call ends that first, beside its rival."""
+    one = stage(negation("float32", 64))
+    lone = contestant(one)
+    before = lone.worker.rests
+    for number in (1, 2, 3):
+        one.sample(lone)
+        assert lone.worker.rests == before + number
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("n", [1, 13, 256])
 def test_a_look_sees_one_wrong_element(stage: Any, dtype: str, n: int) -> None:

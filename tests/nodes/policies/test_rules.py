@@ -276,6 +276,9 @@ def test_the_bundle_less_each_step_and_each_two_is_thought_of() -> None:
     run = Run()
     search = _Search(run.request())
     bundle, lists = search._bundle(), set(search._lists())
+    for _, steps in lists:
+        rewrites = [step.partition(":")[0] for step in steps]
+        assert len(set(rewrites)) == len(rewrites), "one form of a rewrite, not two"
     names = sorted({step.partition(":")[0] for step in bundle if step not in search.normalizing})
     assert len(names) > 4
     for left_out in itertools.chain(itertools.combinations(names, 1), itertools.combinations(names, 2)):

@@ -220,24 +220,33 @@ def test_hoist():
     )
 
 
+FIRST = "if (c == 0) {\nz[r] = %s;\n}\n"
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "moves"),
     [
-        "const float first = y[r * columns]; y[r * columns + c] = first + x[c];",  # read and written
-        "const float v = x[c]; y[r * columns + c] = v;",
-        "if (c == 0) { z[r] = x[c + 1]; } y[r * columns + c] = z[r];",  # the block writes what the rest reads
-        "if (c == 1) { z[r] = 1.0f; }",
+        ("const float first = y[r * columns];\ny[r * columns + c] = first + x[c];", False),  # read and written
+        ("const float v = x[c];\ny[r * columns + c] = v;", False),
+        (FIRST % "w[r]" + "y[r * columns + c] = x[c];", True),
+        (FIRST % "x[c + 1]" + "y[r * columns + c] = x[c];", False),
+        (FIRST % "w[r]" + "y[r * columns + c] = z[r];", False),  # the block writes what the rest reads
+        ("y[r * columns + c] = z[r];\n" + FIRST % "w[r]", False),
+        ("y[r * columns + c] = x[c];\n" + FIRST % "y[r * columns]", False),  # and reads what the rest writes
+        (FIRST.replace("c == 0", "c == 1") % "w[r]", False),
     ],
 )
-def test_hoist_leaves(body):
+def test_what_is_hoisted(body, moves):
     text = f"""\
-        void f(const float* x, float* y, float* z, long rows, long columns) {{
+        void f(const float* x, const float* w, float* y, float* z, long rows, long columns) {{
             for (long r = 0; r < rows; ++r) {{
-                for (long c = 0; c < columns; ++c) {{ {body} }}
+                for (long c = 0; c < columns; ++c) {{
+                    {body}
+                }}
             }}
         }}
     """
-    assert apply("licm", text) is None
+    assert (apply("licm", text) is not None) == moves
 
 
 FLAT = """\

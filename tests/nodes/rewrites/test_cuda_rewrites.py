@@ -77,6 +77,26 @@ def test_pack_refuses_what_it_does_not_understand(old: str, new: str) -> None:
     assert "store_lanes(&y" not in changed
 
 
+def test_pack_needs_a_barrier_between_two_uses_not_just_any() -> None:
+    """Each thread reads again what it wrote itself; with packs those are another thread's elements."""
+    first = "    for (int i = threadIdx.x; i < n; i += blockDim.x) kept[row * n + i] = x[row * n + i];\n"
+    then = "    for (int i = threadIdx.x; i < n; i += blockDim.x) atomicAdd(&y[row], kept[row * n + i]);\n"
+    barrier = "    __syncthreads();\n"
+
+    def text(*parts: str) -> str:
+        return (
+            "#include <cuda_runtime.h>\n#include <cstdint>\n__global__ void steps(const float* __restrict__ x, "
+            "float* __restrict__ kept, float* __restrict__ y, int64_t n) {\n    const int64_t row = blockIdx.x;\n"
+            + "".join(parts)
+            + '}\nextern "C" void f(const float* x, float* kept, float* y, int64_t rows, int64_t n, cudaStream_t s) {\n'
+            "    steps<<<rows, 256, 0, s>>>(x, kept, y, n);\n}\n"
+        )
+
+    assert "store_lanes(&kept" in after(text(first, barrier, then), "vectorize")
+    for parts in ((first, then), (barrier, first, then), (first, then, barrier)):
+        assert refused(text(*parts), "vectorize")
+
+
 def test_pack_reads_what_the_same_statement_writes() -> None:
     new = after(ROWS.replace("__half2float(x[row * n + i])", "__half2float(y[row * n + i])"), "vectorize")
     assert "y_pack = load_lanes<VEC>(&y[row * n + first]);" in new
