@@ -1,4 +1,4 @@
-"""Convolutions as products of matrices of our own: only where a module has nothing else (see tiles.py).
+"""Convolutions as products of matrices of our own: where a module has nothing else, and where cuDNN is slow (see tiles.py).
 
 Rows are output channels, columns places, the depth is input channels and the window, channels last: steps of the depth that lie together
 then differ in the channel alone. For that the weights are copied in that order, which is little beside the product.
@@ -24,6 +24,21 @@ CHANNELS = 8
 TURNED = 256
 """Products to an input's element from which on a GPU lays the input out channels last first: that is a store and a load of it more, and
 one copy of 16 bytes in four's place, none of whose numbers has to be rounded, ever after."""
+
+
+VOLUMES = True
+"""Whether a GPU's convolutions in three dimensions are ours where they are transposed or cuDNN has no tensor cores for their channels
+(no multiple of four in a group)."""
+
+
+def wanted(low: Lowering, a: Value, groups, transposed: bool) -> bool:
+    """Whether a convolution is to be one of ours: the module has nothing else, or it is faster than the library's."""
+    if COMPUTED[low.dtype] != "float":
+        return False
+    if low.program.own_products:
+        return True
+    slow = transposed or plain(a.shape[1]) // plain(groups) % 4 != 0
+    return VOLUMES and low.program.device == "cuda" and low.dtype == torch.float32 and len(a.shape) == 5 and slow
 
 
 @dataclass(frozen=True)
