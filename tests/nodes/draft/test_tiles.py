@@ -24,16 +24,16 @@ CONVOLUTIONS = {
     "ordinary": problem(
         # strided in groups, its input channels no multiple of anything; a place alone; dilated, its channels a multiple of a stage's
         "return self.strided(x), self.points(y), self.dilated(z)",
-        "[torch.randn(2, 6, 9, 10), torch.randn(2, 12, 6, 6), torch.randn(2, 16, 9, 31)]",
-        "self.strided = nn.Conv2d(6, 10, 3, stride=2, padding=1, groups=2, bias=False)\n"
+        "[torch.randn(2, 8, 9, 10), torch.randn(2, 12, 6, 6), torch.randn(2, 16, 9, 31)]",
+        "self.strided = nn.Conv2d(8, 10, 3, stride=2, padding=1, groups=2, bias=False)\n"
         "self.points = nn.Conv2d(12, 20, 1, bias=False)\n"
         "self.dilated = nn.Conv2d(16, 24, (2, 3), dilation=(1, 2), padding=(0, 3), bias=False)",
     ),
     "transposed": problem(
         # all remainders have taps; in groups, taps further apart than the stride
         "return self.twice(x), self.groups(y)",
-        "[torch.randn(2, 6, 5, 6), torch.randn(3, 8, 11)]",
-        "self.twice = nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, bias=False)\n"
+        "[torch.randn(2, 12, 5, 6), torch.randn(3, 8, 11)]",
+        "self.twice = nn.ConvTranspose2d(12, 4, 3, stride=2, padding=1, output_padding=1, bias=False)\n"
         "self.groups = nn.ConvTranspose1d(8, 6, 4, stride=5, padding=2, dilation=3, groups=2, bias=False)",
     ),
     "transposed volume": problem(
@@ -43,11 +43,18 @@ CONVOLUTIONS = {
         "self.mixed = nn.ConvTranspose3d(16, 5, (2, 3, 3), stride=(3, 1, 4), padding=(0, 1, 1), dilation=(3, 2, 2), bias=False)",
     ),
     "transposed one by one": problem(
-        "return self.one(x), self.dilated(y)", "[torch.randn(2, 8, 5, 6), torch.randn(2, 3, 40)]",
+        "return self.one(x), self.dilated(y)", "[torch.randn(2, 8, 5, 6), torch.randn(2, 4, 40)]",
         "self.one = nn.ConvTranspose2d(8, 4, (3, 2), padding=(1, 0), bias=False)\n"
-        "self.dilated = nn.ConvTranspose1d(3, 5, 4, dilation=3, bias=False)",
+        "self.dilated = nn.ConvTranspose1d(4, 5, 4, dilation=3, bias=False)",
     ),
 }  # fmt: skip
+IN_THREES = problem(
+    "return self.ordinary(x), self.transposed(x), self.groups(y)",
+    "[torch.randn(2, 3, 9, 10), torch.randn(2, 6, 11)]",
+    "self.ordinary = nn.Conv2d(3, 10, 3, stride=2, padding=1, bias=False)\n"
+    "self.transposed = nn.ConvTranspose2d(3, 5, 3, stride=2, bias=False)\n"
+    "self.groups = nn.Conv1d(6, 8, 3, groups=2, bias=False)",
+)
 LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
 
 
@@ -112,6 +119,11 @@ def check(text: str, folder, rounded: bool = False) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_emulated_products_agree_with_eager(name, tmp_path):
     check(MODULES[name], tmp_path)
+
+
+def test_emulated_convolutions_of_channels_not_in_fours_are_exact(tmp_path):
+    """As eager's are, for which cuDNN has no TF32 kernel."""
+    check(IN_THREES, tmp_path)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
