@@ -3,10 +3,6 @@
 #pragma once
 #include "cuda_emulation.h"
 
-inline int cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  std::memset(to, value, bytes);
-  return 0;
-}
 template <typename V> V atomicAdd(V* to, V value) {
   const V before = *to;
   *to = before + value;
