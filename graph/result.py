@@ -206,10 +206,11 @@ def _plan(plan: Plan) -> PlanRow:
 
 @functools.cache
 def commit() -> str:
-    """Of Astrolabe's own repository, "" where it does not run from one."""
+    """Of Astrolabe's own repository, with -dirty where files differ from it; "" where it does not run from one."""
     if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
         return ""
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

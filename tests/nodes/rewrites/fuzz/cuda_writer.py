@@ -161,9 +161,9 @@ class Writer:
             return f"({form.one_of(*exact)} {operator} 0.0f ? {a} : {self.expression(variables, depth - 1)})"
         if kind == "int":
             return f"({a} * (float)(n % 7))"
-        if kind == "double":
-            return f"({a} * {form.one_of('0.5', '2.0', '1e-1')})"
         self.inexact = True
+        if kind == "double":  # what is around it is computed in double, too, and fast_math makes floats of that
+            return f"({a} * {form.one_of('0.5', '2.0', '1e-1')})"
         if kind == "quotient":
             return f"({a} / (1.0f + fabsf({self.expression(variables, depth - 1)})))"
         if kind == "exp":
