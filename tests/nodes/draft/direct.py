@@ -94,6 +94,14 @@ class Native:
         return call
 
 
+class Emulated(Native):
+    """A draft's kernels in the emulation: the last argument of each is the stream."""
+
+    def __getattr__(self, name: str):
+        call = super().__getattr__(name)
+        return lambda *arguments: call(*arguments, ctypes.c_void_p(0))
+
+
 def _argument(value):
     if isinstance(value, torch.Tensor):
         assert value.is_contiguous()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
 import torch
 
 from nodes import draft
-from tests.nodes.draft.direct import Native, _close, _leaves, module, native_source, problem
+from tests.nodes.draft.direct import Emulated, _close, _leaves, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 
 ROWS = "torch.randn(6, 256) * 3"
@@ -40,14 +39,6 @@ NOT = {
     "scanned backwards": problem("return x.flip(1).cumsum(dim=1).flip(1)", f"[{ROWS}]"),
     "transposed": problem("return (x * 1.5).t().contiguous()[:, :5]", f"[{ROWS}]"),
 }
-
-
-class Emulated(Native):
-    """A draft's kernels in the emulation: the last argument of each is the stream."""
-
-    def __getattr__(self, name: str):
-        call = super().__getattr__(name)
-        return lambda *arguments: call(*arguments, ctypes.c_void_p(0))
 
 
 def moved(x: torch.Tensor) -> torch.Tensor:

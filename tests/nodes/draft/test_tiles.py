@@ -1,6 +1,5 @@
 """Products of our own in CUDA, thread by thread on the CPU: right at odd sizes, and as near to the exact result as float32's own."""
 
-import ctypes
 import shutil
 import subprocess
 
@@ -9,7 +8,7 @@ import torch
 
 from nodes import draft
 from nodes.draft import lower_convolutions, lower_products, tiles
-from tests.nodes.draft.direct import Native, Pair, _close, module, native_source, problem
+from tests.nodes.draft.direct import Emulated, Pair, _close, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated
 
@@ -56,14 +55,6 @@ IN_THREES = problem(
     "self.groups = nn.Conv1d(6, 8, 3, groups=2, bias=False)",
 )
 LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
-
-
-class Emulated(Native):
-    """A draft's kernels in the emulation: the last argument of each is the stream."""
-
-    def __getattr__(self, name: str):
-        call = super().__getattr__(name)
-        return lambda *arguments: call(*arguments, ctypes.c_void_p(0))
 
 
 def source_of(text: str) -> str:
