@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from .accumulators import JOINS, PARTS, accumulator_type, cast_to, identity, is_struct
-from .expressions import Expr, loads_of
+from .expressions import Expr, loads_of, walk
 from .index import FloorDiv, Index, Modulo, index_is_divided
 from .packing import Packs, packs_of
 from .partition import ROW, SMALL_WINDOW, Kernel, Member, Partition
@@ -47,7 +47,8 @@ class Emitter:
 
     def __init__(self, kernel: Kernel, partition: Partition, device: str) -> None:
         self.kernel, self.partition, self.device = kernel, partition, device
-        self.stored = partition.stored(kernel) | self._across_stages()
+        self.across = self._across_stages()
+        self.stored = partition.stored(kernel) | self.across
         self.registers: dict[Buffer, str] = {}
         self._count = 0
         self.row_names: dict[Index, str] = {}
@@ -80,7 +81,7 @@ class Emitter:
         loops = {at: members for at, members in loops.items() if members}
         found = {at: packs_of(kernel, members, self.stored, set(kernel.made)) for at, members in loops.items()}
         packs = {at: one for at, one in found.items() if one is not None}
-        if len(packs) < len(loops) and self._across_stages():
+        if len(packs) < len(loops) and self.across:
             return {}  # who reads an element in a later loop must be who wrote it
         items = min((one.items for one in packs.values()), default=1)
         return {at: replace(one, items=items) for at, one in packs.items()}
@@ -117,17 +118,7 @@ class Emitter:
 
     def scalars(self) -> list[tuple[str, str]]:
         """(name, type) of the numbers that the call brings."""
-        found: dict[str, str] = {}
-        seen: set[int] = set()
-        stack = list(self.kernel.roots)
-        while stack:
-            expr = stack.pop()
-            if id(expr) in seen:
-                continue
-            seen.add(id(expr))
-            if expr.op == "scalar":
-                found[expr.args[0]] = expr.type
-            stack += [arg for arg in expr.args if isinstance(arg, Expr)]
+        found = {expr.args[0]: expr.type for expr in walk(self.kernel.roots) if expr.op == "scalar"}
         return list(found.items())
 
     @property
@@ -495,17 +486,7 @@ class Emitter:
 
 def _indices(roots: list[Expr]) -> list[Index]:
     """Every index below the roots."""
-    found: list[Index] = []
-    seen: set[int] = set()
-    stack = list(reversed(roots))
-    while stack:
-        expr = stack.pop()
-        if id(expr) in seen:
-            continue
-        seen.add(id(expr))
-        found += [arg for arg in expr.args if isinstance(arg, sympy.Expr)]
-        stack += [arg for arg in reversed(expr.args) if isinstance(arg, Expr)]
-    return found
+    return [arg for expr in walk(roots) for arg in expr.args if isinstance(arg, sympy.Expr)]
 
 
 def _of_members(members: list[Member]) -> list[Index]:

@@ -6,6 +6,7 @@ chain is rounded once where eager rounds after each operator.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -123,17 +124,19 @@ def masked(condition: Expr | None, value: Expr, otherwise: Expr) -> Expr:
     return make("masked", condition, cast(value, type), cast(otherwise, type), type=type)
 
 
-def loads_of(roots) -> list[Expr]:
-    """Every load below the roots, in order, once each."""
+def walk(roots: Iterable[Expr]) -> Iterator[Expr]:
+    """Every expression from the roots down, in order, once each."""
     seen: set[int] = set()
-    found: list[Expr] = []
     stack = list(reversed(list(roots)))
     while stack:
         expr = stack.pop()
         if id(expr) in seen:
             continue
         seen.add(id(expr))
-        if expr.op in ("load", "load_at"):
-            found.append(expr)
+        yield expr
         stack.extend(arg for arg in reversed(expr.args) if isinstance(arg, Expr))
-    return found
+
+
+def loads_of(roots: Iterable[Expr]) -> list[Expr]:
+    """Every load below the roots, in order, once each."""
+    return [expr for expr in walk(roots) if expr.op in ("load", "load_at")]

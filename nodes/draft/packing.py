@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from .expressions import Expr, loads_of
+from .expressions import loads_of, walk
 from .index import Index
 from .partition import FLAT, ROW, Kernel, Member
 from .tensors import Buffer
@@ -40,7 +40,10 @@ def packs_of(kernel: Kernel, members: list[Member], stored: set[Buffer], made: s
 
     `stored`: what reaches memory; `made`: what the loop itself makes, which stays in registers.
     """
-    if any(_is_guarded(m.value) for m in members) or (kernel.scan is not None and kernel.scan.backwards):
+    guarded = any(
+        e.op in ("masked", "only_if") for e in walk(m.value for m in members)
+    )  # it may lie out of bounds there
+    if guarded or (kernel.scan is not None and kernel.scan.backwards):
         return None
     if kernel.layout == FLAT and not kernel.inner:
         variable, end = kernel.row, kernel.rows
@@ -80,17 +83,3 @@ def _is_multiple(size: Index, items: int) -> bool:
     """Whether it is a multiple of `items` whatever its sizes are."""
     terms = sympy.Add.make_args(sympy.expand(size))
     return all((factor := term.as_coeff_Mul()[0]).is_Integer and int(factor) % items == 0 for term in terms)
-
-
-def _is_guarded(root: Expr) -> bool:
-    """Whether some of it is not looked at for every element, and may lie out of bounds there."""
-    stack, seen = [root], set[int]()
-    while stack:
-        expr = stack.pop()
-        if id(expr) in seen:
-            continue
-        seen.add(id(expr))
-        if expr.op in ("masked", "only_if"):
-            return True
-        stack += [arg for arg in expr.args if isinstance(arg, Expr)]
-    return False

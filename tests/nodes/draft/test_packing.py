@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from nodes import draft
+from nodes.draft.drafting import RESERVED
 from tests.nodes.draft.direct import Emulated, _close, _leaves, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 
@@ -75,3 +77,19 @@ def test_what_does_not_lie_side_by_side_is_not_packed(name: str) -> None:
 def test_a_pack_is_sixteen_bytes(dtype: str, items: int) -> None:
     native = native_source(draft.draft(MODULES["chain"], "cuda", dtype), "cuda")
     assert f"_kernel<{items}, int>" in native and "_kernel<1, int>" in native
+
+
+DECLARED = re.compile(r"\b(?:T|float|double|int|bool|int64_t|Index|dim3) (\w+)(?= =|;|\[|\()")
+NAMED = re.compile(r"(?:struct(?: alignas\(.*\))?|__ [\w<>, ]+) (\w+)(?=\(| \{)|int (\w+)[,>]")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_input_hides_a_name_of_the_text_around_it(name: str) -> None:
+    native = native_source(draft.draft(MODULES[name], "cuda"), "cuda")
+    kernels = native[native.index("__global__") :]
+    words = {*DECLARED.findall(kernels), *(one or other for one, other in NAMED.findall(native))} - {
+        "column"
+    }  # which gives way
+    ours = {word for word in words if not re.search(r"\d$", word) and not word.startswith("own_")}
+    assert {"Pack", "Items", "item", "load_pack"} <= ours or {"columns", "column_fold"} <= ours
+    assert ours <= RESERVED, sorted(ours - RESERVED)
