@@ -279,7 +279,7 @@ def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     workload = next(large_enough, sizes[0])
     if spec.read_bytes(workload) > DEPENDENCE_BYTES:
         workload = sizes[0]
-    inputs = _upcast(drawn(spec, workload, "", {}, "cpu"), torch.float64)
+    inputs = _upcast(drawn(spec, workload, "", {}, kernel.reference_on), torch.float64)
     exact = _run_reference(kernel, workload, inputs)
 
     def changed(name: str, dim: int, entry: int) -> list[torch.Tensor]:

@@ -125,6 +125,10 @@ class Problem(Kernel):
     def reference(self, /, **arguments: Any) -> dict[str, torch.Tensor]:
         return self.reference_in("float64", **arguments)
 
+    @property
+    def reference_on(self) -> Device:
+        return self.device
+
     def reference_axes(self) -> tuple[str, ...]:
         return self.spec.axes
 

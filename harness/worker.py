@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # a type checker takes it for True; `typing` takes as lon
 if TYPE_CHECKING:
     from typing import Any
 
-HOST_ROUND_S = 1.0
+HOST_ROUND_S = 0.1
 """Of calls whose time on the host is asked for: a thousand of a model's would outlast the request."""
 CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 

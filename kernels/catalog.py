@@ -59,6 +59,11 @@ class Kernel:
         path = self.folder / "properties.py"
         return _properties(path) if path.exists() else None
 
+    @property
+    def reference_on(self) -> Device:
+        """Where its reference computes, given tensors of either device."""
+        return "cpu"
+
     def reference_axes(self) -> tuple[str, ...]:
         """The axes of the spec that the reference asks for by name, beside inputs and scalars."""
         return tuple(

@@ -89,7 +89,7 @@ STATED = {"float64": (64, -53, -1022), "float32": (64, -24, -126), "float16": (3
 class Operation:
     """A reference without a folder."""
 
-    has_reference, properties, reference_axes = True, None, tuple
+    has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
 
     def __init__(self, dtype: str, shape: tuple[int, int], function):
         inputs = Tensor(name="input", role="input", shape=("rows", "columns"))
@@ -219,7 +219,7 @@ def test_expected_names_a_missing_output():
 
     class Forgetful:
         spec = kernel.spec
-        has_reference, properties, reference_axes = True, None, tuple
+        has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
 
         def reference_in(self, _dtype, /, **_):
             return {}
@@ -283,7 +283,7 @@ def test_rows_that_show_little_of_their_noise_earn_the_typical_one(columns):
     )  # fmt: skip
 
     class Kernel:
-        has_reference, properties, reference_axes = True, None, tuple
+        has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
 
         def __init__(self):
             self.spec = spec
