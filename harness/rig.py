@@ -30,7 +30,7 @@ from harness.timing import Result
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "16"
+VERSION = "17"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
@@ -107,6 +107,8 @@ class Rig:
         """What others took of the CPU at most, and this device's clocks, while something was timed."""
         self._measured_facts: DeviceFacts | None = None
         self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
+        self.paces_us: dict[str, float] = {}
+        """Workload's label -> what a call of a problem's Model was seen to take: of a slow one a sample has fewer calls."""
         self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
@@ -261,7 +263,9 @@ class Rig:
         self, workload: Workload, cache: Cache, on: Company = "plain", *, kernel: Kernel | None = None
     ) -> Contest:
         """One workload in one cache state and company, ready to be run."""
-        contest = Contest(kernel or self.kernel, workload, cache, self.device, self.facts.last_level_cache_bytes, on)
+        pace_us = self.paces_us.get(workload.label, 0.0) if kernel is None else 0.0
+        cache_bytes = self.facts.last_level_cache_bytes
+        contest = Contest(kernel or self.kernel, workload, cache, self.device, cache_bytes, on, pace_us)
         contest.open(self.memory(contest.size))
         return contest
 

@@ -127,9 +127,9 @@ class Side:
     """The largest of them, in tolerances."""
 
 
-def chain_length(fresh_bytes: int, evict_bytes: int) -> int:
-    """Calls in a GPU's sample, from the bytes of an argument set."""
-    call_us = NEIGHBOURS_US + fresh_bytes / BYTES_A_US + evict_bytes / EVICTED_BYTES_A_US
+def chain_length(fresh_bytes: int, evict_bytes: int, pace_us: float = 0.0) -> int:
+    """Calls in a GPU's sample, from the bytes of an argument set, and from what a call is known to take with its neighbours."""
+    call_us = max(NEIGHBOURS_US + fresh_bytes / BYTES_A_US, pace_us) + evict_bytes / EVICTED_BYTES_A_US
     chain_us = CHAIN_US["cold" if evict_bytes else "hot"]
     return max(2, min(int(chain_us / call_us), MAX_CHAIN, CHAIN_BYTES // fresh_bytes))
 
@@ -145,7 +145,9 @@ class Contest:
         device: str,
         cache_bytes: int,
         company: Company = "plain",
+        pace_us: float = 0.0,
     ) -> None:
+        """`pace_us`: of a call, where it is known."""
         self.kernel, self.workload, self.cache, self.device = kernel, workload, cache, device
         self.company = company
         self.protocol = PROTOCOLS[device]
@@ -155,7 +157,7 @@ class Contest:
         evict = 0
         if device == "cuda":
             evict = int(EVICT_FACTOR * cache_bytes) if cache == "cold" and company != "alone" else 0
-            slots = chain_length(fresh, evict)
+            slots = chain_length(fresh, evict, pace_us)
             if company == "alone":
                 slots = max(2, min(slots, int(HOT_SHARE * cache_bytes / fresh)))
             copies = {name: max(1, min(slots, 4, CONSTANT_BYTES // sizes[name])) for name in kept}

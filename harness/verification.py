@@ -102,6 +102,8 @@ def _stress(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Che
             contest = rig.contest(workload, "hot", "early")
             side = rig.side("candidate", build)
             contest.prepare(side)
+            if isinstance(rig.kernel, Problem) and build.candidate in rig.kernel.sources():
+                rig.paces_us.setdefault(workload.label, side.pace_s * 1e6)
             contest.sample(side)
             for slot in random.sample(contest.called, min(STRESS_LOOKS, len(contest.called))):
                 try:

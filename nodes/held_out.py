@@ -36,7 +36,7 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
 def _judged(state: State, context: Context) -> dict:
     evaluator, settings, incumbent = context.evaluator, state["settings"], state["incumbent"]
     watched = evaluator.draw_again(evaluator.sanitize(incumbent.verdict), baseline=settings.source)
-    if watched.passed and not is_problem(settings):  # PyTorch calls a module, whose neighbours are other modules' kernels
+    if watched.passed and not is_problem(settings):  # a module's neighbours are other modules' kernels
         watched = evaluator.measure_elsewhere(watched, baseline=settings.source)
     update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}
     if not watched.passed:

@@ -168,10 +168,19 @@ def test_a_worker_makes_the_calls_that_were_asked_for(counting: Worker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fresh", "evict", "calls"), [(1, 0, 64), (13_000_000, 0, 35), (1 << 40, 0, 2), (1, 10**8, 43)]
+    ("fresh", "evict", "pace_us", "calls"),
+    [
+        (1, 0, 0, 64),
+        (13_000_000, 0, 0, 35),
+        (1 << 40, 0, 0, 2),
+        (1, 10**8, 0, 43),
+        (1, 0, 60, 10),
+        (1, 10**8, 75, 14),
+        (1, 0, 1, 64),
+    ],
 )
-def test_a_chain_is_as_long_as_its_calls_allow(fresh: int, evict: int, calls: int) -> None:
-    assert chain_length(fresh, evict) == calls
+def test_a_chain_is_as_long_as_its_calls_allow(fresh: int, evict: int, pace_us: float, calls: int) -> None:
+    assert chain_length(fresh, evict, pace_us) == calls
 
 
 # --- what stands around a call ---------------------------------------------------------------------------------------
@@ -284,6 +293,13 @@ def test_a_chain_on_a_gpu_is_laid_out_for_its_neighbours(
     assert one.layout.slots == len(one.called) == expected
     assert one.layout.copies["input"] == expected and one.layout.copies.get("table") == copies
     assert expected == slots
+
+
+def test_of_a_slow_call_a_sample_has_fewer() -> None:
+    """What its tensors weigh says nothing of a convolution of 40 ms."""
+    kernel, workload = negation("float32", MIB // 4)
+    slots = [Contest(kernel, workload, "hot", "cuda", 50 * MIB, pace_us=us).layout.slots for us in (0.0, 100.0, 4e4)]
+    assert slots == [64, 6, 2]
 
 
 def test_alone_on_a_gpu_a_sample_is_as_many_passes_as_take_its_time() -> None:
