@@ -43,7 +43,7 @@ def accumulator_type(device: str, definition: Definition) -> str:
 def identity(device: str, definition: Definition) -> str:
     kind, type = definition.kind, definition.type
     if kind in ("argmax", "argmin"):
-        return f"{{{_extreme(type, kind == 'argmax')}, INT64_MAX}}"
+        return f"{{{_extreme(type, kind == 'argmax')}, 0}}"  # where all are as extreme, the first counts
     if kind.endswith("welford"):
         return "{0, 0, 0}"
     if kind.endswith("softmax"):

@@ -33,7 +33,7 @@ CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 _WORDS = """
     self triangular_product device native torch ctypes nn row rows threads blocks wanted stream left right sums start
     step place value total carry before scanned base at first end stop part down across maximum minimum joined with
-    larger smaller warp_fold block_fold block_scan ring fetch inside finite i j sum bytes Left Right Side left_by_four
+    larger smaller larger_behind smaller_behind warp_fold block_fold block_scan ring fetch inside finite i j sum bytes Left Right Side left_by_four
     right_by_four e multiply multiply_tiles multiply_stage copy_ahead end_group wait_for_groups row_of column_of
     kThreads DEPTH STAGES store to_float Place Moments Shifted Index first_row first_column batches lane float double
     int bool char short long signed unsigned const void auto if else for while do switch case return break continue
@@ -43,6 +43,7 @@ _WORDS = """
     strip line line_of row_of_line put_strip channels_last read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
     Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
+    kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
 """
 RESERVED = frozenset(_WORDS.split())
 """Names that mean something in C, in Python or in the text around a kernel."""

@@ -11,6 +11,7 @@ import torch
 from .accumulators import JOINS, PARTS, accumulator_type, cast_to, identity, is_struct
 from .expressions import Expr, loads_of, walk
 from .index import FloorDiv, Index, Modulo, index_is_divided
+from .kept import Kept, kept_of
 from .packing import Packs, packs_of
 from .partition import ROW, SMALL_WINDOW, Kernel, Member, Partition
 from .printing import STORED, Scope, Statements, _bare, index_text
@@ -25,8 +26,6 @@ SHORT_ROW = 1024
 """Elements up to which a warp folds a row, and eight rows share a block."""
 
 
-PARTS_OF_LOADS = ((2, 4), (4, 2))
-"""Up to so many tensors that are loaded in packs: so many packs of each before the first is used."""
 SPLIT = 4
 """Threads that share the fold of a column where it is long: with one each the last columns keep few of them busy."""
 SPLIT_LENGTH = 256
@@ -53,6 +52,7 @@ class Emitter:
         self._count = 0
         self.row_names: dict[Index, str] = {}
         self.wide = "int64_t"
+        self.kept: Kept | None = None
         self.packs = self._packs() if device == "cuda" and not self.aliased else {}
         self.packed: dict[tuple[Buffer, Index], str] = {}
         """What the loop that is being printed has in packs."""
@@ -83,6 +83,13 @@ class Emitter:
         packs = {at: one for at, one in found.items() if one is not None}
         if len(packs) < len(loops) and self.across:
             return {}  # who reads an element in a later loop must be who wrote it
+        if not packs and self.folds_by_block and kernel.length.is_Integer and not self.across:
+            singles = {
+                at: packs_of(kernel, members, self.stored, set(kernel.made), True) for at, members in loops.items()
+            }
+            if None not in singles.values():
+                self.kept = kept_of(singles, int(kernel.length), self.name)
+            return singles if self.kept is not None else {}
         items = min((one.items for one in packs.values()), default=1)
         return {at: replace(one, items=items) for at, one in packs.items()}
 
@@ -158,8 +165,8 @@ class Emitter:
 
     def body(self, indent: int) -> list[str]:
         """What happens for one row, as lines."""
-        if self.in_chunks:
-            return self._chunk(self.packs[0], indent)
+        if self.in_packs:
+            return self._pack(self.packs[0], indent)
         top = Scope(indent)
         if self.kernel.scan is not None:
             scan(self, top)
@@ -169,23 +176,18 @@ class Emitter:
         return top.lines
 
     @property
-    def in_chunks(self) -> bool:
-        """Whether its elements are done in packs, a chunk of memory to a block."""
+    def in_packs(self) -> bool:
+        """Whether each thread does one pack of the kernel's elements."""
         return bool(self.packs) and self.kernel.layout != ROW
 
-    @property
-    def parts(self) -> int:
-        """Packs that a thread has in flight of each tensor; none beyond what registers hold."""
-        return next((parts for loads, parts in PARTS_OF_LOADS if len(self.packs[0].loads) <= loads), 1)
-
-    def open_packs(self, packs: Packs, part: str = "") -> tuple[list[Opened], list[Opened]]:
-        """Names for what is loaded and what is stored, which members' elements are from now on; `part` picks one of an array."""
+    def open_packs(self, packs: Packs) -> tuple[list[Opened], list[Opened]]:
+        """Names for what is loaded and what is stored, which members' elements are from now on."""
         opened: list[Opened] = []
         for place in (*packs.loads, *packs.stores):
             buffer, base = place.buffer, index_text(place.base, self.row_names)
             at = f"{buffer.name} + first" if base == "0" else f"{buffer.name} + {base} + first"
-            name, of_loads = self.name(f"{buffer.name}_"), len(opened) < len(packs.loads)
-            self.packed[buffer, place.index] = f"{name}{part if of_loads else ''}.at[item]"
+            name = self.name(f"{buffer.name}_")
+            self.packed[buffer, place.index] = f"{name}.at[item]"
             opened.append(Opened(f"Pack<{self.element_type(buffer.dtype)}, Items>", name, at))
         return opened[: len(packs.loads)], opened[len(packs.loads) :]
 
@@ -201,28 +203,15 @@ class Emitter:
             *(f"{tab}store_pack({one.at}, {one.name});" for one in stores),
         ]
 
-    def _chunk(self, packs: Packs, indent: int) -> list[str]:
-        """Elements of a kernel without folds: a block's chunk of memory in several parts, all of them loaded before the first is used."""
-        tab, parts, rows = "    " * indent, self.parts, index_text(self.kernel.rows)
-        loads, stores = self.open_packs(packs, "[part]")
-        deepest = Scope(indent + 3)
-        self._stage(deepest, self.kernel.members, None)
+    def _pack(self, packs: Packs, indent: int) -> list[str]:
+        """Elements of a kernel without folds, a pack of them."""
+        tab = "    " * indent
+        loads, stores = self.open_packs(packs)
+        inner = Scope(indent + 1)
+        self._stage(inner, self.kernel.members, None)
         self.packed.clear()
-
-        def over_parts(lines: list[str]) -> list[str]:
-            return [
-                f"{tab}#pragma unroll",
-                f"{tab}for (int part = 0; part < {parts}; ++part) {{",
-                f"{tab}    const {self.wide} first = chunk + (part * blockDim.x + threadIdx.x) * Items;",
-                f"{tab}    if (first < {rows}) {{", *lines, f"{tab}    }}", f"{tab}}}",
-            ]  # fmt: skip
-
-        loading = [f"{tab}        {one.name}[part] = load_pack<Items>({one.at});" for one in loads]
-        return [
-            *(f"{tab}{one.type} {one.name}[{parts}];" for one in loads),
-            *(over_parts(loading) if loads else []),
-            *over_parts(self._items(packs, tab + "        ", stores, deepest.lines)),
-        ]
+        loading = [f"{tab}const {one.type} {one.name} = load_pack<Items>({one.at});" for one in loads]
+        return [*loading, *self._items(packs, tab, stores, inner.lines)]
 
     def _stage(self, top: Scope, members: list[Member], packs: Packs | None) -> None:
         folds = [m for m in members if _folds(m, self.kernel)]
@@ -252,16 +241,23 @@ class Emitter:
 
     def _stage_of_packs(self, top: Scope, members: list[Member], accumulators, packs: Packs) -> None:
         self.name_indices(Scope(0), top, members)  # those of the row, which the packs' places may name
-        tab, width = "    " * top.indent, "32" if self.is_short else "blockDim.x"
+        tab, width = "    " * top.indent, 32 if self.is_short else self.threads_of_row
         loads, stores = self.open_packs(packs)
         inner = Scope(top.indent + 2)
         self._elements(inner, top, members, accumulators)
         self.packed.clear()
         first, end = f"static_cast<{self.wide}>(threadIdx.x) * Items", index_text(packs.end)
-        top.lines += [
+        head = [
             f"{tab}#pragma unroll 2",
             f"{tab}for ({self.wide} first = {first}; first < {end}; first += {width} * Items) {{",
-            *(f"{tab}    const {one.type} {one.name} = load_pack<Items>({one.at});" for one in loads),
+        ]
+        loading = [f"const {one.type} {one.name} = load_pack<Items>({one.at});" for one in loads]
+        if self.kept is not None:
+            head = self.kept.loop(tab, self.wide, end)
+            loading = self.kept.loading(packs, [(one.type, one.name, one.at) for one in loads])
+        top.lines += [
+            *head,
+            *(f"{tab}    {line}" for line in loading),
             *self._items(packs, tab + "    ", stores, inner.lines),
             f"{tab}}}",
         ]  # fmt: skip
@@ -370,10 +366,9 @@ class Emitter:
         if kind in ("any", "all"):
             return f"{name} = {name} {'||' if kind == 'any' else '&&'} {text};"
         if kind in ("argmax", "argmin"):
-            type = accumulator_type(self.device, definition)
             place = statements.index(self._folded_place())
             join = "larger" if kind == "argmax" else "smaller"
-            return f"{name} = {join}({name}, {type}{{{text}, {place}}});"
+            return f"{name} = {join}_behind({name}, {text}, {place});"
         return f"{name} = with({name}, {cast_to(text, definition, self.device)});"
 
     def _folded_place(self) -> Index:
@@ -399,7 +394,8 @@ class Emitter:
                     if not is_struct(definition)
                     else (f"{accumulator_type(self.device, definition)}{identity(self.device, definition)}")
                 )
-                top.line(f"{name} = block_fold({name}, {start}, {join});")
+                fold = "block_fold" if self.kept is None else "cluster_fold<Blocks>"
+                top.line(f"{name} = {fold}({name}, {start}, {join});")
         parts = PARTS.get(definition.kind)
         texts = [f"{name}.{part}" for part in parts] if parts else [name]
         for out, text in zip(definition.outs, texts, strict=False):
@@ -435,7 +431,7 @@ class Emitter:
         alone = (
             "threadIdx.y == 0"
             if self.is_split
-            else "threadIdx.x == 0"
+            else "threadIdx.x == 0" + (" && sharer == 0" if self.kept else "")
             if self.device == "cuda" and self.kernel.layout == ROW
             else ""
         )
@@ -460,13 +456,24 @@ class Emitter:
     def is_short(self) -> bool:
         return self.partition.program.estimate(self.kernel.length) <= SHORT_ROW
 
+    @property
+    def folds_by_block(self) -> bool:
+        """Whether a row is a block's, whose number of threads the text then names."""
+        return self.device == "cuda" and self.kernel.layout == ROW and self.kernel.scan is None and not self.is_short
+
+    @property
+    def threads_of_row(self) -> int:
+        """Threads of the block that a row has."""
+        length = self.partition.program.estimate(self.kernel.length)
+        return 256 if self.kernel.scan is not None else 1024 if length >= 16384 else 512 if length >= 4096 else 256
+
     def _open_loops(self, top: Scope, folds: list[Member], accumulators) -> None:
         kernel = self.kernel
         for depth, (variable, end) in enumerate(kernel.inner):
             indent = "    " * (top.indent + depth)
             text = index_text(end)
             if self.device == "cuda" and kernel.layout == ROW:
-                width = "32" if self.is_short else "blockDim.x"
+                width = 32 if self.is_short else self.threads_of_row
                 top.lines.append(f"{indent}#pragma unroll 4")
                 top.lines.append(
                     f"{indent}for ({self.wide} {variable} = threadIdx.x; {variable} < {text}; {variable} += {width}) {{"
@@ -477,7 +484,8 @@ class Emitter:
             if self.device == "cpu" and innermost and sums and len(sums) == len(folds) and kernel.layout == ROW:
                 top.lines.append(f"{indent}#pragma omp simd reduction(+ : {', '.join(sums)})")
             if self.device == "cuda" and innermost and self.partition.program.estimate(end) > SMALL_WINDOW:
-                top.lines.append(f"{indent}#pragma unroll 8")  # loads in flight
+                ahead = 4 if self.is_split else 8
+                top.lines.append(f"{indent}#pragma unroll {ahead}")  # loads in flight
             first, step = (
                 ("threadIdx.y", f"{variable} += {SPLIT}") if self.is_split and not depth else ("0", f"++{variable}")
             )

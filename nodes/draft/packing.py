@@ -35,10 +35,12 @@ class Packs:
     stores: tuple[Place, ...]
 
 
-def packs_of(kernel: Kernel, members: list[Member], stored: set[Buffer], made: set[Buffer]) -> Packs | None:
+def packs_of(
+    kernel: Kernel, members: list[Member], stored: set[Buffer], made: set[Buffer], single: bool = False
+) -> Packs | None:
     """Of the loop over `members`: a kernel's elements, or the columns of its rows. None where nothing lies side by side.
 
-    `stored`: what reaches memory; `made`: what the loop itself makes, which stays in registers.
+    `stored`: what reaches memory; `made`: what the loop itself makes, which stays in registers. `single`: packs of one element.
     """
     guarded = any(
         e.op in ("masked", "only_if") for e in walk(m.value for m in members)
@@ -66,8 +68,12 @@ def packs_of(kernel: Kernel, members: list[Member], stored: set[Buffer], made: s
         for places, without in ((loads, made), (stores, set()))
     ]
     largest = max((place.buffer.dtype.itemsize for places in found for place in places), default=PACK_BYTES)
-    items = PACK_BYTES // largest
-    if items < 2 or not _is_multiple(end, items) or (kernel.layout == ROW and end.is_Integer and end < LANES * items):
+    items = 1 if single else PACK_BYTES // largest
+    if (
+        (items < 2 and not single)
+        or not _is_multiple(end, items)
+        or (kernel.layout == ROW and end.is_Integer and end < LANES * items)
+    ):
         return None
     fitting = [
         tuple(p for p in places if variable not in p.base.free_symbols and _is_multiple(p.base, items))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import tensor_cores
+from . import kept, tensor_cores
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -61,6 +61,17 @@ template <typename T>
     const bool both = a.value == b.value || (a.value != a.value && b.value != b.value);
     const bool first = both ? a.index < b.index : a.value < b.value || a.value != a.value;
     return first ? a : b;
+}}
+
+// The same, where a thread goes through its elements in their order.
+template <typename T>
+{device} Place<T> larger_behind(Place<T> seen, T value, int64_t index) {{
+    return !(value <= seen.value) && seen.value == seen.value ? Place<T>{{value, index}} : seen;
+}}
+
+template <typename T>
+{device} Place<T> smaller_behind(Place<T> seen, T value, int64_t index) {{
+    return !(value >= seen.value) && seen.value == seen.value ? Place<T>{{value, index}} : seen;
 }}
 """,
     "Moments": """\
@@ -292,11 +303,11 @@ def prelude(device: str, body: str) -> str:
     )
     found += [_QUOTIENT] if device == "cuda" and "Moments" in pieces else []
     found += [_PIECES[name].format(device=qualifier, **words) for name in pieces]
-    if device == "cuda" and re.search(r"\b(warp_fold|block_fold)\b", body):
+    if device == "cuda" and re.search(r"\b(warp_fold|block_fold|cluster_fold)\b", body):
         found.append(_ACROSS.format())
         found += [_SHUFFLES[name].format() for name in pieces if name in _SHUFFLES]
         found.append(_WARP_FOLD.format())
-        if "block_fold" in body:
+        if "block_fold" in body or "cluster_fold" in body:
             found.append(_BLOCK_FOLD.format())
     if "column_fold" in body:
         found.append(_COLUMN_FOLD.format())
@@ -304,5 +315,7 @@ def prelude(device: str, body: str) -> str:
         found.append(_BLOCK_SCAN.format())
     if "multiply_tiles" in body:
         found.append(tensor_cores.PRELUDE)
+    if "cluster_fold" in body:
+        found.append(("" if "multiply_tiles" in body else tensor_cores.ARCHITECTURES) + kept.PRELUDE)
     halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
     return (halves + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)

@@ -30,15 +30,22 @@ THREADS = 256
 DEPTH = 16
 """Steps of a stage where operands are rounded: two blocks of a multiprocessor have room for their tiles."""
 
-PRELUDE = """\
-// Steps of K that a stage of an exact product holds, and stages of the ring, of which all but one are being filled ahead.
-#define DEPTH 32  // tune: 32 16
-#define STAGES 3  // tune: 3 4
+ARCHITECTURES = """\
 #ifdef __CUDA_ARCH_LIST__
 constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
 #else
 constexpr int kArchitectures[] = {900};
 #endif
+"""
+
+PRELUDE = (
+    """\
+// Steps of K that a stage of an exact product holds, and stages of the ring, of which all but one are being filled ahead.
+#define DEPTH 32  // tune: 32 16
+#define STAGES 3  // tune: 3 4
+"""
+    + ARCHITECTURES
+    + """\
 // Stages of 32 steps are more than the 99 KiB or less of shared memory that a block has elsewhere.
 constexpr bool kLarge = kArchitectures[0] == 800 || kArchitectures[0] == 870 || (kArchitectures[0] >= 900 && kArchitectures[0] < 1200);
 constexpr int kDepth = kLarge ? DEPTH : 16;
@@ -336,3 +343,4 @@ __device__ __forceinline__ void put_strip(const float (&sums)[ROWS / 32][COLUMNS
     }
 }
 """
+)

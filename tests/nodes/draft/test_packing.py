@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from nodes import draft
+from nodes.draft import kept
 from nodes.draft.drafting import RESERVED
 from tests.nodes.draft.direct import Emulated, _close, _leaves, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
@@ -24,7 +26,12 @@ MODULES = {
         "return self.norm(F.mish(x)), F.group_norm(F.mish(y), 2)", "[torch.randn(5, 256), torch.randn(2, 4, 16, 20)]",
         "self.norm = nn.LayerNorm(256)",
     ),
-    "places": problem("return x.argmax(dim=1), x.max(dim=1).values", f"[{ROWS}]"),
+    "places": problem(
+        # rows and columns of nothing but the lowest, and with a NaN
+        "return x.argmax(dim=1), x.max(dim=1).values, x.argmin(dim=1), y.argmax(dim=0), y.argmin(dim=0)",
+        f"[torch.cat([{ROWS}, torch.full((2, 256), -torch.inf), torch.full((1, 256), torch.nan)]),"
+        f" torch.cat([torch.full((300, 1), torch.inf), torch.randn(300, 2), torch.full((300, 20), -torch.inf)], dim=1)]",
+    ),
     "doubles and numbers": problem("return x.double() * y + 1, (x * y).sum(dim=1)", f"[{ROWS}, torch.randint(0, 9, (6, 256))]"),
     "scans": problem(
         "return x.cumsum(dim=1) * 2, y.cumprod(dim=1), x.flip(1).cumsum(dim=1).flip(1)",
@@ -35,6 +42,18 @@ MODULES = {
     ),
     "some of it shifted": problem("return x[1:] + x[:-1] + y", f"[{ROWS}, torch.randn(5, 256)]"),
 }  # fmt: skip
+LONG_ROWS = {
+    "two inputs": (
+        # one of them is needed at once only by what the other takes part in; a norm with weights
+        problem(
+            "return x.softmax(dim=-1), (x * y).softmax(dim=-1) + x, self.norm(x), x / (x * y).sum(dim=1, keepdim=True)",
+            "[torch.randn(3, 2601) * 3, torch.randn(3, 2601)]", "self.norm = nn.LayerNorm(2601)",
+        ), 4,
+    ),
+    "norms": (problem("return x / x.norm(dim=1, keepdim=True), x.log_softmax(dim=1)", "[torch.randn(3, 2049)]"), 2),
+    "halves": (problem("return x.softmax(dim=1)", "[torch.randn(2, 2601).half()]"), 1),
+}  # fmt: skip
+"""Each with the blocks of its clusters."""
 NOT = {
     "odd rows": problem("return x * 2, x.sum(dim=1)", "[torch.randn(5, 37)]"),
     "guarded": problem("return F.pad(x, (4, 0))", f"[{ROWS}]"),
@@ -56,7 +75,11 @@ def test_packs_agree_with_eager_aligned_or_not(name: str, tmp_path: Path) -> Non
     source = draft.draft(text, "cuda")
     native = native_source(source, "cuda")
     assert "load_pack<Items>(" in native or "column_fold(" in native
-    built = emulation.library(native, tmp_path)
+    check(text, source, emulation.library(native, tmp_path))
+
+
+def check(text: str, source: str, built: ctypes.CDLL) -> None:
+    """Eager beside the draft, with inputs that are aligned and with inputs that are not."""
     reference, new = module(text), module(source, load_native=lambda _: Emulated(built, "emulated"))
     torch.manual_seed(0)
     inputs = reference.get_inputs()
@@ -83,13 +106,30 @@ DECLARED = re.compile(r"\b(?:T|float|double|int|bool|int64_t|Index|dim3) (\w+)(?
 NAMED = re.compile(r"(?:struct(?: alignas\(.*\))?|__ [\w<>, ]+) (\w+)(?=\(| \{)|int (\w+)[,>]")
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_input_hides_a_name_of_the_text_around_it(name: str) -> None:
-    native = native_source(draft.draft(MODULES[name], "cuda"), "cuda")
+@pytest.mark.parametrize("name", [*MODULES, "long rows"])
+def test_no_input_hides_a_name_of_the_text_around_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "ROW_BYTES", 1)
+    native = native_source(draft.draft(MODULES.get(name) or LONG_ROWS["two inputs"][0], "cuda"), "cuda")
     kernels = native[native.index("__global__") :]
     words = {*DECLARED.findall(kernels), *(one or other for one, other in NAMED.findall(native))} - {
         "column"
     }  # which gives way
-    ours = {word for word in words if not re.search(r"\d$", word) and not word.startswith("own_")}
-    assert {"Pack", "Items", "item", "load_pack"} <= ours or {"columns", "column_fold"} <= ours
+    ours = {word for word in words if not re.search(r"\d$", word) and not word.startswith(("own_", "__"))}
+    assert {"Pack", "Items", "item", "load_pack"} <= ours or {"partial", "column_fold"} <= ours
     assert ours <= RESERVED, sorted(ours - RESERVED)
+
+
+@pytest.mark.parametrize("name", LONG_ROWS)
+def test_rows_that_a_cluster_keeps_agree_with_eager(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster, and what is launched where there are none."""
+    for number, value in (("ROW_BYTES", 1), ("BLOCK_BYTES", 6 << 10), ("THREADS", 64)):
+        monkeypatch.setattr(kept, number, value)
+    text, blocks = LONG_ROWS[name]
+    source = draft.draft(text, "cuda")
+    native = native_source(source, "cuda")
+    assert set(re.findall(r"_kernel<(\d+)>", native)) == {str(blocks), "0"}
+    assert ("kept2[slot]" in native) is (name == "two inputs")
+    for changed in (native, native.replace("{900}", "{800}")):
+        folder = tmp_path / str(changed == native)
+        folder.mkdir()
+        check(text, source, emulation.library(changed, folder))
