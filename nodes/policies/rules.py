@@ -244,9 +244,12 @@ def _parsed(text: str, language: str) -> Source:
     return Source(text, language)
 
 
+_facts = lru_cache(maxsize=4)(Facts.model_validate_json)
+
+
 @lru_cache(maxsize=4096)
 def _rewritten(step: str, text: str, facts_json: str) -> str | None:
-    facts = Facts.model_validate_json(facts_json)
+    facts = _facts(facts_json)
     name, _, argument = step.partition(":")
     rewrite = catalog().get(name)
     if rewrite is None or step not in rewrite.forms:

@@ -54,8 +54,8 @@ class Code(Indices):
         """Byte offsets of definitions that polynomials do not see through."""
         self.integers = integers
         """Types, such as template parameters, that are known to be integers: polynomials see through their variables."""
-        self._definitions: dict[int, Definition | None] = {}
-        """By the id of an identifier: they are asked for some hundred times for each one."""
+        self._definitions: dict[int, Definition | None] = code_of(source)._definitions if pinned or integers else {}
+        """By the id of an identifier, whatever is pinned: they are asked for some hundred times for each one."""
         if source.root.has_error and any(n.type == "ERROR" for n in source.root.children):
             raise Unsupported("the parser does not understand the file's outer structure")
 
@@ -468,9 +468,9 @@ class Code(Indices):
 
 
 @lru_cache(maxsize=16)
-def code_of(source: Source) -> Code:
+def code_of(source: Source, integers: frozenset[str] = frozenset()) -> Code:
     """One for all the rewrites that look at a source. Raises Unsupported as Code does."""
-    return Code(source)
+    return Code(source, integers=integers)
 
 
 def one_after_another(source: Source, change: Callable[[Code], str | None], most: int) -> str | None:

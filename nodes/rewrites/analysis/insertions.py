@@ -108,20 +108,25 @@ def _unused(source: Source, names: set[str]) -> list[Node]:
     """Declarations, or one of several declarators, of names that nothing else uses, but for others of them; in source order. Adds
     the names that these use."""
     gone: list[Node] = []
+    mentioned: dict[str, list[Node]] = {}
+    for node in source.walk(None, "identifier", "type_identifier"):
+        mentioned.setdefault(source.of(node), []).append(node)
     while True:
         more = [
             node
             for node in source.walk(None, "declaration")
             if not any(inside(g, node) or inside(node, g) for g in gone)
         ]
-        more = [dropped for node in more if (dropped := _unused_in(source, node, names, gone)) is not None]
+        more = [dropped for node in more if (dropped := _unused_in(source, node, mentioned, names, gone)) is not None]
         gone += (node for n, node in enumerate(more) if not any(inside(node, outer) for outer in more[:n]))
         names |= {source.of(n) for node in more for n in source.walk(node, "identifier")}
         if not more:
             return sorted(gone, key=lambda node: node.start_byte)
 
 
-def _unused_in(source: Source, declaration: Node, names: set[str], gone: list[Node]) -> Node | None:
+def _unused_in(
+    source: Source, declaration: Node, mentioned: dict[str, list[Node]], names: set[str], gone: list[Node]
+) -> Node | None:
     parent, declarators = declaration.parent, declaration.children_by_field_name("declarator")
     if parent is None or parent.type != "compound_statement":
         return None
@@ -130,7 +135,7 @@ def _unused_in(source: Source, declaration: Node, names: set[str], gone: list[No
         kinds = {"init_declarator", "function_declarator"}
         if declarator.type not in kinds or name is None or name.type != "identifier" or source.of(name) not in names:
             continue
-        named = (n for n in source.walk(parent, "identifier", "type_identifier") if source.of(n) == source.of(name))
+        named = (n for n in mentioned[source.of(name)] if inside(n, parent))
         used = any(not same(n, name) and not any(inside(n, g) for g in gone) for n in named)
         if not used and not source.has(declaration, "assignment_expression", "update_expression"):
             return declaration if len(declarators) == 1 else declarator

@@ -120,7 +120,9 @@ class Launch:
     def _set_later(self, node: Node) -> set[str]:
         """Which of a `dim3` variable's fields are assigned to behind its declaration."""
         source, found = self.code.source, self.code.variable(node)
-        targets = [t for t in self.code.assigned(source.root) if source.of(t) == source.of(node)] if found else []
+        if found is None or not self.code.mutated(found):
+            return set()
+        targets = [t for t in self.code.assigned(source.root) if source.of(t) == source.of(node)]
         targets = [t for t in targets if (here := self.code.definition(t)) is not None and here.where == found.where]
         fields = {source.of(t.parent, "field") for t in targets if t.parent.type == "field_expression"}
         if any(t.parent is None or t.parent.type != "field_expression" for t in targets):

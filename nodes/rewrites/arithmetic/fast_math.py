@@ -14,7 +14,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import bare
-from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source, repeated
 from nodes.rewrites.syntax.tree import children_of, field_of, is_integer
 
 _FAST = {"expf": "__expf", "exp": "__expf", "std::exp": "__expf"}
@@ -51,35 +51,25 @@ _VECTORS = {"float2", "float3", "float4"}
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = code_of(source)
-    text = source.text
-    # A replacement may sit inside another (an exponential in a divisor), so one at a time, innermost last.
-    for _ in range(200):
-        change = _next(code)
-        if change is None:
-            break
-        start, end, new = change
-        data = code.source.data
-        code = Code(source.reparsed((data[:start] + new.encode() + data[end:]).decode()))
-    changed = code.source.text
-    return changed if changed != text else None
+    # A replacement may sit inside another (an exponential in a divisor), so the outermost first.
+    return repeated(source, _faster_once, most=200)
 
 
-def _next(code: Code) -> tuple[int, int, str] | None:
-    source = code.source
-    for function in code.source.walk(None, "function_definition"):
+def _faster_once(source: Source) -> str | None:
+    """Every change that lies in no other one."""
+    code, edits, end = code_of(source), Edits(source), 0
+    for function in source.walk(None, "function_definition"):
         if not any(c.type in {"__global__", "__device__"} for c in function.children) or function.has_error:
             continue
         for node in source.walk(
             field_of(function, "body") or function, "binary_expression", "call_expression", "number_literal"
         ):
-            try:
-                new = _faster(code, node)
-            except Unsupported:
-                continue
-            if new is not None:
-                return node.start_byte, node.end_byte, new
-    return None
+            with edits.attempt():
+                new = _faster(code, node) if node.start_byte >= end else None
+                if new is not None:
+                    edits.replace(node, new)
+                    end = node.end_byte
+    return edits.apply() if edits.changes else None
 
 
 def _faster(code: Code, node: Node) -> str | None:

@@ -259,22 +259,27 @@ class _Found:
             elif group.writes:
                 self.scalar_writes.add(group.first.root)
         kept = [g for g in kept if g.first.root not in self.scalar_writes]
-        self._add_varied(kept)
-        return kept
+        past = self._add_varied(kept) & self.stored
+        if any(g.first.root in past and not g.writes for g in kept):
+            return None
+        return [g for g in kept if g.first.root not in past]
 
-    def _add_varied(self, kept: list[Group]) -> None:
+    def _add_varied(self, kept: list[Group]) -> set[str]:
         """Reads that each element asks for itself join the packs, where what they ask can be told from packs that are loaded
-        in any case. The others stay reads of single elements."""
+        in any case. The others stay reads of single elements: of which arrays."""
+        past = set()
         told = [g for g in kept if g.reads and not g.writes and not any(g.guards.values())]
         for access, guards, key in self.varied:
             group = self.groups.get(key) or Group([], 1)
             if access.root in self.scalar_writes or (group.accesses and not any(group is g for g in kept)):
+                past.add(access.root)
                 continue
             condition = Condition(self.code, self.kernel, self.region, self.stored, told)
             try:
                 for guard in guards:
                     condition.checked(guard.condition)
             except Unsupported:
+                past.add(access.root)
                 continue
             group.asked = [*(group.asked or ()), *condition.per_lane]
             if not group.accesses:
@@ -283,6 +288,7 @@ class _Found:
             group.accesses.append(access)
             group.remainders.add(0)
             group.guards[access.node.id] = guards
+        return past
 
 
 def _check_in_front(code: Code, region: Region, node: Node) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
@@ -50,7 +50,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            found = _Rows(Code(source, integers=_integers(kernel)), kernel.name)
+            found = _Rows(code_of(source, _integers(kernel)), kernel.name)
             name = code.fresh(f"{kernel.name}_neighbours")
             edits.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
             for launch in found.kernel.launches:

@@ -7,6 +7,7 @@ both. Edits inside or next to an ERROR node are refused: what was not understood
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,17 +36,18 @@ class _Parsed:
     def __init__(self, data: bytes) -> None:
         self.tree = Parser(_LANGUAGE).parse(data)
         self.nodes: list[Node] = []
-        self.order: dict[int, int] = {}
-        self.places: dict[str, list[int]] = {}
-        stack = [self.tree.root_node]
-        while stack:  # no recursion: how deep a source nests is the candidate's choice
-            here = stack.pop()
-            at = len(self.nodes)
-            self.nodes.append(here)
-            self.order[here.id] = at
-            self.places.setdefault(here.type, []).append(at)
-            if here.child_count:
-                stack.extend(here.children[::-1])
+        cursor = self.tree.walk()  # no recursion: how deep a source nests is the candidate's choice
+        below, beside, above = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
+        left = True
+        while left:
+            self.nodes.append(cursor.node)
+            left = below() or beside()
+            while not left and above():
+                left = beside()
+        self.order = {node.id: at for at, node in enumerate(self.nodes)}
+        self.places: dict[str, list[int]] = defaultdict(list)
+        for at, node in enumerate(self.nodes):
+            self.places[node.type].append(at)
 
 
 _parsed = lru_cache(maxsize=4)(_Parsed)
