@@ -540,6 +540,9 @@ def judge_several(
     return properties.violated_together(kernel, workload, calls, outputs) if calls else ""
 
 
+NEAR_MISS, NEAR_MISSES = 2.0, 1e-7
+"""Of the tolerance, and of an output's elements: of hundreds of millions one may round worse than all that its row's noise
+shows (eager torch's own once did, by 8 %, one of 277 million); another answer, or one of a narrower type, is off by more."""
 BEYOND = 1e9
 """The error reported where it is infinite or not a number, so that records stay valid JSON."""
 
@@ -567,6 +570,8 @@ def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:
     if worst <= 1.0:
         return worst, ""
     wrong = int((error > 1.0).sum())
+    if worst <= NEAR_MISS and wrong <= NEAR_MISSES * error.numel():
+        return worst, ""
     place = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
     text = (
         f"{list(place)} is {float(out[place]):.6g}, should be {float(value[place]):.6g} "

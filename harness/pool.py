@@ -114,7 +114,8 @@ class Pool:
     def guarding_memory(self, candidate: str) -> Iterator[None]:
         """Raises SideFailure where that candidate has taken the GPU's memory, whatever failed of it or nothing did.
 
-        No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail.
+        No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail. A problem's
+        own Model may take what it needs.
         """
         failed: Exception | None = None
         try:
@@ -129,6 +130,8 @@ class Pool:
     def _memory_taken(self, candidate: str) -> str:
         """What is wrong with the memory that the candidate's process has taken, or ""."""
         worker = self._workers.get(candidate)
+        if isinstance(self.kernel, Problem) and candidate in self.kernel.sources():
+            return ""
         if self.device != "cuda" or worker is None or not worker.alive:
             return ""
         before = self._available[candidate]

@@ -43,8 +43,8 @@ FORMS = {
 DESCRIBE_S = 300.0
 """Executing a problem and drawing its inputs thrice; KernelBench's largest draw 6 GB."""
 REFERENCE_S = 300.0
-POOL = 4
-"""Draws of get_inputs() kept for tensors that only it can draw."""
+POOL, LARGE_POOL, LARGE_BYTES = 4, 2, 1 << 30
+"""Draws of get_inputs() kept for tensors that only it can draw; fewer of larger ones, which take it half a minute each."""
 LIMITS = sandbox.Limits(memory_bytes=16 << 30, threads=512)
 COMPILING = sandbox.Limits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
 """torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
@@ -315,13 +315,15 @@ class Box:
         if drawn_at != self.drawn_at:
             self.drawn_at, self.drawn, self.filled = drawn_at, [], {}
         shape = problem.description.inputs[at].shape or (1,)
-        while len(self.drawn) < POOL:
+        wanted = POOL
+        while len(self.drawn) < wanted:
             self.drawn.append(self._draw(problem, drawn_at))
+            wanted = LARGE_POOL if sum(one.nbytes for one in self.drawn[0].values()) > LARGE_BYTES else POOL
         several = view.dim() > len(shape)
         for one in view if several else [view]:
             turn = self.filled.get(at, 0)
             self.filled[at] = turn + 1
-            kept = self.drawn[turn % POOL][at]
+            kept = self.drawn[turn % len(self.drawn)][at]
             if len(one) > len(kept):
                 raise KernelError(f"get_inputs() of {problem.spec.name} draws {len(kept)} leading rows, not {len(one)}")
             one.copy_(kept[: one.shape[0]])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.company import Production, copies_together, host, is_kept
-from harness.correctness import Bench, Layout, expected
+from harness.correctness import NEAR_MISS, Bench, Layout, expected
 from harness.device import Arena, generator
 from harness.engines.process import Worker, WorkerFailure, timed_request
 from harness.records import Cache, Check, Company, Outcome
@@ -44,9 +44,6 @@ HOT_SHARE = 0.5
 """Hot on a CPU: the sets of a pass take so much of the last-level cache at most."""
 SCANNED_BYTES = 64 << 20
 """On a CPU outputs are searched for poison in so many bytes a sample: all calls, or some of them at random and the last."""
-NEAR_MISS = 2.0
-"""Of the tolerance: tens of millions of values that nobody has seen before may hold one that rounds worse than all that
-the checks drew; another answer, or one of a narrower type, is off by more."""
 NEW_CONSTANTS = 0.75
 """Of the looks so many go to calls with a constant that was redrawn before the sample, where there are such calls."""
 NEW_CONSTANT_TRIES = 8

@@ -26,9 +26,9 @@ STRESSED = 2
 STRESS_LOOKS = 4
 EXACT_DRAWS = 16
 DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
-"""Workloads that move more are left to the checks. Where all do, the smallest is drawn, and fewer times: as many of so much as
-are asked for, or FEWEST_DRAWS."""
-FEWEST_DRAWS = 50
+"""Workloads that move more are left to the checks; where all do, the smallest is drawn."""
+FEWEST_DRAWS, DRAWS_S = 50, 4.0
+"""Of a problem: after so many draws, and so many seconds, there are no more. A network takes a tenth of a second for one."""
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 
@@ -191,16 +191,17 @@ def _call(rig: Rig, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator
 
 
 def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
-    """`count` fresh inputs over the small workloads of both suites, given to both builds; fewer where none is small."""
+    """`count` fresh inputs over the small workloads of both suites, given to both builds; fewer of a slow problem."""
     everything = sorted((*rig.suite(), *rig.suite(held_out=True)), key=rig.moved)
     small = [w for w in everything if rig.moved(w) <= DRAWN_BYTES[rig.device]] or everything[:1]
-    least = rig.moved(small[0])
-    if least > DRAWN_BYTES[rig.device]:
-        count = min(count, max(FEWEST_DRAWS, count * DRAWN_BYTES[rig.device] // least))
+    began = time.monotonic()
     bitwise, errors = 0, [0.0, 0.0]
     rig.pool.pinned.add(baseline.candidate)
     rig.pool.only(build.candidate)
     for number in range(count):
+        if isinstance(rig.kernel, Problem) and number >= FEWEST_DRAWS and time.monotonic() - began > DRAWS_S:
+            count = number
+            break
         workload = small[number % len(small)]
         values = random.choice(distributions(rig.spec, rig.extra_values))
         if number % 20 == 0:
