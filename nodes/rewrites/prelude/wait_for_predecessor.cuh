@@ -9,11 +9,11 @@ __device__ __forceinline__ bool is_among_last_blocks() {
 }
 
 // Waits for the grid in front of this one and lets the one behind it be set up: before it waits (TRIGGER_WHEN 0), after
-// that (1), or after that in the last blocks alone (2, and where blocks are not `busy` for long): each one that triggers
-// delays the launch of another.
+// that (1), or after that in the last blocks alone (2). Blocks that are not `busy` for long only end: each one that triggers
+// delays the launch of another, and which are the last is a question of some 15 instructions.
 __device__ __forceinline__ void wait_for_predecessor(bool busy = true) {
   if (TRIGGER_WHEN == 0 && busy) cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
-  const bool all = TRIGGER_WHEN < 2 && busy;
-  if (all ? TRIGGER_WHEN == 1 : is_among_last_blocks()) cudaTriggerProgrammaticLaunchCompletion();
+  const bool after = TRIGGER_WHEN == 1 || (TRIGGER_WHEN == 2 && is_among_last_blocks());
+  if (busy && after) cudaTriggerProgrammaticLaunchCompletion();
 }

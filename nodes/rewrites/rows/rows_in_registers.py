@@ -151,7 +151,7 @@ class RowReader:
                 or not any(same(declared.declaration, s) for s in statements(self.loops[number].body))
             ):
                 return None
-            return Value(number, text(last), kind, access, statement, False)
+            return Value(number, text(last), kind, access, statement, False, inner.type == "identifier")
         return None
 
     def _kept(self) -> set[tuple[Symbol, Polynomial]]:
@@ -166,6 +166,8 @@ class RowReader:
             # Every write to the array must be one of the stores that we follow, and of one variable a loop.
             writes = [a for a in self.kernel.accesses if a.root == later.access.root and a.writes]
             stores = [v for v in self.values if v.address == later.address and not v.loads]
+            if not all(self._is_slot(store) for store in stores):
+                continue
             if len(writes) != len(stores) or any(root in {later.access.root, "?"} for _, root in self.kernel.escapes):
                 continue
             if any(a.root == "?" and a.writes for a in self.kernel.accesses):
@@ -177,6 +179,12 @@ class RowReader:
             if all(len(names) == 1 for names in by_loop.values()):
                 kept.add(later.address)
         return kept
+
+    def _is_slot(self, store: Value) -> bool:
+        """Whether the variable that is stored can be the element's register: declared without a value or loaded from there, and
+        no other element's."""
+        mine = [v for v in self.values if v.loop == store.loop and v.variable == store.variable]
+        return mine[0].address == store.address and (mine[0].loads or store.bare)
 
     def _rows(self) -> list[Row]:
         found: dict[str, Row] = {}
@@ -484,6 +492,8 @@ class Value:
     access: Access
     statement: Node
     loads: bool
+    bare: bool = False
+    """A stored variable that is declared without a value."""
     address: tuple[Symbol, Polynomial] = field(init=False)
 
 
