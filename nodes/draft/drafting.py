@@ -15,6 +15,7 @@ from .algebra import prepared, rewritten
 from .exported import Exported, export, forward_arguments
 from .expressions import COMPUTED, constant, make
 from .library import index_text, tensor_text
+from .lower_recurrent import own_recurrences
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
 from .partition import TILE, Kernel, Partition
@@ -95,9 +96,12 @@ def drafted(problem: str, device: str, dtype: str | None = None) -> Drafted:
         raise ValueError(f"device is {device!r}; a draft is for cuda or cpu")
     exported = export(problem, getattr(torch, dtype) if dtype else None)
     rules = rewritten(exported.graph.graph)
+    if device == "cuda":
+        rules += own_recurrences(exported.graph.graph)
     try:
         return _Draft(problem, device, exported, rules).result()
     except NothingOwn:
+        rules += own_recurrences(exported.graph.graph, always=True)
         return _Draft(problem, device, exported, rules, own_products=True).result()
 
 

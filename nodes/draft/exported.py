@@ -6,13 +6,17 @@ This executes the problem's code: only ever call it in a process that is boxed f
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch._decomp import decomposition_table
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
@@ -132,9 +136,29 @@ def _argument(value: Any, is_open: bool, doubled: bool) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def _layers_at_once() -> Iterator[None]:
+    """Recurrent layers tell the exporter what they return without taking their steps, of which there may be thousands."""
+    with contextlib.ExitStack() as stack:
+        for name in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
+            call = getattr(torch.ops.aten, name).input
+            stack.callback(call._dispatch_cache.clear)
+            stack.enter_context(patch.dict(decomposition_table, {call: _returned}))
+            stack.enter_context(patch.dict(call.py_kernels, dict.fromkeys(call.py_kernels, _returned)))
+            call._dispatch_cache.clear()
+        yield
+
+
+def _returned(x, states, weights, has_bias, layers, dropout, training, both, batch_first) -> tuple[torch.Tensor, ...]:
+    """Of a recurrent layer, without data: its outputs, and its states after the last step."""
+    states = list(states) if isinstance(states, (list, tuple)) else [states]
+    features = states[0].shape[-1] * (2 if both else 1)
+    return x.new_empty((*x.shape[:2], features)), *(state.new_empty(state.shape) for state in states)
+
+
 def _graph(model: torch.nn.Module, arguments: list[Any]) -> ExportedProgram:
     shapes = tuple({0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() else None for a in arguments)
-    with torch.no_grad():
+    with torch.no_grad(), _layers_at_once():
         exported = torch.export.export(model, tuple(arguments), dynamic_shapes=shapes, strict=False)
         table = torch.export.default_decompositions()
         for operator in list(table):
