@@ -161,6 +161,27 @@ def _linear(node) -> tuple[fx.Node, fx.Node, int, fx.Node | None] | None:
     return None
 
 
+def stacked_rows(node: fx.Node) -> fx.Node | None:
+    """stack_t(x[t] W^T + b) = x W^T + b: rows of a product do not depend on one another, so those of all steps are one product."""
+    if not _is(node, "aten.stack.default") or node.kwargs:
+        return None
+    parts, axis = (*node.args, 0)[:2]
+    axis %= _rank(node)
+    first = parts[0]
+    if not _is(first, "aten.linear.default") or axis == _rank(node) - 1:
+        return None
+    for place, part in enumerate(parts):
+        if not _is(part, "aten.linear.default") or part.args[1:] != first.args[1:] or not _once(part):
+            return None
+        row = part.args[0]
+        if not _is(row, "aten.select.int") or row.args[0] is not first.args[0].args[0] or row.args[1:] != (axis, place):
+            return None
+    whole = first.args[0].args[0]
+    if whole.meta["val"].shape[axis] != len(parts):
+        return None
+    return insert(node, aten.linear.default, whole, *first.args[1:])
+
+
 # ---------------------------------------------------------------------------------------------- scans
 
 
@@ -283,6 +304,7 @@ RULES: tuple[Callable[[fx.Node], fx.Node | None], ...] = (
     diagonal_product,
     triangle_of_product,
     summed_linear,
+    stacked_rows,
     backwards_scan,
     exclusive_scan,
     mean_of_transposed_convolution,

@@ -39,6 +39,8 @@ class Exported:
     floats: set[int]
     """Places of inputs that are numbers and stay open; other inputs that are no tensors are constants of the graph."""
     fixed: dict[int, Any]
+    attributes: set[str]
+    """Tensors of the model that are no buffers, where forward changes one; in the graph they are."""
 
 
 def load(text: str) -> types.ModuleType:
@@ -93,23 +95,41 @@ def export(text: str, dtype: torch.dtype | None = None) -> Exported:
     inputs, model = _inputs(module, dtype), _model(module, dtype)
     numbers = {place for place, value in enumerate(inputs) if type(value) is float}
     failure: Exception | None = None
-    for floats in [numbers, set()] if numbers else [set()]:
-        for doubled in (True, False):
-            arguments = [_argument(v, place in floats, doubled) for place, v in enumerate(inputs)]
-            try:
-                graph = _graph(model, arguments)
-                if _lost_numbers(graph):
-                    graph = _with_data(module, arguments, dtype)
-            except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
-                failure = error
-                continue
-            fixed = {
-                place: value for place, value in enumerate(inputs)
-                if not isinstance(value, torch.Tensor) and place not in floats
-            }  # fmt: skip
-            return Exported(graph, model, inputs, floats, fixed)
+    for registers in (False, True):
+        attributes: set[str] = set()
+        if registers:
+            model = _model(module, dtype)  # the first one has been changed
+            attributes = _registered(model)
+            if not attributes:
+                break
+        for floats in [numbers, set()] if numbers else [set()]:
+            for doubled in (True, False):
+                arguments = [_argument(v, place in floats, doubled) for place, v in enumerate(inputs)]
+                try:
+                    graph = _graph(model, arguments)
+                    if _lost_numbers(graph, attributes):
+                        graph = _with_data(module, arguments, dtype)
+                except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
+                    failure = error
+                    continue
+                fixed = {
+                    place: value for place, value in enumerate(inputs)
+                    if not isinstance(value, torch.Tensor) and place not in floats
+                }  # fmt: skip
+                return Exported(graph, model, inputs, floats, fixed, attributes)
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
+
+
+def _registered(model: torch.nn.Module) -> set[str]:
+    """Makes buffers of the tensors that the model holds as plain attributes, so that the exporter follows what changes them."""
+    found = set()
+    for path, holder in model.named_modules():
+        for name in [name for name, value in vars(holder).items() if isinstance(value, torch.Tensor)]:
+            value = holder.__dict__.pop(name)
+            holder.register_buffer(name, value, persistent=False)
+            found.add(f"{path}.{name}" if path else name)
+    return found
 
 
 def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtype | None) -> ExportedProgram:
@@ -123,8 +143,11 @@ def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtyp
     return _graph(model, inputs)
 
 
-def _lost_numbers(graph: ExportedProgram) -> bool:
-    return any(isinstance(value, torch.Tensor) and value.is_meta for value in graph.constants.values())
+def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:
+    return any(
+        isinstance(value, torch.Tensor) and value.is_meta and name not in attributes
+        for name, value in graph.constants.items()
+    )
 
 
 def _argument(value: Any, is_open: bool, doubled: bool) -> Any:

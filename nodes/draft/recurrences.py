@@ -232,7 +232,7 @@ __device__ __forceinline__ uint32_t read_word_now(const float* from) {
 constexpr uint32_t kNothing = 0xffffffffu;
 
 __device__ __forceinline__ void put_value(float* to, float value) {
-    *to = __float_as_uint(value) == kNothing ? __uint_as_float(0x7fffffffu) : value;
+    *static_cast<volatile float*>(to) = __float_as_uint(value) == kNothing ? __uint_as_float(0x7fffffffu) : value;
 }
 
 // ROWS rows of HIDDEN floats into shared memory, as soon as all of them are there; rows from `rows` on are zeros.
@@ -242,21 +242,27 @@ __device__ __forceinline__ void bring(float* to, const float* from, int64_t row_
     if (HIDDEN % 4 == 0 && waits) {
         constexpr int kWords = ROWS * HIDDEN / 4, kRounds = (kWords + THREADS - 1) / THREADS;
         uint4 words[kRounds];
-        bool missing;
+        bool missing[kRounds], any;
+        #pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+            const int word = round * THREADS + threadIdx.x;
+            words[round] = make_uint4(0, 0, 0, 0);
+            missing[round] = word < kWords && word / (HIDDEN / 4) < rows;
+        }
         do {
-            missing = false;
+            any = false;
             #pragma unroll
             for (int round = 0; round < kRounds; ++round) {  // all of them in flight
-                const int word = round * THREADS + threadIdx.x, row = word / (HIDDEN / 4);
-                words[round] = make_uint4(0, 0, 0, 0);
-                if (word < kWords && row < rows) words[round] = read_now(from + row * row_stride + word % (HIDDEN / 4) * 4);
+                const int word = round * THREADS + threadIdx.x;
+                if (missing[round]) words[round] = read_now(from + word / (HIDDEN / 4) * row_stride + word % (HIDDEN / 4) * 4);
             }
             #pragma unroll
             for (int round = 0; round < kRounds; ++round) {
                 const uint4 a = words[round];
-                missing = missing || a.x == kNothing || a.y == kNothing || a.z == kNothing || a.w == kNothing;
+                missing[round] = a.x == kNothing || a.y == kNothing || a.z == kNothing || a.w == kNothing;
+                any = any || missing[round];
             }
-        } while (missing);
+        } while (any);
         #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
             const int word = round * THREADS + threadIdx.x;
