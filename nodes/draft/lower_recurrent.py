@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch import fx
 
-from .algebra import Own, insert
+from .algebra import Own, insert, slice_of
 from .expressions import binary, make
 from .lowering import Lowering, lowers, size_of
 from .recurrences import GATES, fits, padded
@@ -21,7 +21,10 @@ from .tensors import Recurrence, Value
 
 aten = torch.ops.aten
 LAYERS = {f"aten.{name}.input": name for name in GATES}
-EXPLAINED = ("recurrence", "What a step's inputs add does not depend on the step before: W x for all steps is one product.")
+EXPLAINED = (
+    "recurrence",
+    "What a step's inputs add does not depend on the step before: W x for all steps is one product.",
+)
 
 
 def _like(given, weights, from_below, bias, hidden, state, cell, layers, batch_first, first):
@@ -58,7 +61,17 @@ class _Layer:
 
     def __init__(self, node: fx.Node) -> None:
         self.node, self.cell = node, LAYERS[str(node.target)]
-        self.x, states, self.weights, self.has_bias, self.count, self.dropout, self.training, self.both, self.batch_first = node.args
+        (
+            self.x,
+            states,
+            self.weights,
+            self.has_bias,
+            self.count,
+            self.dropout,
+            self.training,
+            self.both,
+            self.batch_first,
+        ) = node.args
         self.states = list(states) if self.cell == "lstm" else [states]
         self.directions = 2 if self.both else 1
         self.units = self.weights[1].meta["val"].shape[1]
@@ -216,19 +229,18 @@ def _chain(steps: list[fx.Node]) -> _Chain | None:
             return None
         (active,) = step.users
         if count == 0:
-            selected = [str(part.target) == "aten.select.int" for part in parts]
-            place = 0 if selected == [False, True] else 1
-            x, axis = (*parts[1 - place].args, 0)[:2] if selected[1 - place] else (None, 0)
-            cell = str(active.target)
+            found = [slice_of(part) for part in parts]
+            place = 0 if found[0][0] is None else 1
+            (x, axis, _), cell = found[1 - place], str(active.target)
             if x is None or x.meta["val"].dim() != 3 or axis not in (0, 1) or cell not in ACTIVATIONS:
                 return None
         elif parts[place] is not before:
             return None
-        of_x = parts[1 - place]
-        if str(of_x.target) != "aten.select.int" or of_x.args != (x, axis, count) or str(active.target) != cell:
+        if slice_of(parts[1 - place]) != (x, axis, count) or str(active.target) != cell:
             return None
         before = active
-    return _Chain(steps, x, axis, place) if x.meta["val"].shape[axis] == len(steps) else None
+    size = x.meta["val"].shape[axis]
+    return _Chain(steps, x, axis, place) if isinstance(size, int) and size == len(steps) else None
 
 
 @lowers("draft.recurrence")
@@ -236,7 +248,14 @@ def lower_recurrence(
     low: Lowering, given: Value, weights, from_below, bias, hidden, state, cell, layers, batch_first, first
 ):
     program, out_shape = low.program, low.meta[0].shape
-    read = {"given": given, "weights": weights, "from_below": from_below, "bias": bias, "hidden": hidden, "state": state}
+    read = {
+        "given": given,
+        "weights": weights,
+        "from_below": from_below,
+        "bias": bias,
+        "hidden": hidden,
+        "state": state,
+    }
     buffers = {use: program.realise(value) for use, value in read.items() if value is not None}
     reads = list(buffers.values())
     cells, units = (int(size) for size in weights.shape[:2])
@@ -258,6 +277,4 @@ def lower_recurrence(
 
     outs = [buffer for buffer in buffers.values() if buffer not in reads]
     made = dict(zip((buffer.name for buffer in outs), program.recur(shape, element, outs), strict=True))
-    return tuple(
-        made[buffers[use].name] if use in buffers else None for use in ("out", "last", "last_state")
-    )
+    return tuple(made[buffers[use].name] if use in buffers else None for use in ("out", "last", "last_state"))

@@ -49,12 +49,19 @@ def warps(recurrence: Recurrence) -> int:
 
 
 def weights_a_thread(recurrence: Recurrence) -> int:
-    return GATES[recurrence.cell] * -(-padded(recurrence.hidden) // 128) * 4 * (2 if recurrence.cells > 1 and recurrence.layers else 1)
+    return (
+        GATES[recurrence.cell]
+        * -(-padded(recurrence.hidden) // 128)
+        * 4
+        * (2 if recurrence.cells > 1 and recurrence.layers else 1)
+    )
 
 
 def fits(recurrence: Recurrence) -> bool:
     """Whether all units run at once on the device with their weights in registers."""
-    return weights_a_thread(recurrence) <= KEPT and recurrence.cells * -(-recurrence.hidden // WARPS[1]) <= MULTIPROCESSORS
+    return (
+        weights_a_thread(recurrence) <= KEPT and recurrence.cells * -(-recurrence.hidden // WARPS[1]) <= MULTIPROCESSORS
+    )
 
 
 class RecurrenceEmitter(Emitter):
