@@ -161,6 +161,11 @@ def _linear(node) -> tuple[fx.Node, fx.Node, int, fx.Node | None] | None:
     return None
 
 
+def is_size(size: int | torch.SymInt, count: int) -> bool:
+    """Whether a size is that number in every call."""
+    return (size if isinstance(size, int) else size.node.expr) == count
+
+
 def slice_of(node: fx.Node) -> tuple[fx.Node | None, int, int]:
     """(x, axis, place) of x's slice at that place."""
     if not _is(node, "aten.select.int"):
@@ -188,8 +193,7 @@ def stacked_rows(node: fx.Node) -> fx.Node | None:
             return None
         if slice_of(part.args[0]) != (whole, axis, place):
             return None
-    size = whole.meta["val"].shape[axis]
-    if not isinstance(size, int) or size != len(parts):
+    if not is_size(whole.meta["val"].shape[axis], len(parts)):
         return None
     return insert(node, aten.linear.default, whole, *first.args[1:])
 

@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch import fx
 
-from .algebra import Own, insert, slice_of
+from .algebra import Own, insert, is_size, slice_of
 from .expressions import binary, make
 from .lowering import Lowering, lowers, size_of
 from .recurrences import GATES, fits, padded
@@ -239,8 +239,7 @@ def _chain(steps: list[fx.Node]) -> _Chain | None:
         if slice_of(parts[1 - place]) != (x, axis, count) or str(active.target) != cell:
             return None
         before = active
-    size = x.meta["val"].shape[axis]
-    return _Chain(steps, x, axis, place) if isinstance(size, int) and size == len(steps) else None
+    return _Chain(steps, x, axis, place) if is_size(x.meta["val"].shape[axis], len(steps)) else None
 
 
 @lowers("draft.recurrence")

@@ -131,6 +131,16 @@ def test_a_loop_over_steps_is_one_kernel(tmp_path, monkeypatch):
     check(eager, new, reference.get_inputs())
 
 
+def test_a_loop_over_the_leading_axis_is_one_kernel():
+    text = problem(
+        "for step in range(x.shape[0]):\n    y = torch.relu(self.take(torch.cat([x[step], y], dim=1)))\nreturn y",
+        "[torch.randn(9, 3, 5), torch.randn(3, 8)]",
+        "self.take = nn.Linear(13, 8)",
+    )
+    source = draft.draft(text, "cuda")
+    assert "Cell::rnn_relu" in source and source.count("native.own_") == 1
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
