@@ -161,6 +161,43 @@ def _linear(node) -> tuple[fx.Node, fx.Node, int, fx.Node | None] | None:
     return None
 
 
+def is_size(size: int | torch.SymInt, count: int) -> bool:
+    """Whether a size is that number in every call."""
+    return (size if isinstance(size, int) else size.node.expr) == count
+
+
+def slice_of(node: fx.Node) -> tuple[fx.Node | None, int, int]:
+    """(x, axis, place) of x's slice at that place."""
+    if not _is(node, "aten.select.int"):
+        return None, 0, 0
+    x, axis, place = node.args
+    while _is(x, "aten.slice.Tensor") and x.meta["val"].shape == x.args[0].meta["val"].shape and len(x.args) < 5:
+        x = x.args[0]  # all of it
+    return x, axis, place
+
+
+def stacked_rows(node: fx.Node) -> fx.Node | None:
+    """stack_t(x[t] W^T + b) = x W^T + b: rows of a product do not depend on one another, so those of all steps are one product."""
+    if not _is(node, "aten.stack.default") or node.kwargs:
+        return None
+    parts, axis = (*node.args, 0)[:2]
+    axis %= _rank(node)
+    first = parts[0]
+    if not _is(first, "aten.linear.default") or axis == _rank(node) - 1:
+        return None
+    whole, _, _ = slice_of(first.args[0])
+    if whole is None:
+        return None
+    for place, part in enumerate(parts):
+        if not _is(part, "aten.linear.default") or part.args[1:] != first.args[1:] or not _once(part):
+            return None
+        if slice_of(part.args[0]) != (whole, axis, place):
+            return None
+    if not is_size(whole.meta["val"].shape[axis], len(parts)):
+        return None
+    return insert(node, aten.linear.default, whole, *first.args[1:])
+
+
 # ---------------------------------------------------------------------------------------------- scans
 
 
@@ -283,6 +320,7 @@ RULES: tuple[Callable[[fx.Node], fx.Node | None], ...] = (
     diagonal_product,
     triangle_of_product,
     summed_linear,
+    stacked_rows,
     backwards_scan,
     exclusive_scan,
     mean_of_transposed_convolution,

@@ -15,6 +15,7 @@ from .algebra import prepared, rewritten
 from .exported import Exported, export, forward_arguments
 from .expressions import COMPUTED, constant, make
 from .library import index_text, tensor_text
+from .lower_recurrent import own_recurrences
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
 from .partition import TILE, Kernel, Partition
@@ -94,10 +95,13 @@ def drafted(problem: str, device: str, dtype: str | None = None) -> Drafted:
     if device not in CONSTANTS:
         raise ValueError(f"device is {device!r}; a draft is for cuda or cpu")
     exported = export(problem, getattr(torch, dtype) if dtype else None)
-    rules = rewritten(exported.graph.graph)
+    graph = exported.graph.graph
+    rules = own_recurrences(graph) if device == "cuda" else []
+    rules += rewritten(graph)
     try:
         return _Draft(problem, device, exported, rules).result()
     except NothingOwn:
+        rules += own_recurrences(graph, always=True)
         return _Draft(problem, device, exported, rules, own_products=True).result()
 
 
@@ -115,6 +119,8 @@ class _Draft:
         self.tail: list[str] = []
         self.kept: list[str] = []
         """Lines at the end of the constructor."""
+        self.assigned: dict[Buffer, str] = {}
+        """What becomes an attribute of the module, which is no buffer."""
 
     def result(self) -> Drafted:
         graph = self.exported.graph.graph
@@ -123,7 +129,7 @@ class _Draft:
         lower(self.program, graph, self.values)
         returned, moved = self._returned(graph)
         split_folds(self.program)
-        outputs = {value.buffer for value in returned if value.buffer} | set(moved)
+        outputs = {value.buffer for value in returned if value.buffer} | set(moved) | set(self.assigned)
         partition = Partition(self.program, outputs)
         kernels = [step for step in partition.steps if isinstance(step, Kernel)]
         for kernel in kernels:
@@ -141,6 +147,7 @@ class _Draft:
         for buffer, target in moved.items():
             if buffer not in in_place:
                 forward.lines.append(f"{target}.copy_({buffer.text})")
+        forward.lines += [f"{target} = {buffer.text}" for buffer, target in self.assigned.items()]
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
         lines = [*self.head, *self.checks, *forward.lines, *self.tail, f"return {text}"]
@@ -221,7 +228,7 @@ class _Draft:
             return self._number(node, spec.target, number)
         text = parameter_text(self.exported.model, spec.target)
         buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
-        buffer.text = text
+        buffer.text = f"{text}.to(device)" if spec.target in self.exported.attributes else text
         return self.program.whole(buffer, origin=buffer.name)
 
     def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
@@ -249,6 +256,8 @@ class _Draft:
                 target = parameter_text(self.exported.model, spec.target)
                 if _is_count(argument):
                     counted.append(target)
+                elif spec.target in self.exported.attributes:
+                    self.assigned[self._own(self._value(argument))] = target
                 else:
                     moved[self.program.realise(self._value(argument))] = target
             elif spec.kind == OutputKind.USER_OUTPUT:
@@ -268,6 +277,13 @@ class _Draft:
         if value.buffer is None or (not value.is_whole and value.buffer.written_by is None):
             self.program.realise(value)
         return value
+
+    def _own(self, value: Value) -> Buffer:
+        """Memory of the draft's own that holds exactly the value."""
+        if value.buffer is None or value.buffer.written_by is not None:
+            return self.program.realise(value)
+        copied = self.program.formula(value.shape, value.dtype, value.at, value.origin)
+        return self.program.realise(copied)
 
     def _leaf(self, value: Value) -> str:
         text = tensor_text(self.program, value)

@@ -6,13 +6,17 @@ This executes the problem's code: only ever call it in a process that is boxed f
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch._decomp import decomposition_table
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
@@ -35,6 +39,8 @@ class Exported:
     floats: set[int]
     """Places of inputs that are numbers and stay open; other inputs that are no tensors are constants of the graph."""
     fixed: dict[int, Any]
+    attributes: set[str]
+    """Tensors of the model that are no buffers, where forward changes one; in the graph they are."""
 
 
 def load(text: str) -> types.ModuleType:
@@ -89,23 +95,41 @@ def export(text: str, dtype: torch.dtype | None = None) -> Exported:
     inputs, model = _inputs(module, dtype), _model(module, dtype)
     numbers = {place for place, value in enumerate(inputs) if type(value) is float}
     failure: Exception | None = None
-    for floats in [numbers, set()] if numbers else [set()]:
-        for doubled in (True, False):
-            arguments = [_argument(v, place in floats, doubled) for place, v in enumerate(inputs)]
-            try:
-                graph = _graph(model, arguments)
-                if _lost_numbers(graph):
-                    graph = _with_data(module, arguments, dtype)
-            except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
-                failure = error
-                continue
-            fixed = {
-                place: value for place, value in enumerate(inputs)
-                if not isinstance(value, torch.Tensor) and place not in floats
-            }  # fmt: skip
-            return Exported(graph, model, inputs, floats, fixed)
+    for registers in (False, True):
+        attributes: set[str] = set()
+        if registers:
+            model = _model(module, dtype)  # the first one has been changed
+            attributes = _registered(model)
+            if not attributes:
+                break
+        for floats in [numbers, set()] if numbers else [set()]:
+            for doubled in (True, False):
+                arguments = [_argument(v, place in floats, doubled) for place, v in enumerate(inputs)]
+                try:
+                    graph = _graph(model, arguments)
+                    if _lost_numbers(graph, attributes):
+                        graph = _with_data(module, arguments, dtype)
+                except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
+                    failure = error
+                    continue
+                fixed = {
+                    place: value for place, value in enumerate(inputs)
+                    if not isinstance(value, torch.Tensor) and place not in floats
+                }  # fmt: skip
+                return Exported(graph, model, inputs, floats, fixed, attributes)
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
+
+
+def _registered(model: torch.nn.Module) -> set[str]:
+    """Makes buffers of the tensors that the model holds as plain attributes, so that the exporter follows what changes them."""
+    found = set()
+    for path, holder in model.named_modules():
+        for name in [name for name, value in vars(holder).items() if isinstance(value, torch.Tensor)]:
+            value = holder.__dict__.pop(name)
+            holder.register_buffer(name, value, persistent=False)
+            found.add(f"{path}.{name}" if path else name)
+    return found
 
 
 def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtype | None) -> ExportedProgram:
@@ -119,8 +143,11 @@ def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtyp
     return _graph(model, inputs)
 
 
-def _lost_numbers(graph: ExportedProgram) -> bool:
-    return any(isinstance(value, torch.Tensor) and value.is_meta for value in graph.constants.values())
+def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:
+    return any(
+        isinstance(value, torch.Tensor) and value.is_meta and name not in attributes
+        for name, value in graph.constants.items()
+    )
 
 
 def _argument(value: Any, is_open: bool, doubled: bool) -> Any:
@@ -132,9 +159,29 @@ def _argument(value: Any, is_open: bool, doubled: bool) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def _layers_at_once() -> Iterator[None]:
+    """Recurrent layers tell the exporter what they return without taking their steps, of which there may be thousands."""
+    with contextlib.ExitStack() as stack:
+        for name in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
+            call = getattr(torch.ops.aten, name).input
+            stack.callback(call._dispatch_cache.clear)
+            stack.enter_context(patch.dict(decomposition_table, {call: _returned}))
+            stack.enter_context(patch.dict(call.py_kernels, dict.fromkeys(call.py_kernels, _returned)))
+            call._dispatch_cache.clear()
+        yield
+
+
+def _returned(x, states, weights, has_bias, layers, dropout, training, both, batch_first) -> tuple[torch.Tensor, ...]:
+    """Of a recurrent layer, without data: its outputs, and its states after the last step."""
+    states = list(states) if isinstance(states, (list, tuple)) else [states]
+    features = states[0].shape[-1] * (2 if both else 1)
+    return x.new_empty((*x.shape[:2], features)), *(state.new_empty(state.shape) for state in states)
+
+
 def _graph(model: torch.nn.Module, arguments: list[Any]) -> ExportedProgram:
     shapes = tuple({0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() else None for a in arguments)
-    with torch.no_grad():
+    with torch.no_grad(), _layers_at_once():
         exported = torch.export.export(model, tuple(arguments), dynamic_shapes=shapes, strict=False)
         table = torch.export.default_decompositions()
         for operator in list(table):

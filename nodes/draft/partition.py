@@ -14,8 +14,11 @@ from .expressions import Expr, loads_of
 from .index import Index, flatten, joined, product, unflatten
 from .tensors import Buffer, Definition, Library, Program
 
-ROW, FLAT, TILE = "row", "flat", "tile"
-"""ROW: a block or a warp to a row, its threads along the folded axes. FLAT: a thread to each kept element, folding alone. TILE: see tiles.py."""
+ROW, FLAT, TILE, STEPS = "row", "flat", "tile", "steps"
+"""ROW: a block or a warp to a row, its threads along the folded axes. FLAT: a thread to each kept element, folding alone. TILE: see tiles.py.
+STEPS: see recurrences.py."""
+ALONE = {"product": TILE, "recurrence": STEPS}
+"""Definitions that share a kernel with nothing."""
 
 SPLIT_BELOW = 256
 """Rows below which a device's multiprocessors are not busy with a block to a row."""
@@ -124,6 +127,7 @@ class Partition:
             return self._begin_product(definition)
         kernel = self._space(definition.ranges, definition.reduced, definition)
         kernel.order = definition.order
+        kernel.layout = ALONE.get(definition.kind, kernel.layout)
         if definition.kind.startswith("scan"):
             kernel.scan = definition
         member = self._member(kernel, definition, len(self.steps))
@@ -185,7 +189,7 @@ class Partition:
     # ------------------------------------------------------------------------------------------ joining one
 
     def _join(self, kernel: Kernel, definition: Definition, position: int) -> bool:
-        if definition.kind.startswith("scan") or definition.kind == "product" or kernel.layout == TILE:
+        if definition.kind.startswith("scan") or definition.kind in ALONE or kernel.layout in ALONE.values():
             return False
         if not definition.reduced or (kernel.scan is None and self._same_fold(kernel, definition)):
             member = self._member(kernel, definition, position)

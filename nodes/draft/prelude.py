@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import kept, tensor_cores
+from . import kept, recurrences, tensor_cores
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -317,5 +317,7 @@ def prelude(device: str, body: str) -> str:
         found.append(tensor_cores.PRELUDE)
     if "cluster_fold" in body:
         found.append(("" if "multiply_tiles" in body else tensor_cores.ARCHITECTURES) + kept.PRELUDE)
+    if "Recurrence" in body:
+        found.append(recurrences.prelude(device))
     halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
     return (halves + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from .emit import SPLIT, Emitter
 from .index import index_is_divided
 from .packing import PACK_BYTES
-from .partition import ROW, TILE, Kernel, Partition
+from .partition import ROW, STEPS, TILE, Kernel, Partition
 from .prelude import prelude
 from .printing import index_text
+from .recurrences import RecurrenceEmitter
 from .tensor_cores import THREADS
 from .tiles import TileEmitter
 
@@ -43,6 +44,9 @@ def source(kernels: list[Native], device: str) -> str:
 
 def native(kernel: Kernel, partition: Partition, device: str) -> Native:
     summary = _summary(kernel)
+    if kernel.layout == STEPS:
+        steps = RecurrenceEmitter(kernel, partition, device)
+        return Native(kernel.name, steps.arguments(), steps.text(), steps.summary(), [])
     if kernel.layout == TILE:
         tiles = TileEmitter(kernel, partition, device)
         return Native(kernel.name, tiles.arguments(), _tiles(kernel, tiles, summary), summary, [])

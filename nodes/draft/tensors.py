@@ -60,13 +60,33 @@ class Tiling:
 PLAIN = Tiling()
 
 
+@dataclass(frozen=True)
+class Recurrence:
+    """What a `recurrence` says: all steps of some cells, which are the layers of a recurrent network or the directions of one layer."""
+
+    cell: str
+    """rnn_tanh, rnn_relu, gru or lstm."""
+    hidden: int
+    """Units of a cell."""
+    cells: int
+    layers: bool
+    """Whether the cells are layers, each of which takes what the one below makes; else directions, of which the second goes backwards."""
+    batch_first: bool
+    first: int
+    """The cell's number in what the module was given as initial states."""
+    steps: Index
+    batch: Index
+    buffers: dict[str, Buffer]
+    """By what it is for: see the struct of recurrences.py."""
+
+
 @dataclass(eq=False)
 class Definition:
     """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
 
     `map`: out[position] = element(position). A fold (`sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all`, `welford`: mean
     and sum of squared deviations, `softmax`: maximum and sum of exponentials shifted by it): outs[...][kept axes]. `product`: a sum of products along
-    the last axis, of matrices. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
+    the last axis, of matrices. `recurrence`: see Recurrence; its element only names what it reads. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
     """
 
     order: int
@@ -81,6 +101,7 @@ class Definition:
     exclusive: bool = False
     backwards: bool = False
     tiling: Tiling = PLAIN
+    recurrence: Recurrence | None = None
 
     @property
     def kept(self) -> list[int]:
@@ -262,6 +283,18 @@ class Program:
             made.written_by = definition
         self.definitions.append(definition)
         return self.whole(out, order, self.operator)
+
+    def recur(self, recurrence: Recurrence, element: Callable[[Position], Expr], outs: list[Buffer]) -> list[Value]:
+        """All steps of a recurrent layer, or of several."""
+        order = self.next_order()
+        ranges = (sympy.Integer(recurrence.cells), recurrence.steps, recurrence.batch, sympy.Integer(recurrence.hidden))
+        definition = Definition(
+            order, "recurrence", ranges, frozenset(), element, outs, recurrence.cell, recurrence=recurrence
+        )
+        for out in outs:
+            out.written_by = definition
+        self.definitions.append(definition)
+        return [self.whole(out, order, recurrence.cell) for out in outs]
 
     def scan(self, kind: str, source: Value, axis: int, dtype: torch.dtype, exclusive: bool, backwards: bool) -> Value:
         order = self.next_order()

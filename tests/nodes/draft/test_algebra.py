@@ -14,6 +14,9 @@ HOLDS = {
     "diagonal_product": problem("return torch.diag(x) @ y, y.t() @ torch.diag(x)", "[torch.randn(9), torch.randn(9, 13)]"),
     "triangle_of_product": problem("return torch.tril(x @ y)", "[torch.randn(515, 9), torch.randn(9, 640)]"),
     "summed_linear": problem("return (self.linear(x) / 3).sum(dim=1, keepdim=True).tanh()", "[torch.randn(6, 33)]", LINEAR),
+    "stacked_rows": problem(
+        "return torch.relu(torch.stack([self.linear(x[:, step]) for step in range(4)], dim=1))", "[torch.randn(3, 4, 33)]", LINEAR
+    ),
     "backwards_scan": problem("return torch.cumsum(x.flip(1), dim=1).flip(1)", "[torch.randn(3, 700)]"),
     "exclusive_scan": problem(
         "return torch.cat((torch.zeros_like(x[:, :1]), torch.cumsum(x[:, :-1], dim=1)), dim=1)", "[torch.randn(3, 700)]"
@@ -30,6 +33,9 @@ BESIDE = {
     "a sum over rows": problem("return self.linear(x).sum(dim=0)", "[torch.randn(6, 33)]", LINEAR),
     "a layer that is read again": problem("y = self.linear(x)\nreturn y.sum(dim=1), y", "[torch.randn(6, 33)]", LINEAR),
     "a function in between": problem("return torch.relu(self.linear(x)).sum(dim=1)", "[torch.randn(6, 33)]", LINEAR),
+    "rows of which some are left out": problem(
+        "return torch.stack([self.linear(x[step]) for step in range(3)])", "[torch.randn(4, 6, 33)]", LINEAR
+    ),
     "flips of different axes": problem("return torch.cumsum(x.flip(0), dim=1).flip(1)", "[torch.randn(3, 7)]"),
     "ones in front": problem(
         "return torch.cat((torch.ones_like(x[:, :1]), torch.cumsum(x[:, :-1], dim=1)), dim=1)", "[torch.randn(3, 7)]"

@@ -130,6 +130,8 @@ inline void (*body)(const void*) = nullptr;
 alignas(128) inline unsigned char dynamic_shared[kCluster][kShared];
 alignas(128) inline unsigned char static_shared[kCluster][kShared];
 inline size_t reserved = 0;
+constexpr size_t kMostLooks = size_t(1) << 27;  // of a launch
+inline size_t looks = 0;
 alignas(16) inline unsigned char exchanged[kCluster][2][32][32][16];  // block, parity, warp, lane, bytes
 inline bool backwards = std::getenv("EMULATE_BACKWARDS") != nullptr;
 
@@ -160,6 +162,12 @@ inline void meet(Meeting& meeting) {
   if (meeting.generation != generation) return;
   self->waits_for = &meeting.generation;
   self->waits_at = generation;
+  emulate_switch(&self->context, &scheduler);
+}
+
+// Lets the others go on: what a thread reads again and again until somebody has written it.
+inline void look_again() {
+  if (++looks > kMostLooks) fail("threads wait for a value that nobody writes");
   emulate_switch(&self->context, &scheduler);
 }
 
@@ -219,6 +227,7 @@ inline void run_grid(dim3 grid_, dim3 block_, size_t shared_bytes, unsigned clus
   gridDim = grid_;
   blockDim = block_;
   cluster_blocks = cluster;
+  looks = 0;
   const size_t most = std::max<size_t>(1024, threads * cluster);
   if (fibers.size() < most) fibers.resize(most), stacks.reset(new char[most * kStack]);
   for (unsigned z = 0; z < gridDim.z; ++z)
@@ -311,6 +320,7 @@ enum {
   cudaLaunchAttributeProgrammaticStreamSerialization = 1,
   cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
   cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeCooperative = 5,
 };
 enum {  // attributes of a device
   cudaDevAttrMultiProcessorCount,
@@ -320,7 +330,7 @@ enum {  // attributes of a device
 };
 struct cudaLaunchAttribute {
   int id;
-  struct { int programmaticStreamSerializationAllowed; struct { unsigned x, y, z; } clusterDim; } val;
+  struct { int programmaticStreamSerializationAllowed, cooperative; struct { unsigned x, y, z; } clusterDim; } val;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -332,8 +342,10 @@ struct cudaLaunchConfig_t {
 template <typename... P, typename... A>
 int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... arguments) {
   unsigned cluster = 1;
-  for (unsigned n = 0; n < config->numAttrs; ++n)
+  for (unsigned n = 0; n < config->numAttrs; ++n) {
     if (config->attrs[n].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[n].val.clusterDim.x;
+    if (config->attrs[n].id == cudaLaunchAttributeCooperative) cluster = config->gridDim.x;  // its blocks run together, too
+  }
   emulate::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] { kernel(arguments...); }, cluster);
   return 0;
 }

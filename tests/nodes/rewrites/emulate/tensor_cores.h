@@ -60,6 +60,15 @@ inline unsigned char* place(uint64_t address, unsigned rank = emulate::rank) {
   if (address >= emulate::kShared) tensor::fail("an address that is not in shared memory");
   return emulate::dynamic_shared[rank] + address;
 }
+// What another block may be writing; it gets to it in between.
+inline void read_now(uint32_t& word, const float* from) {
+  emulate::look_again();
+  std::memcpy(&word, from, 4);
+}
+inline void read_now(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const float* from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16) tensor::fail("four words that are not aligned");
+  read_now(a, from), read_now(b, from + 1), read_now(c, from + 2), read_now(d, from + 3);
+}
 inline uint64_t swizzled(uint64_t address) { return address ^ (address >> 7 & 7) << 4; }
 inline float half_at(const void* at) {
   __half value;

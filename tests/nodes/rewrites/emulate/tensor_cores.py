@@ -46,6 +46,7 @@ CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"cp\.async\.bulk\.tensor\.[23]d.*multicast::cluster", lambda _, o: f"tensor::box_for({o[5][1]}, {_args(o[:5])});"),
     (r"cp\.async\.bulk\.tensor\.[23]d", lambda _, o: f"tensor::box_for(1u << emulate::rank, {_args(o)});"),
     (r"bar\.sync 1, %0", lambda _, o: f"tensor::named_barrier({_args(o)});"),
+    (r"ld\.volatile\.global\.(?:v\d\.)?u32", lambda _, o: f"tensor::read_now({_args(o)});"),
     (r"mov\.u32 %0, %%cluster_ctarank", lambda _, o: f"{o[0][1]} = emulate::rank;"),
     (r"barrier\.cluster\.arrive", lambda _, __: "emulate::meet(emulate::whole_cluster);"),
 ]  # fmt: skip

@@ -1,0 +1,279 @@
+"""Recurrent layers (torch.nn.RNN, GRU, LSTM) as products of all steps at once and kernels that take the steps (recurrences.py).
+
+The inputs' part of a layer's sums needs no step before it, so it is one product. Of several layers in one direction the first one's is
+taken out, and the others read the layer below while it works. A layer of two directions needs both of the one below to its end, so
+there each layer is a product and a kernel.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import sympy
+import torch
+from torch import fx
+
+from .algebra import Own, insert, is_size, slice_of
+from .expressions import binary, make
+from .lowering import Lowering, lowers, size_of
+from .recurrences import GATES, fits, padded
+from .tensors import Recurrence, Value
+
+aten = torch.ops.aten
+LAYERS = {f"aten.{name}.input": name for name in GATES}
+EXPLAINED = (
+    "recurrence",
+    "What a step's inputs add does not depend on the step before: W x for all steps is one product.",
+)
+
+
+def _like(given, weights, from_below, bias, hidden, state, cell, layers, batch_first, first):
+    """(out, last hidden state, last cell state): shapes and types."""
+    cells, units = weights.shape[:2]
+    out = given.new_empty((*given.shape[:2], units if layers else cells * units))
+    last = given.new_empty((cells, given.shape[0 if batch_first else 1], units))
+    return out, last, last.clone()
+
+
+recurrence = Own("recurrence", _like)
+
+
+def own_recurrences(graph: fx.Graph, always: bool = False) -> list[tuple[str, str]]:
+    """Replaces recurrent layers where their kernels hold all weights at once; `always`: every one that can be. What it did, explained."""
+    found = []
+    for node in list(graph.nodes):
+        if node.op == "call_function" and str(node.target) in LAYERS:
+            layer = _Layer(node)
+            if layer.is_possible and (always or layer.fits):
+                layer.replace()
+                found.append(EXPLAINED)
+    for chain in _chains(graph):
+        if always or chain.fits:
+            chain.replace()
+            found.append(EXPLAINED)
+    if found:
+        graph.eliminate_dead_code()
+    return found
+
+
+class _Layer:
+    """A call of torch's recurrent layer."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node, self.cell = node, LAYERS[str(node.target)]
+        (
+            self.x,
+            states,
+            self.weights,
+            self.has_bias,
+            self.count,
+            self.dropout,
+            self.training,
+            self.both,
+            self.batch_first,
+        ) = node.args
+        self.states = list(states) if self.cell == "lstm" else [states]
+        self.directions = 2 if self.both else 1
+        self.units = self.weights[1].meta["val"].shape[1]
+
+    @property
+    def is_possible(self) -> bool:
+        tensors = [self.x, *self.states, *self.weights]
+        each = 4 if self.has_bias else 2
+        drops = self.training and self.dropout and self.count > 1
+        projected = len(self.weights) != each * self.count * self.directions
+        return not drops and not projected and all(t.meta["val"].dtype == torch.float32 for t in tensors)
+
+    @property
+    def fits(self) -> bool:
+        cells = self.directions if self.both else self.count
+        shape = Recurrence(self.cell, self.units, cells, not self.both, False, 0, sympy.S.One, sympy.S.One, {})
+        return fits(shape)
+
+    def _of(self, number: int) -> list[fx.Node]:
+        """Weights and biases of a cell: of inputs, of the step before."""
+        each = 4 if self.has_bias else 2
+        return list(self.weights[number * each : (number + 1) * each])
+
+    def insert(self, function, *arguments) -> fx.Node:
+        return insert(self.node, function, *arguments)
+
+    def packed(self, cells: list[int], which: int) -> fx.Node:
+        """[cells, units, gates, padded inputs]: a unit's rows beside one another."""
+        gates, rows = GATES[self.cell], []
+        for number in cells:
+            weight = self._of(number)[which]
+            features = weight.meta["val"].shape[1]
+            turned = self.insert(
+                aten.permute.default, self.insert(aten.view.default, weight, [gates, self.units, features]), [1, 0, 2]
+            )
+            rows.append(self.insert(aten.constant_pad_nd.default, turned, [0, padded(features) - features]))
+        return self.insert(aten.stack.default, rows)
+
+    def bias(self, cells: list[int]) -> fx.Node:
+        """[cells, units, sums]."""
+        return self.insert(aten.stack.default, [self._bias(number) for number in cells])
+
+    def _bias(self, number: int) -> fx.Node:
+        gates, units = GATES[self.cell], self.units
+        sums = 4 if self.cell == "gru" else gates
+        if not self.has_bias:
+            return self.insert(aten.new_zeros.default, self._of(number)[0], [units, sums])
+        of_input, of_before = self._of(number)[2:]
+        both = self.insert(aten.add.Tensor, of_input, of_before)
+        if self.cell == "gru":  # the third gate weighs what comes of the step before
+            shared = self.insert(aten.slice.Tensor, both, 0, 0, 2 * units)
+            apart = [self.insert(aten.slice.Tensor, one, 0, 2 * units, 3 * units) for one in (of_input, of_before)]
+            both = self.insert(aten.cat.default, [shared, *apart])
+        return self.insert(aten.permute.default, self.insert(aten.view.default, both, [sums, units]), [1, 0])
+
+    def given(self, x: fx.Node, cells: list[int]) -> fx.Node:
+        weights = [self._of(number)[0] for number in cells]
+        weight = self.insert(aten.cat.default, weights, 0) if len(weights) > 1 else weights[0]
+        return self.insert(aten.linear.default, x, weight)
+
+    def steps(self, x: fx.Node, cells: list[int], layers: bool) -> list[fx.Node]:
+        """(out, last hidden state, last cell state) of the cells."""
+        first = cells[:1] if layers else cells
+        made = self.insert(
+            recurrence, self.given(x, first), self.packed(cells, 1), self.packed(cells[1:], 0) if layers and cells[1:] else None,
+            self.bias(cells), *self.states, *[None] * (2 - len(self.states)), self.cell, layers, self.batch_first, cells[0],
+        )  # fmt: skip
+        return [self.insert(operator.getitem, made, place) for place in range(3)]
+
+    def replace(self) -> None:
+        x, last = self.x, []
+        if self.both:
+            for layer in range(self.count):
+                x, *ends = self.steps(x, [2 * layer, 2 * layer + 1], False)
+                last.append(ends)
+        else:
+            x, *ends = self.steps(x, list(range(self.count)), True)
+            last.append(ends)
+        for user in list(self.node.users):
+            place = user.args[1]
+            if place and len(last) > 1:
+                user.replace_all_uses_with(self.insert(aten.cat.default, [ends[place - 1] for ends in last], 0))
+            else:
+                user.replace_all_uses_with(last[0][place - 1] if place else x)
+
+
+# ---------------------------------------------------------------------------------------------- loops that forward takes itself
+
+
+ACTIVATIONS = {"aten.tanh.default": "rnn_tanh", "aten.relu.default": "rnn_relu"}
+FEWEST = 8
+"""Steps from which a loop is worth a kernel of its own."""
+
+
+class _Chain:
+    """h[t] = tanh(cat(x[t], h[t-1]) W^T + b), step for step in the graph: W [x, h] = W_x x + W_h h."""
+
+    def __init__(self, steps: list[fx.Node], x: fx.Node, axis: int, place: int) -> None:
+        self.steps, self.x, self.axis, self.place = steps, x, axis, place
+        """Linear layers in order; `place` is that of h in what is put together."""
+        first = steps[0]
+        self.weight, self.bias = first.args[1], (*first.args, None)[2]
+        self.initial = first.args[0].args[0][place]
+        self.units = self.weight.meta["val"].shape[0]
+        (active,) = first.users
+        self.cell = ACTIVATIONS[str(active.target)]
+
+    @property
+    def fits(self) -> bool:
+        return fits(Recurrence(self.cell, self.units, 1, True, False, 0, sympy.S.One, sympy.S.One, {}))
+
+    def replace(self) -> None:
+        before, features = self.steps[0], self.x.meta["val"].shape[-1]
+        ends = [(0, features), (features, features + self.units)]
+        if self.place == 0:
+            ends = [(self.units, self.units + features), (0, self.units)]
+        of_x, of_h = (
+            insert(before, aten.clone.default, insert(before, aten.slice.Tensor, self.weight, 1, *end)) for end in ends
+        )
+        packed = insert(before, aten.constant_pad_nd.default, of_h, [0, padded(self.units) - self.units])
+        packed = insert(before, aten.view.default, packed, [1, self.units, 1, padded(self.units)])
+        if self.bias is None:
+            bias = insert(before, aten.new_zeros.default, self.weight, [1, self.units, 1])
+        else:
+            bias = insert(before, aten.view.default, self.bias, [1, self.units, 1])
+        made = insert(
+            before, recurrence, insert(before, aten.linear.default, self.x, of_x), packed, None, bias,
+            insert(before, aten.unsqueeze.default, self.initial, 0), None, self.cell, True, self.axis == 1, 0,
+        )  # fmt: skip
+        out = insert(before, operator.getitem, made, 0)
+        for place, step in enumerate(self.steps):
+            (active,) = step.users
+            active.replace_all_uses_with(insert(before, aten.select.int, out, self.axis, place))
+
+
+def _chains(graph: fx.Graph) -> list[_Chain]:
+    by_weight: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if str(node.target) == "aten.linear.default" and str(node.args[0].target) == "aten.cat.default":
+            by_weight.setdefault(node.args[1], []).append(node)
+    found = [_chain(steps) for steps in by_weight.values() if len(steps) >= FEWEST]
+    return [chain for chain in found if chain is not None]
+
+
+def _chain(steps: list[fx.Node]) -> _Chain | None:
+    """The steps as a recurrence over all of a tensor's slices in their order, or None where they are something else."""
+    before, place, x, axis, cell = None, 0, None, 0, ""
+    for count, step in enumerate(steps):
+        together = step.args[0]
+        parts, along = (*together.args, 0)[:2]
+        rank = step.meta["val"].dim()
+        if step.args[1:] != steps[0].args[1:] or rank != 2 or len(parts) != 2 or along % rank != 1:
+            return None
+        if len(step.users) != 1 or step.meta["val"].dtype != torch.float32:
+            return None
+        (active,) = step.users
+        if count == 0:
+            found = [slice_of(part) for part in parts]
+            place = 0 if found[0][0] is None else 1
+            (x, axis, _), cell = found[1 - place], str(active.target)
+            if x is None or x.meta["val"].dim() != 3 or axis not in (0, 1) or cell not in ACTIVATIONS:
+                return None
+        elif parts[place] is not before:
+            return None
+        if slice_of(parts[1 - place]) != (x, axis, count) or str(active.target) != cell:
+            return None
+        before = active
+    return _Chain(steps, x, axis, place) if is_size(x.meta["val"].shape[axis], len(steps)) else None
+
+
+@lowers("draft.recurrence")
+def lower_recurrence(
+    low: Lowering, given: Value, weights, from_below, bias, hidden, state, cell, layers, batch_first, first
+):
+    program, out_shape = low.program, low.meta[0].shape
+    read = {
+        "given": given,
+        "weights": weights,
+        "from_below": from_below,
+        "bias": bias,
+        "hidden": hidden,
+        "state": state,
+    }
+    buffers = {use: program.realise(value) for use, value in read.items() if value is not None}
+    reads = list(buffers.values())
+    cells, units = (int(size) for size in weights.shape[:2])
+    batch, steps = (size_of(size) for size in (out_shape[:2] if batch_first else reversed(out_shape[:2])))
+    buffers["out"] = program.allocate(map(size_of, out_shape), torch.float32, cell)
+    buffers["last"] = program.allocate([cells, batch, units], torch.float32, f"{cell}_last")
+    if cell == "lstm":
+        buffers["last_state"] = program.allocate([cells, batch, units], torch.float32, f"{cell}_state")
+    if layers and cells > 1:
+        buffers["below"] = program.allocate([cells - 1, steps, batch, units], torch.float32, f"{cell}_below")
+    shape = Recurrence(cell, units, cells, layers, batch_first, first, steps, batch, buffers)
+
+    def element(position):
+        """Everything that it reads."""
+        total = make("load", reads[0], sympy.S.Zero, type="float")
+        for buffer in reads[1:]:
+            total = binary("add", total, make("load", buffer, sympy.S.Zero, type="float"))
+        return total
+
+    outs = [buffer for buffer in buffers.values() if buffer not in reads]
+    made = dict(zip((buffer.name for buffer in outs), program.recur(shape, element, outs), strict=True))
+    return tuple(made[buffers[use].name] if use in buffers else None for use in ("out", "last", "last_state"))

@@ -1,0 +1,455 @@
+"""A recurrent layer as one kernel: all of its steps, and all layers where each needs only those below it.
+
+A cell is a layer, or one direction of it. A warp owns a hidden unit of a cell and keeps the unit's weights in registers; a step is
+a product of these with what all units of the cell were a step before. Blocks tell each other nothing but that: the outputs are filled
+with a pattern that is no unit's value, and whoever needs a value reads until it is another. All blocks have to run at once for
+that, so the launch is a cooperative one. Where the cells are layers, a layer works on one step while the one below works on later ones.
+"""
+
+from __future__ import annotations
+
+from .emit import Emitter
+from .index import product
+from .partition import Kernel, Partition
+from .printing import index_text
+from .tensors import Buffer, Recurrence
+
+MULTIPROCESSORS = 132
+"""Of an H100 or H200: their blocks all run at once. A device with fewer gets wider blocks, as the launch decides."""
+WARPS = (4, 16)
+"""Fewest and most units of a block. With fewer more blocks read what was a step before; with more registers do not hold their weights."""
+WIDEST = 32
+"""Units of a block where a device has fewer multiprocessors."""
+SUMS = 40
+"""Sums that a thread keeps beside its weights."""
+KEPT = 64
+"""Weights that a thread keeps."""
+SHARED_FLOATS = 11000
+"""Of a block's rows in shared memory: what stands there without being asked for is 48 KiB."""
+GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
+"""Rows of the weights that belong to a hidden unit."""
+
+
+def padded(hidden: int) -> int:
+    """Floats of a row of packed weights: it is read by four."""
+    return -(-hidden // 4) * 4
+
+
+def parts(recurrence: Recurrence) -> int:
+    """Sums of a unit: a GRU's third gate takes what comes from the input and from the step before apart."""
+    return 4 if recurrence.cell == "gru" else GATES[recurrence.cell]
+
+
+def warps(recurrence: Recurrence) -> int:
+    """Units of a block with which there are no more blocks than multiprocessors."""
+    least, most = WARPS[0], WIDEST
+    return next(
+        (n for n in range(least, most) if recurrence.cells * -(-recurrence.hidden // n) <= MULTIPROCESSORS), most
+    )
+
+
+def weights_a_thread(recurrence: Recurrence) -> int:
+    return (
+        GATES[recurrence.cell]
+        * -(-padded(recurrence.hidden) // 128)
+        * 4
+        * (2 if recurrence.cells > 1 and recurrence.layers else 1)
+    )
+
+
+def fits(recurrence: Recurrence) -> bool:
+    """Whether all units run at once on the device with their weights in registers."""
+    return (
+        weights_a_thread(recurrence) <= KEPT and recurrence.cells * -(-recurrence.hidden // WARPS[1]) <= MULTIPROCESSORS
+    )
+
+
+class RecurrenceEmitter(Emitter):
+    """Prints a `recurrence` definition; PRELUDE has the steps."""
+
+    def __init__(self, kernel: Kernel, partition: Partition, device: str) -> None:
+        super().__init__(kernel, partition, device)
+        found = kernel.members[0].definition.recurrence
+        assert found is not None
+        self.recurrence: Recurrence = found
+
+    def _packs(self):
+        return {}
+
+    def writes(self) -> list[Buffer]:
+        return self.kernel.members[0].definition.outs
+
+    def summary(self) -> str:
+        r = self.recurrence
+        return (
+            f"{r.cell}: {index_text(r.steps)} steps of {r.cells} {'layers' if r.layers else 'directions'} of {r.hidden} units, "
+            f"{index_text(r.batch)} rows"
+        )
+
+    def _fields(self) -> list[tuple[str, str]]:
+        """(field of the struct in PRELUDE, what it is set to)."""
+        r, names = self.recurrence, {use: buffer.name for use, buffer in self.recurrence.buffers.items()}
+        features = r.hidden if r.layers else r.cells * r.hidden
+        given = GATES[r.cell] * (r.hidden if r.layers else r.cells * r.hidden)
+        strides = ("steps", "1") if r.batch_first else ("1", "batch")
+        initial = f" + {r.first * r.hidden} * batch" if r.first else ""
+        return [
+            ("given", names["given"]), ("weights", names["weights"]), ("from_below", names.get("from_below", "nullptr")),
+            ("bias", names["bias"]), ("hidden", names["hidden"] + initial),
+            ("state", names["state"] + initial if "state" in names else "nullptr"),
+            ("out", names["out"]), ("below", names.get("below", "nullptr")), ("last", names["last"]),
+            ("last_state", names.get("last_state", "nullptr")),
+            ("steps", "steps"), ("batch", "batch"),
+            ("given_row", f"{strides[0]} * {given}"), ("given_step", f"{strides[1]} * {given}"),
+            ("out_row", f"{strides[0]} * {features}"), ("out_step", f"{strides[1]} * {features}"),
+        ]  # fmt: skip
+
+    def _shape(self) -> str:
+        """The template's arguments but for the block's width."""
+        r, rows = self.recurrence, self.partition.program.estimate(self.recurrence.batch)
+        most = min(SUMS // parts(r), max(1, SHARED_FLOATS // (3 * padded(r.hidden))))
+        together = -(-rows // -(-rows // most))
+        return f"Cell::{r.cell}, {r.hidden}, {together}, {r.cells}, {str(r.layers).lower()}"
+
+    def text(self) -> str:
+        r = self.recurrence
+        kept = weights_a_thread(r) <= KEPT and warps(r) <= WARPS[1]
+        call = f"steps_of_cells<{self._shape()}>(recurrence)"
+        if self.device == "cuda":
+            call = f"run_cells<{self._shape()}, {warps(r)}, {str(kept).lower()}>(recurrence, stream)"
+        fills = []
+        if self.device == "cuda":
+            for buffer in (r.buffers["out"], r.buffers.get("below")):
+                if buffer is not None:
+                    bytes = f"({index_text(product(buffer.shape))}) * sizeof(float)"
+                    fills.append(f"    cudaMemsetAsync({buffer.name}, 0xff, {bytes}, stream);")
+        parameters = [*self.parameters(), *(["cudaStream_t stream"] if self.device == "cuda" else [])]
+        return "\n".join(
+            [
+                f"// {self.summary()}",
+                f'extern "C" void {self.kernel.name}(',
+                f"    {', '.join(parameters)}) {{",
+                f"    const int64_t steps = {index_text(r.steps)}, batch = {index_text(r.batch)};",
+                "    Recurrence recurrence;",
+                *(f"    recurrence.{field} = {text};" for field, text in self._fields()),
+                *fills,
+                f"    {call};",
+                "}",
+                "",
+            ]
+        )
+
+
+_CELLS = """\
+enum class Cell {{ rnn_tanh, rnn_relu, gru, lstm }};
+
+// What all steps of some cells take and make. Cell c is a layer, or a direction of one layer.
+struct Recurrence {{
+    const float *given;  // [rows and steps, directions, gates, units]: the inputs' part of the sums, of the first layer
+    const float *weights, *from_below;  // [cells, units, gates, units]: of the step before, and of the layer below
+    const float *bias;  // [cells, units, sums]
+    const float *hidden, *state;  // [cells, rows, units]: before the first step
+    float *out, *below, *last, *last_state;  // out of the last layer; [layers, steps, rows, units] of those below it; [cells, rows, units]
+    int64_t steps, batch, given_row, given_step, out_row, out_step;  // strides in floats
+}};
+
+// What a unit is made of its sums and of what it was: the sums of an LSTM are those of its gates i, f, g, o, those of a GRU r, z, and n's from
+// the input and from the step before.
+template <Cell CELL>
+{device} float next_hidden(const float* sums, float before, float& state) {{
+    if (CELL == Cell::rnn_tanh) return tanhf(sums[0]);
+    if (CELL == Cell::rnn_relu) return sums[0] < 0.0f ? 0.0f : sums[0];
+    const float first = 1.0f / (1.0f + expf(-sums[0])), second = 1.0f / (1.0f + expf(-sums[1]));
+    if (CELL == Cell::gru) {{
+        const float made = tanhf(sums[2] + first * sums[3]);
+        return (before - made) * second + made;
+    }}
+    state = second * state + first * tanhf(sums[2]);
+    return tanhf(state) / (1.0f + expf(-sums[3]));
+}}
+
+template <Cell CELL>
+constexpr int gates_of = CELL == Cell::lstm ? 4 : CELL == Cell::gru ? 3 : 1;
+template <Cell CELL>
+constexpr int sums_of = CELL == Cell::gru ? 4 : gates_of<CELL>;
+"""
+
+_CPP = """\
+
+template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS>
+void steps_of_cells(const Recurrence& r) {
+    constexpr int kGates = gates_of<CELL>, kSums = sums_of<CELL>, kPadded = (HIDDEN + 3) / 4 * 4;
+    for (int cell = 0; cell < CELLS; ++cell) {
+        const bool top = !LAYERS || cell == CELLS - 1, first = !LAYERS || cell == 0, backwards = !LAYERS && cell == 1;
+        float* out = top ? r.out + (LAYERS ? 0 : cell * HIDDEN) : r.below + cell * r.steps * r.batch * HIDDEN;
+        const int64_t out_step = top ? r.out_step : r.batch * HIDDEN, out_row = top ? r.out_row : HIDDEN;
+        for (int64_t done = 0; done < r.steps; ++done) {
+            const int64_t step = backwards ? r.steps - 1 - done : done, earlier = backwards ? step + 1 : step - 1;
+#pragma omp parallel for
+            for (int unit = 0; unit < HIDDEN; ++unit) {
+                const float* weights = r.weights + (cell * HIDDEN + unit) * kGates * kPadded;
+                const float* from_below = first ? nullptr : r.from_below + ((cell - 1) * HIDDEN + unit) * kGates * kPadded;
+                for (int64_t row = 0; row < r.batch; ++row) {
+                    const int64_t place = (cell * r.batch + row) * HIDDEN;
+                    const float* before = done ? out + earlier * out_step + row * out_row : r.hidden + place;
+                    const float* given = r.given + step * r.given_step + row * r.given_row + (LAYERS ? 0 : cell * kGates * HIDDEN);
+                    const float* below = first ? nullptr : r.below + (((cell - 1) * r.steps + step) * r.batch + row) * HIDDEN;
+                    double sums[kSums];
+                    for (int sum = 0; sum < kSums; ++sum) sums[sum] = r.bias[(cell * HIDDEN + unit) * kSums + sum];
+                    for (int gate = 0; gate < kGates; ++gate) {
+                        double of_input = first ? given[gate * HIDDEN + unit] : 0.0, of_before = 0.0;
+                        for (int k = 0; k < HIDDEN; ++k) {
+                            of_before += static_cast<double>(weights[gate * kPadded + k]) * before[k];
+                            if (!first) of_input += static_cast<double>(from_below[gate * kPadded + k]) * below[k];
+                        }
+                        sums[gate] += of_input;
+                        sums[CELL == Cell::gru && gate == 2 ? 3 : gate] += of_before;
+                    }
+                    float rounded[kSums];
+                    for (int sum = 0; sum < kSums; ++sum) rounded[sum] = static_cast<float>(sums[sum]);
+                    float state = CELL != Cell::lstm ? 0.0f : done ? r.last_state[place + unit] : r.state[place + unit];
+                    const float hidden = next_hidden<CELL>(rounded, before[unit], state);
+                    out[step * out_step + row * out_row + unit] = hidden;
+                    r.last[place + unit] = hidden;
+                    if (CELL == Cell::lstm) r.last_state[place + unit] = state;
+                }
+            }
+        }
+    }
+}
+"""
+
+_CUDA = """\
+
+// Four words that other blocks may be writing, as they are now.
+__device__ __forceinline__ uint4 read_now(const float* from) {
+    uint4 words;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from) : "memory");
+    return words;
+}
+
+__device__ __forceinline__ uint32_t read_word_now(const float* from) {
+    uint32_t word;
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
+// No value: a NaN that arithmetic does not make, and that is not stored as one.
+constexpr uint32_t kNothing = 0xffffffffu;
+
+__device__ __forceinline__ void put_value(float* to, float value) {
+    *static_cast<volatile float*>(to) = __float_as_uint(value) == kNothing ? __uint_as_float(0x7fffffffu) : value;
+}
+
+// ROWS rows of HIDDEN floats into shared memory, as soon as all of them are there; rows from `rows` on are zeros.
+template <int HIDDEN, int ROWS, int THREADS>
+__device__ __forceinline__ void bring(float* to, const float* from, int64_t row_stride, int64_t rows, bool waits) {
+    constexpr int kPadded = (HIDDEN + 3) / 4 * 4;
+    if (HIDDEN % 4 == 0 && waits) {
+        constexpr int kWords = ROWS * HIDDEN / 4, kRounds = (kWords + THREADS - 1) / THREADS;
+        uint4 words[kRounds];
+        bool missing[kRounds], any;
+        #pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+            const int word = round * THREADS + threadIdx.x;
+            words[round] = make_uint4(0, 0, 0, 0);
+            missing[round] = word < kWords && word / (HIDDEN / 4) < rows;
+        }
+        do {
+            any = false;
+            #pragma unroll
+            for (int round = 0; round < kRounds; ++round) {  // all of them in flight
+                const int word = round * THREADS + threadIdx.x;
+                if (missing[round]) words[round] = read_now(from + word / (HIDDEN / 4) * row_stride + word % (HIDDEN / 4) * 4);
+            }
+            #pragma unroll
+            for (int round = 0; round < kRounds; ++round) {
+                const uint4 a = words[round];
+                missing[round] = a.x == kNothing || a.y == kNothing || a.z == kNothing || a.w == kNothing;
+                any = any || missing[round];
+            }
+        } while (any);
+        #pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+            const int word = round * THREADS + threadIdx.x;
+            if (word < kWords) reinterpret_cast<uint4*>(to)[word] = words[round];
+        }
+        return;
+    }
+    for (int at = threadIdx.x; at < ROWS * kPadded; at += THREADS) {
+        const int row = at / kPadded, unit = at % kPadded;
+        uint32_t word = 0;
+        if (row < rows && unit < HIDDEN) {
+            do {
+                word = read_word_now(from + row * row_stride + unit);
+            } while (waits && word == kNothing);
+        }
+        to[at] = __uint_as_float(word);
+    }
+}
+
+// A unit's weights, four neighbours at a time to each lane: in registers where KEPT, else read anew.
+template <int GATES, int PADDED, bool KEPT>
+struct UnitWeights {
+    static constexpr int kParts = (PADDED + 127) / 128;
+    float4 held[KEPT ? GATES : 1][KEPT ? kParts : 1];
+    const float* from;
+
+    __device__ __forceinline__ float4 read(int gate, int part) const {
+        const int k = 128 * part + 4 * (threadIdx.x % 32);
+        return k < PADDED ? *reinterpret_cast<const float4*>(from + gate * PADDED + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    __device__ __forceinline__ void take(const float* weights) {
+        from = weights;
+        if (KEPT) {
+            #pragma unroll
+            for (int gate = 0; gate < GATES; ++gate) {
+                #pragma unroll
+                for (int part = 0; part < kParts; ++part) held[KEPT ? gate : 0][KEPT ? part : 0] = read(gate, part);
+            }
+        }
+    }
+    // Adds this lane's share of the products with ROWS rows; what belongs to gate 2 goes to sum LAST.
+    template <int SUMS, int ROWS, int LAST>
+    __device__ __forceinline__ void multiply(float (&sums)[SUMS * ROWS], const float* rows) const {
+        #pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+            const int k = 128 * part + 4 * (threadIdx.x % 32);
+            if (PADDED % 128 == 0 || k < PADDED) {
+                float4 now[GATES];
+                #pragma unroll
+                for (int gate = 0; gate < GATES; ++gate) now[gate] = KEPT ? held[KEPT ? gate : 0][KEPT ? part : 0] : read(gate, part);
+                #pragma unroll
+                for (int row = 0; row < ROWS; ++row) {
+                    const float4 x = *reinterpret_cast<const float4*>(rows + row * PADDED + k);
+                    #pragma unroll
+                    for (int gate = 0; gate < GATES; ++gate) {
+                        float& sum = sums[(gate == 2 ? LAST : gate) * ROWS + row];
+                        sum = fmaf(now[gate].x, x.x, sum);
+                        sum = fmaf(now[gate].y, x.y, sum);
+                        sum = fmaf(now[gate].z, x.z, sum);
+                        sum = fmaf(now[gate].w, x.w, sum);
+                    }
+                }
+            }
+        }
+    }
+};
+
+// Adds COUNT sums over a warp's lanes, half of them in each half of it and so on, and writes each where it belongs: `first` on, `own` of them.
+template <int OFFSET, int COUNT>
+__device__ __forceinline__ void add_lanes(const float (&sums)[COUNT], float* to, int first, int own) {
+    if constexpr (OFFSET == 0) {
+        #pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if (i < own) to[first + i] = sums[i];
+        }
+    } else {
+        constexpr int kHalf = (COUNT + 1) / 2;
+        const bool upper = threadIdx.x & OFFSET;
+        float half[kHalf];
+        #pragma unroll
+        for (int i = 0; i < kHalf; ++i) {
+            const float low = sums[i], high = i + kHalf < COUNT ? sums[i + kHalf < COUNT ? i + kHalf : 0] : 0.0f;
+            half[i] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, OFFSET);
+        }
+        const int below = own < kHalf ? own : kHalf;
+        add_lanes<OFFSET / 2, kHalf>(half, to, upper ? first + kHalf : first, upper ? own - below : below);
+    }
+}
+
+template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, int WARPS, bool KEPT>
+__global__ void __launch_bounds__(32 * WARPS, 1) recurrence_kernel(const Recurrence r) {
+    constexpr int kGates = gates_of<CELL>, kSums = sums_of<CELL>, kPadded = (HIDDEN + 3) / 4 * 4, kThreads = 32 * WARPS;
+    constexpr int kBlocks = (HIDDEN + WARPS - 1) / WARPS;  // of a cell
+    __shared__ __align__(16) float before[2][ROWS * kPadded];
+    __shared__ __align__(16) float below[LAYERS && CELLS > 1 ? ROWS * kPadded : 4];
+    __shared__ float totals[WARPS][kSums * ROWS];
+    const int cell = blockIdx.x / kBlocks, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int wanted = blockIdx.x % kBlocks * WARPS + warp, unit = wanted < HIDDEN ? wanted : HIDDEN - 1;
+    const bool mine = wanted < HIDDEN, top = !LAYERS || cell == CELLS - 1, first = !LAYERS || cell == 0, backwards = !LAYERS && cell == 1;
+    float* out = top ? r.out + (LAYERS ? 0 : cell * HIDDEN) : r.below + cell * r.steps * r.batch * HIDDEN;
+    const int64_t out_step = top ? r.out_step : r.batch * HIDDEN, out_row = top ? r.out_row : HIDDEN;
+    const float* given = r.given + (LAYERS ? 0 : cell * kGates * HIDDEN) + unit;
+    UnitWeights<kGates, kPadded, KEPT> weights, from_below;
+    weights.take(r.weights + static_cast<int64_t>(cell * HIDDEN + unit) * kGates * kPadded);
+    if (!first) from_below.take(r.from_below + static_cast<int64_t>((cell - 1) * HIDDEN + unit) * kGates * kPadded);
+    float bias[kSums];
+    #pragma unroll
+    for (int sum = 0; sum < kSums; ++sum) bias[sum] = r.bias[(cell * HIDDEN + unit) * kSums + sum];
+    int turn = 0;  // of the two places for what was before: a warp may still read the other one
+    for (int64_t done = 0; done < r.steps; ++done) {
+        const int64_t step = backwards ? r.steps - 1 - done : done, earlier = backwards ? step + 1 : step - 1;
+        for (int64_t start = 0; start < r.batch; start += ROWS, turn ^= 1) {
+            const int64_t rows = r.batch - start, row = start + lane;
+            const bool finishes = mine && lane < ROWS && lane < rows;
+            const int64_t place = (cell * r.batch + row) * HIDDEN + unit;
+            float inputs[kGates], state = 0.0f;
+            #pragma unroll
+            for (int gate = 0; gate < kGates; ++gate) {
+                inputs[gate] = first && finishes ? given[step * r.given_step + row * r.given_row + gate * HIDDEN] : 0.0f;
+            }
+            if (CELL == Cell::lstm && finishes) state = done ? r.last_state[place] : r.state[place];
+            float sums[kSums * ROWS] = {};
+            if (LAYERS && CELLS > 1 && !first) {  // while the others of this layer finish the step before
+                bring<HIDDEN, ROWS, kThreads>(below, r.below + (((cell - 1) * r.steps + step) * r.batch + start) * HIDDEN, HIDDEN, rows, true);
+                __syncthreads();
+                from_below.template multiply<kSums, ROWS, 2>(sums, below);
+            }
+            const float* from = done ? out + earlier * out_step + start * out_row : r.hidden + (cell * r.batch + start) * HIDDEN;
+            bring<HIDDEN, ROWS, kThreads>(before[turn], from, done ? out_row : HIDDEN, rows, done > 0);
+            __syncthreads();
+            weights.template multiply<kSums, ROWS, CELL == Cell::gru ? 3 : 2>(sums, before[turn]);
+            add_lanes<16, kSums * ROWS>(sums, totals[warp], 0, kSums * ROWS);
+            __syncwarp();
+            if (finishes) {
+                float total[kSums];
+                #pragma unroll
+                for (int sum = 0; sum < kSums; ++sum) {
+                    total[sum] = totals[warp][sum * ROWS + lane] + bias[sum] + (sum < kGates ? inputs[sum < kGates ? sum : 0] : 0.0f);
+                }
+                const float hidden = next_hidden<CELL>(total, before[turn][lane * kPadded + unit], state);
+                put_value(out + step * out_step + row * out_row + unit, hidden);
+                if (CELL == Cell::lstm) r.last_state[place] = state;
+                if (done == r.steps - 1) r.last[place] = hidden;
+            }
+            __syncwarp();
+        }
+    }
+}
+
+// All blocks of a grid at once, so that they may wait for each other.
+template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, int WARPS, bool KEPT>
+void launch_cells(const Recurrence& recurrence, cudaStream_t stream) {
+    cudaLaunchAttribute together;
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(CELLS * ((HIDDEN + WARPS - 1) / WARPS));
+    config.blockDim = dim3(32 * WARPS);
+    config.stream = stream;
+    config.attrs = &together;
+    config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, recurrence_kernel<CELL, HIDDEN, ROWS, CELLS, LAYERS, WARPS, KEPT>, recurrence);
+}
+
+// WARPS units to a block, or more of them where the device has fewer multiprocessors than that makes blocks.
+template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, int WARPS, bool KEPT>
+void run_cells(const Recurrence& recurrence, cudaStream_t stream) {
+    int device = 0, multiprocessors = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (CELLS * ((HIDDEN + WARPS - 1) / WARPS) <= multiprocessors) {
+        launch_cells<CELL, HIDDEN, ROWS, CELLS, LAYERS, WARPS, KEPT>(recurrence, stream);
+    } else {
+        launch_cells<CELL, HIDDEN, ROWS, CELLS, LAYERS, 32, false>(recurrence, stream);
+    }
+}
+"""
+
+
+def prelude(device: str) -> str:
+    if device == "cuda":
+        return _CELLS.format(device="__device__ __forceinline__") + _CUDA
+    return _CELLS.format(device="static inline") + _CPP

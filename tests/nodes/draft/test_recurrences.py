@@ -1,0 +1,166 @@
+"""Recurrent layers as kernels of our own: beside eager in C++, and in CUDA block by block, where blocks wait for each other."""
+
+import shutil
+
+import pytest
+import torch
+
+from nodes import draft
+from nodes.draft import recurrences
+from tests.nodes.draft.direct import Emulated, Pair, _close, _leaves, module, native_source, problem
+from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.emulate.tensor_cores import translated
+
+LAYERS = problem(
+    # layers, one of them narrower than four; directions of more rows than are taken together; a layer alone
+    "layers, gru = self.layers(x, self.first)\nboth, (lstm, state) = self.both(y, (self.ends, self.ends))\nreturn layers, gru, both, lstm, state, self.alone(z, self.start)",
+    "[torch.randn(6, 3, 12), torch.randn(13, 5, 7), torch.randn(4, 2, 5)]",
+    "self.first, self.start = nn.Parameter(torch.randn(3, 3, 20)), nn.Parameter(torch.randn(1, 2, 9))\n"
+    "self.ends = nn.Parameter(torch.randn(4, 13, 10))\n"
+    "self.layers, self.both = nn.GRU(12, 20, 3), nn.LSTM(7, 10, 2, batch_first=True, bidirectional=True, bias=False)\n"
+    "self.alone = nn.RNN(5, 9, nonlinearity='relu')",
+)
+LOOP = problem(
+    "steps = []\nfor step in range(x.shape[1]):\n    y = torch.tanh(self.take(torch.cat([y, x[:, step]], dim=1)))\n"
+    "    steps.append(self.give(y))\nreturn torch.stack(steps, dim=1), y",
+    "[torch.randn(3, 9, 5), torch.randn(3, 8)]",
+    "self.take, self.give = nn.Linear(13, 8), nn.Linear(8, 4)",
+)
+KEEPS = problem(
+    "self.state.copy_(y)\nself.state = torch.tanh(self.state + x)\nreturn self.state * 2",
+    "[torch.randn(3, 5), torch.randn(3, 5)]",
+    "self.state = torch.zeros(3, 5)",
+)
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory) -> Pair:
+    return Pair(LAYERS, tmp_path_factory.mktemp("layers"))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_layers_are_right(layers, seed):
+    assert "torch.ops.aten.gru" not in layers.source and "torch.ops.aten.lstm" not in layers.source
+    layers.check(seed, layers.inputs(seed))
+
+
+def test_steps_may_be_more_or_fewer(tmp_path):
+    text = problem(
+        "return self.layer(x, self.start)[0]", "[torch.randn(5, 2, 3)]",
+        "self.layer, self.start = nn.GRU(3, 6), nn.Parameter(torch.randn(1, 2, 6))",
+    )  # fmt: skip
+    pair = Pair(text, tmp_path)
+    assert "aten.gru" not in pair.source
+    for steps in (1, 2, 9):
+        pair.check(steps, pair.inputs(steps, leading=steps))
+
+
+def emulated(text: str, folder, multiprocessors: int, monkeypatch):
+    """The problem's module, Model and the draft's ModelNew for a device of so many multiprocessors, its kernels emulated."""
+    monkeypatch.setattr(recurrences, "MULTIPROCESSORS", multiprocessors)
+    monkeypatch.setenv("EMULATE_MULTIPROCESSORS", "8")
+    reference, source = module(text), draft.draft(text, "cuda")
+    built = emulation.library(translated(native_source(source, "cuda")), folder)
+    new = module(source, load_native=lambda _: Emulated(built, "emulated"))
+    made = []
+    for model in (reference.Model, new.ModelNew):
+        torch.manual_seed(0)
+        made.append(model())
+    return reference, source, *made
+
+
+def check(eager, new, inputs) -> None:
+    with torch.no_grad():
+        ours, theirs = _leaves(new(*inputs)), _leaves(eager(*inputs))
+        exact = _leaves(eager.double()(*[x.double() for x in inputs]))
+        eager.float()
+    for mine, other, right in zip(ours, theirs, exact, strict=True):
+        assert mine.shape == other.shape
+        _close(mine, other, right)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the emulation needs g++")
+@pytest.mark.parametrize("multiprocessors", [8, 132])
+def test_blocks_that_wait_for_each_other_are_right(multiprocessors, tmp_path, monkeypatch):
+    """For a device of eight, so that several blocks share a layer, each warp's weights in registers; and for a larger one than there
+    is, where blocks take 32 units."""
+    reference, source, eager, new = emulated(LAYERS, tmp_path, multiprocessors, monkeypatch)
+    assert "Cell::gru, 20, 3, 3, true, 10, true>" in source or multiprocessors == 132
+    torch.manual_seed(3)
+    inputs = reference.get_inputs()
+    check(eager, new, inputs)
+    monkeypatch.setenv("EMULATE_BACKWARDS", "1")
+    check(eager, new, inputs)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the emulation needs g++")
+def test_what_is_not_a_number_does_not_stop_the_steps(tmp_path, monkeypatch):
+    """A value that is not there yet is a NaN, too: one of the input's with the same bits goes on as another."""
+    text = problem("return self.layer(x)", "[torch.randn(4, 2, 8)]", "self.layer = nn.GRU(8, 8, 2)")
+    reference, _, eager, new = emulated(text, tmp_path, 8, monkeypatch)
+    torch.manual_seed(4)
+    (x,) = reference.get_inputs()
+    x.view(torch.int32)[1, 0, :] = -1
+    x[2, 1, 3] = float("inf")
+    with torch.no_grad():
+        ours, theirs = _leaves(new(x)), _leaves(eager(x))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, equal_nan=True)
+        assert mine.isnan().any()
+
+
+def test_weights_that_do_not_fit_stay_with_the_library():
+    text = problem("return torch.relu(self.layer(x)[0])", "[torch.randn(4, 2, 8)]", "self.layer = nn.LSTM(8, {})")
+    assert "recurrence_kernel" in draft.draft(text.format(128), "cuda")
+    wide = draft.answer(text.format(2048), "cuda")
+    assert "recurrence_kernel" not in wide["source"] and any("left to torch: lstm" in note for note in wide["notes"])
+
+
+def test_live_dropout_between_layers_stays_with_the_library():
+    text = problem(
+        "return torch.relu(self.layer(x)[0])", "[torch.randn(4, 2, 8)]", "self.layer = nn.GRU(8, 8, 2, dropout=0.3)"
+    )
+    assert "recurrence_kernel" not in draft.draft(text, "cuda")
+
+
+def test_a_loop_over_steps_is_one_kernel(tmp_path, monkeypatch):
+    """What forward does step by step with the same weights: a product before, the steps, a product behind."""
+    reference, source, eager, new = emulated(LOOP, tmp_path, 8, monkeypatch)
+    assert source.count("native.own_") == 1 and source.count("torch.ops.aten.linear.default(") == 2
+    torch.manual_seed(5)
+    check(eager, new, reference.get_inputs())
+
+
+def test_a_loop_over_the_leading_axis_is_one_kernel():
+    text = problem(
+        "for step in range(x.shape[0]):\n    y = torch.relu(self.take(torch.cat([x[step], y], dim=1)))\nreturn y",
+        "[torch.randn(9, 3, 5), torch.randn(3, 8)]",
+        "self.take = nn.Linear(13, 8)",
+    )
+    source = draft.draft(text, "cuda")
+    assert "Cell::rnn_relu" in source and source.count("native.own_") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x[:, step]", "x[:, 8 - step]"),  # backwards
+        ("range(x.shape[1])", "range(8)"),  # not all of it
+        ("torch.cat([y, x[:, step]]", "torch.cat([y * 2, x[:, step]]"),
+        ("torch.tanh(self.take(", "torch.tanh(2 * self.take("),
+    ],
+)
+def test_another_loop_is_not_taken_for_one(old, new):
+    assert old in LOOP
+    assert "recurrence_kernel" not in draft.draft(LOOP.replace(old, new), "cuda")
+
+
+def test_an_attribute_that_forward_replaces_is_replaced(tmp_path):
+    pair = Pair(KEEPS, tmp_path)
+    inputs = pair.inputs(1)
+    pair.check(1, inputs)
+    models = pair.reference.Model(), pair.candidate.ModelNew()
+    for model in models:
+        model(*inputs)
+    assert "register_buffer" not in pair.source
+    torch.testing.assert_close(models[1].state, models[0].state)
