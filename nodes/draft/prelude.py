@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import kept, tensor_cores
+from . import kept, tensor_cores, warp_groups
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -313,9 +313,12 @@ def prelude(device: str, body: str) -> str:
         found.append(_COLUMN_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
-    if "multiply_tiles" in body:
+    products = re.search(r"\bmultiply_(tiles|groups)\b", body)
+    if products:
         found.append(tensor_cores.PRELUDE)
+    if "multiply_groups" in body:
+        found.append(warp_groups.PRELUDE)
     if "cluster_fold" in body:
-        found.append(("" if "multiply_tiles" in body else tensor_cores.ARCHITECTURES) + kept.PRELUDE)
+        found.append(("" if products else tensor_cores.ARCHITECTURES) + kept.PRELUDE)
     halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
     return (halves + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)
