@@ -231,10 +231,15 @@ class TileEmitter(Emitter):
             return []
         source, to = self.tiling.turned
         batches, channels, *sizes = source.shape
-        places = index_text(product(sizes))
+        places, most = index_text(product(sizes)), f"{index_text(batches)} < 65535 ? {index_text(batches)} : 65535"
+        across, eights, name = f"({places} + {THREADS - 1}) / {THREADS}", int(channels) // 8, "channels_last"
+        grid = f"{across}, {eights}, {most}"
+        if self.by_groups:
+            grid, name = f"{across} * {eights}, 1, {most}", "channels_together"
+        arguments = f"{source.name}, {to.name}, {index_text(batches)}, {places}"
         return [
-            f"    const dim3 wanted(({places} + {THREADS - 1}) / {THREADS}, {int(channels) // 8}, {index_text(batches)} < 65535 ? {index_text(batches)} : 65535);",
-            f"    channels_last<{channels}><<<wanted, {THREADS}, 0, stream>>>({source.name}, {to.name}, {index_text(batches)}, {places});",
+            f"    const dim3 wanted({grid});",
+            f"    {name}<{channels}><<<wanted, {THREADS}, 0, stream>>>({arguments});",
         ]
 
     def _zeros(self, line: str) -> list[str]:

@@ -152,6 +152,7 @@ def test_an_input_that_lies_channels_last_is_multiplied_by_warp_groups(instructi
     monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
     native = native_source(source_of(GROUPS), "cuda")
     assert "multiply_groups<128, 128>(" in native and "multiply_groups<64, 256>(" in native
+    assert native.count("channels_together<") == 2 and "channels_last<<<" not in native
     changes = [] if instruction else [("__CUDA_ARCH_FEAT_SM90_ALL", "MISSING")]
     check(GROUPS, tmp_path, True, *changes)
 
