@@ -45,6 +45,7 @@ _WORDS = """
     Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
+    Lines lines_at multiply_lines multiply_groups put_groups row_of_group column_of_group flat channels_together
 """
 RESERVED = frozenset(_WORDS.split())
 """Names that mean something in C, in Python or in the text around a kernel."""

@@ -21,10 +21,10 @@ from .tensors import Tiling, Value
 
 CHANNELS = 8
 """Input channels of a group from a multiple of which on the depth has them last."""
-TURNED = 1024
-"""Products to an input's element from which on a GPU lays the input out channels last first: that is a store and a load of it more, and
-one copy of 16 bytes in four's place, none of whose numbers has to be rounded, ever after. On an H200 at 1,296 it gained (KernelBench's level 1,
-61: 1.90x to 2.18x of cuDNN), at 384 it lost (64: 0.96x to 0.73x)."""
+TURNED = 512
+"""Products to an input's element from which on a GPU lays the input out channels last first, for warp groups to multiply: that is a store and
+a load of it more. On an H200, of cuDNN, without and with that: at 576 0.85x and 0.94x (KernelBench's level 1, 57), at 648 3.0x and 4.0x (70),
+at 672 0.72x and 0.88x (78), but at 384 1.15x and 0.93x (64), at 288 1.00x and 0.92x (71)."""
 FOURS = 4
 """Channels of a group in a multiple of which cuDNN has TF32 kernels; others eager computes in float32, and so do we."""
 

@@ -44,6 +44,9 @@ class TileEmitter(Emitter):
         self.down, self.across = self._tile()
         self.step, factors = self._factors()
         self.operands = [Operand(self, value, at) for value, at in zip(factors, (1, 2), strict=True)]
+        lines = all(one.along_k and one.rounded for one in self.operands)
+        self.by_groups = lines and not self.exact and (self.down, self.across) in ((128, 128), (64, 256))
+        """Whether warp groups multiply; see warp_groups.py."""
 
     def writes(self) -> list[Buffer]:
         return self.kernel.members[0].definition.outs
@@ -73,7 +76,8 @@ class TileEmitter(Emitter):
     def _tile(self) -> tuple[int, int]:
         """Rows and columns of a block's tile, for the sizes that the problem ships with."""
         batches, rows, columns, depth = (self.partition.program.estimate(end) for _, end in self.kernel.inner)
-        down = next((side for side in (32, 64) if rows <= side), 128)
+        lines = all(self.tiling.in_tf32)  # warp groups multiply 64 rows, and 32 of them faster than mma.sync does
+        down = next((side for side in ((64,) if lines else (32, 64)) if rows <= side), 128)
         across = next((side for side in (32, 64) if columns <= side), 128)
         if down < 128 and across == 128:
             across = 256
@@ -133,8 +137,11 @@ class TileEmitter(Emitter):
         batches, rows, columns, depth = self.ends
         wide, tile = self.wide, f"{self.down}, {self.across}"
         left, right = self.operands
+        multiply = f"multiply_tiles<{tile}, {str(self.exact).lower()}, Left, Right>"
+        if self.by_groups:
+            multiply = f"multiply_groups<{tile}>"
         return [
-            "    extern __shared__ __align__(16) float ring[];",
+            f"    extern __shared__ __align__({1024 if self.by_groups else 16}) float ring[];",
             f"    using Left = {left.type};",
             f"    using Right = {right.type};",
             *left.by_four("left"),
@@ -148,11 +155,11 @@ class TileEmitter(Emitter):
             *right.fetch("right", "Right", "first_column"),
             "        };",
             f"        float sums[{self.down // 32}][{self.across // 32}][4] = {{}};",
-            f"        multiply_tiles<{tile}, {str(self.exact).lower()}, Left, Right>(sums, ring, static_cast<{wide}>({depth}), fetch);",
+            f"        {multiply}(sums, ring, static_cast<{wide}>({depth}), fetch);",
             "        bool finite = true;",
             "        #pragma unroll",
             f"        for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
-            f"            put_strip<{tile}>(sums, ring, strip);",
+            f"            {'put_groups' if self.by_groups else 'put_strip'}<{tile}>(sums, ring, strip);",
             "            __syncthreads();",
             *self._strip("#pragma unroll 4", [
                 f"const float sum = ring[line_of<{self.across}>(round) * {self.across + 8} + threadIdx.x % {self.across}];",
@@ -224,10 +231,15 @@ class TileEmitter(Emitter):
             return []
         source, to = self.tiling.turned
         batches, channels, *sizes = source.shape
-        places = index_text(product(sizes))
+        places, most = index_text(product(sizes)), f"{index_text(batches)} < 65535 ? {index_text(batches)} : 65535"
+        across, eights, name = f"({places} + {THREADS - 1}) / {THREADS}", int(channels) // 8, "channels_last"
+        grid = f"{across}, {eights}, {most}"
+        if self.by_groups:
+            grid, name = f"{across} * {eights}, 1, {most}", "channels_together"
+        arguments = f"{source.name}, {to.name}, {index_text(batches)}, {places}"
         return [
-            f"    const dim3 wanted(({places} + {THREADS - 1}) / {THREADS}, {int(channels) // 8}, {index_text(batches)} < 65535 ? {index_text(batches)} : 65535);",
-            f"    channels_last<{channels}><<<wanted, {THREADS}, 0, stream>>>({source.name}, {to.name}, {index_text(batches)}, {places});",
+            f"    const dim3 wanted({grid});",
+            f"    {name}<{channels}><<<wanted, {THREADS}, 0, stream>>>({arguments});",
         ]
 
     def _zeros(self, line: str) -> list[str]:
@@ -288,10 +300,16 @@ class Operand:
         self.tiles, self.value = tiles, value
         (self.place, self.end), self.step, (_, self.depth) = tiles.kernel.inner[axis], tiles.step, tiles.kernel.inner[3]
         self.along_k = tiles.along_k(value)
-        steps = "kDepth" if tiles.exact else DEPTH
-        rounded = ", true" if tiles.tiling.in_tf32[axis - 1] else ""
-        self.type = f"Side<{(tiles.down, tiles.across)[axis - 1]}, {steps}, {str(self.along_k).lower()}{rounded}>"
+        self.side, self.rounded = (tiles.down, tiles.across)[axis - 1], tiles.tiling.in_tf32[axis - 1]
         self.fours = self._fours()
+
+    @property
+    def type(self) -> str:
+        """How the tile lies in shared memory."""
+        if self.tiles.by_groups:
+            return f"Lines<{self.side}>"
+        steps, rounded = "kDepth" if self.tiles.exact else DEPTH, ", true" if self.rounded else ""
+        return f"Side<{self.side}, {steps}, {str(self.along_k).lower()}{rounded}>"
 
     def _load(self) -> tuple[Expr | None, Expr] | None:
         """(condition, load) where it is a float as it lies in memory, or zero; else None."""

@@ -69,7 +69,7 @@ def models(text: str, folder, *changes: tuple[str, str]):
     """The problem's module, its Model and the draft's, emulated and perhaps with changes in its text."""
     reference, source = module(text), source_of(text)
     native = native_source(source, "cuda")
-    assert "multiply_tiles<" in native and "torch.ops" not in source
+    assert ("multiply_tiles<" in native or "multiply_groups<" in native) and "torch.ops" not in source
     for old, new in changes:
         assert old in native
         native = native.replace(old, new)
@@ -87,9 +87,9 @@ def nearest(x: torch.Tensor) -> torch.Tensor:
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def check(text: str, folder, rounded: bool = False) -> None:
+def check(text: str, folder, rounded: bool = False, *changes: tuple[str, str]) -> None:
     """`rounded`: beside eager's of operands that were rounded to TF32 before."""
-    reference, eager, new = models(text, folder, AS_IT_IS)
+    reference, eager, new = models(text, folder, AS_IT_IS, *changes)
     torch.manual_seed(1)
     inputs = reference.get_inputs()
     with torch.no_grad():
@@ -136,6 +136,25 @@ def test_an_input_that_is_laid_out_channels_last_first(tmp_path, monkeypatch):
     native = native_source(source_of(TURNED), "cuda")
     assert native.count("channels_last<") == 3 and native.count("Side<64, 16, true, true>") >= 6
     check(TURNED, tmp_path, rounded=True)
+
+
+GROUPS = problem(
+    # 128 x 128 tiles that end within, steps of taps and channels; 64 x 256
+    "return self.one(x), self.two(y)", "[torch.randn(2, 32, 9, 13), torch.randn(1, 16, 330)]",
+    "self.one = nn.Conv2d(32, 70, (3, 2), padding=1, bias=False)\n"
+    "self.two = nn.ConvTranspose1d(16, 40, 5, padding=2, dilation=2, bias=False)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("instruction", [True, False], ids=["by warp groups", "where their instruction is missing"])
+def test_an_input_that_lies_channels_last_is_multiplied_by_warp_groups(instruction, tmp_path, monkeypatch):
+    monkeypatch.setattr(lower_convolutions, "TURNED", 1)
+    monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
+    native = native_source(source_of(GROUPS), "cuda")
+    assert "multiply_groups<128, 128>(" in native and "multiply_groups<64, 256>(" in native
+    assert native.count("channels_together<") == 2 and "channels_last<<<" not in native
+    changes = [] if instruction else [("__CUDA_ARCH_FEAT_SM90_ALL", "MISSING")]
+    check(GROUPS, tmp_path, True, *changes)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
