@@ -56,6 +56,11 @@ def own_recurrences(graph: fx.Graph, always: bool = False) -> list[tuple[str, st
     return found
 
 
+def _padded(before: fx.Node, weights: fx.Node, features: int) -> fx.Node:
+    more = padded(features) - features
+    return insert(before, aten.constant_pad_nd.default, weights, [0, more]) if more else weights
+
+
 class _Layer:
     """A call of torch's recurrent layer."""
 
@@ -107,7 +112,7 @@ class _Layer:
             turned = self.insert(
                 aten.permute.default, self.insert(aten.view.default, weight, [gates, self.units, features]), [1, 0, 2]
             )
-            rows.append(self.insert(aten.constant_pad_nd.default, turned, [0, padded(features) - features]))
+            rows.append(_padded(self.node, turned, features))
         return self.insert(aten.stack.default, rows)
 
     def bias(self, cells: list[int]) -> fx.Node:
@@ -191,7 +196,7 @@ class _Chain:
         of_x, of_h = (
             insert(before, aten.clone.default, insert(before, aten.slice.Tensor, self.weight, 1, *end)) for end in ends
         )
-        packed = insert(before, aten.constant_pad_nd.default, of_h, [0, padded(self.units) - self.units])
+        packed = _padded(before, of_h, self.units)
         packed = insert(before, aten.view.default, packed, [1, self.units, 1, padded(self.units)])
         if self.bias is None:
             bias = insert(before, aten.new_zeros.default, self.weight, [1, self.units, 1])
