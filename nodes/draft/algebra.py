@@ -173,7 +173,8 @@ def slice_of(node: fx.Node) -> tuple[fx.Node | None, int, int]:
     x, axis, place = node.args
     while _is(x, "aten.slice.Tensor") and x.meta["val"].shape == x.args[0].meta["val"].shape and len(x.args) < 5:
         x = x.args[0]  # all of it
-    return x, axis, place
+    size = x.meta["val"].shape[axis]
+    return x, axis, place + int(size) if place < 0 and is_size(size, int(size)) else place
 
 
 def stacked_rows(node: fx.Node) -> fx.Node | None:
