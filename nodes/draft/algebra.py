@@ -22,7 +22,10 @@ class Own:
     """An operator of the drafter's own, lowered by name as torch's are."""
 
     def __init__(self, name: str, like: Callable) -> None:
-        self.name = self.__name__ = name
+        self.name, self.__name__ = (
+            name,
+            f"draft_{name}",
+        )  # nodes are named after it, and so are inputs after their arguments
         self.__module__ = __name__
         self.like = like
         """The same in torch's operators: its shape and type."""
