@@ -22,7 +22,10 @@ class Own:
     """An operator of the drafter's own, lowered by name as torch's are."""
 
     def __init__(self, name: str, like: Callable) -> None:
-        self.name = self.__name__ = name
+        self.name, self.__name__ = (
+            name,
+            f"draft_{name}",
+        )  # nodes are named after it, and so are inputs after their arguments
         self.__module__ = __name__
         self.like = like
         """The same in torch's operators: its shape and type."""
@@ -173,7 +176,8 @@ def slice_of(node: fx.Node) -> tuple[fx.Node | None, int, int]:
     x, axis, place = node.args
     while _is(x, "aten.slice.Tensor") and x.meta["val"].shape == x.args[0].meta["val"].shape and len(x.args) < 5:
         x = x.args[0]  # all of it
-    return x, axis, place
+    size = x.meta["val"].shape[axis]
+    return x, axis, place + int(size) if place < 0 and is_size(size, int(size)) else place
 
 
 def stacked_rows(node: fx.Node) -> fx.Node | None:

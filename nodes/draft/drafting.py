@@ -11,17 +11,18 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from . import lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
-from .algebra import prepared, rewritten
+from .algebra import prepared
 from .exported import Exported, export, forward_arguments
 from .expressions import COMPUTED, constant, make
 from .library import index_text, tensor_text
-from .lower_recurrent import own_recurrences
+from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
 from .partition import TILE, Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, Value
+from .unrolled import followed
 
 TILES = {
     "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to TF32 as torch's default lets cuDNN",
@@ -43,6 +44,7 @@ _WORDS = """
     fmod abs j0 j1 y0 y1 jn yn gamma signal index div remainder round max min and or not xor in is lambda pass del def
     strip line line_of row_of_line put_strip channels_last read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
     Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
+    recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
     Lines lines_at multiply_lines multiply_groups put_groups row_of_group column_of_group flat channels_together
@@ -97,12 +99,12 @@ def drafted(problem: str, device: str, dtype: str | None = None) -> Drafted:
         raise ValueError(f"device is {device!r}; a draft is for cuda or cpu")
     exported = export(problem, getattr(torch, dtype) if dtype else None)
     graph = exported.graph.graph
-    rules = own_recurrences(graph) if device == "cuda" else []
-    rules += rewritten(graph)
+    rules = own_layers(graph) if device == "cuda" else []
+    rules += followed(problem, exported, getattr(torch, dtype) if dtype else None)
     try:
         return _Draft(problem, device, exported, rules).result()
     except NothingOwn:
-        rules += own_recurrences(graph, always=True)
+        rules += own_layers(graph, always=True)
         return _Draft(problem, device, exported, rules, own_products=True).result()
 
 

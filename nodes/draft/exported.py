@@ -88,11 +88,14 @@ def _inputs(module: types.ModuleType, dtype: torch.dtype | None) -> list[Any]:
     ]  # fmt: skip
 
 
-def export(text: str, dtype: torch.dtype | None = None) -> Exported:
-    """Raises NoDraft with the exporter's own words where the module cannot be exported."""
+def export(text: str, dtype: torch.dtype | None = None, shorter: tuple[int, int] | None = None) -> Exported:
+    """Raises NoDraft with the exporter's own words where the module cannot be exported. `shorter`: an input's place and another leading size."""
     warnings.filterwarnings("ignore")
     module = load(text)
     inputs, model = _inputs(module, dtype), _model(module, dtype)
+    if shorter is not None:
+        place, size = shorter
+        inputs[place] = inputs[place].new_empty((size, *inputs[place].shape[1:]))
     numbers = {place for place, value in enumerate(inputs) if type(value) is float}
     failure: Exception | None = None
     for registers in (False, True):

@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch import fx
 
-from .algebra import Own, insert, is_size, slice_of
+from .algebra import Own, insert
 from .expressions import binary, make
 from .lowering import Lowering, lowers, size_of
 from .recurrences import GATES, fits, padded
@@ -38,7 +38,7 @@ def _like(given, weights, from_below, bias, hidden, state, cell, layers, batch_f
 recurrence = Own("recurrence", _like)
 
 
-def own_recurrences(graph: fx.Graph, always: bool = False) -> list[tuple[str, str]]:
+def own_layers(graph: fx.Graph, always: bool = False) -> list[tuple[str, str]]:
     """Replaces recurrent layers where their kernels hold all weights at once; `always`: every one that can be. What it did, explained."""
     found = []
     for node in list(graph.nodes):
@@ -47,13 +47,15 @@ def own_recurrences(graph: fx.Graph, always: bool = False) -> list[tuple[str, st
             if layer.is_possible and (always or layer.fits):
                 layer.replace()
                 found.append(EXPLAINED)
-    for chain in _chains(graph):
-        if always or chain.fits:
-            chain.replace()
-            found.append(EXPLAINED)
     if found:
         graph.eliminate_dead_code()
     return found
+
+
+def padded_weights(before: fx.Node, weights: fx.Node, features: int) -> fx.Node:
+    """With zeros behind each row, to a length in fours."""
+    more = padded(features) - features
+    return insert(before, aten.constant_pad_nd.default, weights, [0, more]) if more else weights
 
 
 class _Layer:
@@ -107,7 +109,7 @@ class _Layer:
             turned = self.insert(
                 aten.permute.default, self.insert(aten.view.default, weight, [gates, self.units, features]), [1, 0, 2]
             )
-            rows.append(self.insert(aten.constant_pad_nd.default, turned, [0, padded(features) - features]))
+            rows.append(padded_weights(self.node, turned, features))
         return self.insert(aten.stack.default, rows)
 
     def bias(self, cells: list[int]) -> fx.Node:
@@ -156,90 +158,8 @@ class _Layer:
                 user.replace_all_uses_with(self.insert(aten.cat.default, [ends[place - 1] for ends in last], 0))
             else:
                 user.replace_all_uses_with(last[0][place - 1] if place else x)
-
-
-# ---------------------------------------------------------------------------------------------- loops that forward takes itself
-
-
-ACTIVATIONS = {"aten.tanh.default": "rnn_tanh", "aten.relu.default": "rnn_relu"}
-FEWEST = 8
-"""Steps from which a loop is worth a kernel of its own."""
-
-
-class _Chain:
-    """h[t] = tanh(cat(x[t], h[t-1]) W^T + b), step for step in the graph: W [x, h] = W_x x + W_h h."""
-
-    def __init__(self, steps: list[fx.Node], x: fx.Node, axis: int, place: int) -> None:
-        self.steps, self.x, self.axis, self.place = steps, x, axis, place
-        """Linear layers in order; `place` is that of h in what is put together."""
-        first = steps[0]
-        self.weight, self.bias = first.args[1], (*first.args, None)[2]
-        self.initial = first.args[0].args[0][place]
-        self.units = self.weight.meta["val"].shape[0]
-        (active,) = first.users
-        self.cell = ACTIVATIONS[str(active.target)]
-
-    @property
-    def fits(self) -> bool:
-        return fits(Recurrence(self.cell, self.units, 1, True, False, 0, sympy.S.One, sympy.S.One, {}))
-
-    def replace(self) -> None:
-        before, features = self.steps[0], self.x.meta["val"].shape[-1]
-        ends = [(0, features), (features, features + self.units)]
-        if self.place == 0:
-            ends = [(self.units, self.units + features), (0, self.units)]
-        of_x, of_h = (
-            insert(before, aten.clone.default, insert(before, aten.slice.Tensor, self.weight, 1, *end)) for end in ends
-        )
-        packed = insert(before, aten.constant_pad_nd.default, of_h, [0, padded(self.units) - self.units])
-        packed = insert(before, aten.view.default, packed, [1, self.units, 1, padded(self.units)])
-        if self.bias is None:
-            bias = insert(before, aten.new_zeros.default, self.weight, [1, self.units, 1])
-        else:
-            bias = insert(before, aten.view.default, self.bias, [1, self.units, 1])
-        made = insert(
-            before, recurrence, insert(before, aten.linear.default, self.x, of_x), packed, None, bias,
-            insert(before, aten.unsqueeze.default, self.initial, 0), None, self.cell, True, self.axis == 1, 0,
-        )  # fmt: skip
-        out = insert(before, operator.getitem, made, 0)
-        for place, step in enumerate(self.steps):
-            (active,) = step.users
-            active.replace_all_uses_with(insert(before, aten.select.int, out, self.axis, place))
-
-
-def _chains(graph: fx.Graph) -> list[_Chain]:
-    by_weight: dict[fx.Node, list[fx.Node]] = {}
-    for node in graph.nodes:
-        if str(node.target) == "aten.linear.default" and str(node.args[0].target) == "aten.cat.default":
-            by_weight.setdefault(node.args[1], []).append(node)
-    found = [_chain(steps) for steps in by_weight.values() if len(steps) >= FEWEST]
-    return [chain for chain in found if chain is not None]
-
-
-def _chain(steps: list[fx.Node]) -> _Chain | None:
-    """The steps as a recurrence over all of a tensor's slices in their order, or None where they are something else."""
-    before, place, x, axis, cell = None, 0, None, 0, ""
-    for count, step in enumerate(steps):
-        together = step.args[0]
-        parts, along = (*together.args, 0)[:2]
-        rank = step.meta["val"].dim()
-        if step.args[1:] != steps[0].args[1:] or rank != 2 or len(parts) != 2 or along % rank != 1:
-            return None
-        if len(step.users) != 1 or step.meta["val"].dtype != torch.float32:
-            return None
-        (active,) = step.users
-        if count == 0:
-            found = [slice_of(part) for part in parts]
-            place = 0 if found[0][0] is None else 1
-            (x, axis, _), cell = found[1 - place], str(active.target)
-            if x is None or x.meta["val"].dim() != 3 or axis not in (0, 1) or cell not in ACTIVATIONS:
-                return None
-        elif parts[place] is not before:
-            return None
-        if slice_of(parts[1 - place]) != (x, axis, count) or str(active.target) != cell:
-            return None
-        before = active
-    return _Chain(steps, x, axis, place) if is_size(x.meta["val"].shape[axis], len(steps)) else None
+            self.node.graph.erase_node(user)
+        self.node.graph.erase_node(self.node)  # its dropout makes it random to torch, so that it would stay
 
 
 @lowers("draft.recurrence")

@@ -91,15 +91,16 @@ class RecurrenceEmitter(Emitter):
         r, names = self.recurrence, {use: buffer.name for use, buffer in self.recurrence.buffers.items()}
         features = r.hidden if r.layers else r.cells * r.hidden
         given = GATES[r.cell] * (r.hidden if r.layers else r.cells * r.hidden)
-        strides = ("steps", "1") if r.batch_first else ("1", "batch")
-        initial = f" + {r.first * r.hidden} * batch" if r.first else ""
+        steps, batch = index_text(r.steps), index_text(r.batch)
+        strides = (f"({steps})", "1") if r.batch_first else ("1", f"({batch})")
+        initial = f" + {r.first * r.hidden} * ({batch})" if r.first else ""
         return [
+            ("steps", steps), ("batch", batch),
             ("given", names["given"]), ("weights", names["weights"]), ("from_below", names.get("from_below", "nullptr")),
             ("bias", names["bias"]), ("hidden", names["hidden"] + initial),
             ("state", names["state"] + initial if "state" in names else "nullptr"),
             ("out", names["out"]), ("below", names.get("below", "nullptr")), ("last", names["last"]),
             ("last_state", names.get("last_state", "nullptr")),
-            ("steps", "steps"), ("batch", "batch"),
             ("given_row", f"{strides[0]} * {given}"), ("given_step", f"{strides[1]} * {given}"),
             ("out_row", f"{strides[0]} * {features}"), ("out_step", f"{strides[1]} * {features}"),
         ]  # fmt: skip
@@ -129,7 +130,6 @@ class RecurrenceEmitter(Emitter):
                 f"// {self.summary()}",
                 f'extern "C" void {self.kernel.name}(',
                 f"    {', '.join(parameters)}) {{",
-                f"    const int64_t steps = {index_text(r.steps)}, batch = {index_text(r.batch)};",
                 "    Recurrence recurrence;",
                 *(f"    recurrence.{field} = {text};" for field, text in self._fields()),
                 *fills,

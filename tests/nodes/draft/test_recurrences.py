@@ -1,5 +1,6 @@
 """Recurrent layers as kernels of our own: beside eager in C++, and in CUDA block by block, where blocks wait for each other."""
 
+import re
 import shutil
 
 import pytest
@@ -116,6 +117,16 @@ def test_weights_that_do_not_fit_stay_with_the_library():
     assert "recurrence_kernel" not in wide["source"] and any("left to torch: lstm" in note for note in wide["notes"])
 
 
+def test_a_layer_that_starts_from_a_draw_is_computed_once():
+    text = problem(
+        "return torch.relu(self.layer(x, (torch.randn(1, 2, 8), torch.randn(1, 2, 8)))[0])",
+        "[torch.randn(4, 2, 8)]",
+        "self.layer = nn.LSTM(8, 8)",
+    )
+    source = draft.draft(text, "cuda")
+    assert "recurrence_kernel" in source and "aten.lstm" not in source
+
+
 def test_live_dropout_between_layers_stays_with_the_library():
     text = problem(
         "return torch.relu(self.layer(x)[0])", "[torch.randn(4, 2, 8)]", "self.layer = nn.GRU(8, 8, 2, dropout=0.3)"
@@ -131,14 +142,26 @@ def test_a_loop_over_steps_is_one_kernel(tmp_path, monkeypatch):
     check(eager, new, reference.get_inputs())
 
 
-def test_a_loop_over_the_leading_axis_is_one_kernel():
-    text = problem(
-        "for step in range(x.shape[0]):\n    y = torch.relu(self.take(torch.cat([x[step], y], dim=1)))\nreturn y",
-        "[torch.randn(9, 3, 5), torch.randn(3, 8)]",
-        "self.take = nn.Linear(13, 8)",
-    )
-    source = draft.draft(text, "cuda")
-    assert "Cell::rnn_relu" in source and source.count("native.own_") == 1
+LEADING = problem(
+    "for step in range(x.shape[0]):\n    y = torch.relu(self.take(torch.cat([x[step], y], dim=1)))\nreturn self.give(y)",
+    "[torch.randn(12, 3, 5), torch.randn(3, 8)]",
+    "self.take, self.give = nn.Linear(13, 8), nn.Linear(8, 4)",
+)
+
+
+def test_the_steps_of_a_loop_over_the_leading_axis_stay_open(tmp_path):
+    pair = Pair(LEADING, tmp_path)
+    assert pair.source.count("native.own_") == 1 and "relu" in pair.answer["kernels"][0]["name"]
+    for steps in (1, 7, 12, 30):
+        pair.check(1, [torch.randn(steps, 3, 5), pair.inputs(1)[1]])
+
+
+@pytest.mark.parametrize("last", ["self.give(y) * x.shape[0]", "self.give(y) if x.shape[0] > 9 else y * 2"])
+def test_steps_that_make_another_graph_stay_as_many_as_they_are(last):
+    """What the length does beyond numbering the steps is not followed."""
+    assert "self.give(y)" in LEADING
+    source = draft.draft(LEADING.replace("self.give(y)", last), "cuda")
+    assert "Cell::rnn_relu" in source and "(12, 3, 5)" in source
 
 
 @pytest.mark.parametrize(
@@ -164,3 +187,10 @@ def test_an_attribute_that_forward_replaces_is_replaced(tmp_path):
         model(*inputs)
     assert "register_buffer" not in pair.source
     torch.testing.assert_close(models[1].state, models[0].state)
+
+
+def test_inputs_may_be_named_as_what_stands_around_them(tmp_path):
+    text = re.sub(r"\bx\b", "recurrence", re.sub(r"\by\b", "steps", LEADING))
+    assert "forward(self, recurrence, steps)" in text
+    pair = Pair(text, tmp_path)
+    pair.check(1, pair.inputs(1))
