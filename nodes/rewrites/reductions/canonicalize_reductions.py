@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.cub_reductions import cub_reduction
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
@@ -137,10 +137,10 @@ def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
 
 
 def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
+    ours = brought(code.source)
     for call in code.source.walk(kernel.body, "call_expression"):
         name = called(code.source, call)
-        ours = any(name == f"block_{kind}" and text in code.source.text for kind, text in HELPERS.items())
-        if not ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
+        if name not in ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
             try:
                 return _without_call(code, kernel, widths, call, name, site)
             except Unsupported:

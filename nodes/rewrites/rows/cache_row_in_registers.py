@@ -40,11 +40,10 @@ ONE_REGISTER_EACH = frozenset(
     helps={"memory", "latency"},
     variants=("late",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
+    once="row_items",
 )
 def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     code = code_of(source)
-    if "row_items" in source.text:
-        return None
     edits, holds = Edits(source), False
     for kernel in code.kernels:
         with edits.attempt():
