@@ -80,7 +80,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) ->
     wide = [loop for loop in covered if loop.type in _WIDE and _fits(loop)]
     wide = [loop for loop in wide if loop.type == wide[0].type]
     for loop in wide:
-        _narrow(edits, code, kernel, loop, index)
+        _narrow(edits, code, loop, index)
     _narrow_bounds(edits, code, kernel, wide, index)
     for loop in covered:
         _end_after_one(edits, source, loop.node)
@@ -191,7 +191,7 @@ def _fits(loop: Loop) -> bool:
     return width is not None and 0 < width <= _MOST_LANES
 
 
-def _narrow(edits: Edits, code: Code, kernel: Kernel, loop: Loop, index: str) -> None:
+def _narrow(edits: Edits, code: Code, loop: Loop, index: str) -> None:
     """Count in `index`. Elements are found by it as they were; what else is computed from it is computed as before."""
     source = code.source
     kind = field_of(loop.node, "initializer", "type")

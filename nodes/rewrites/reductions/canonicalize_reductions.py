@@ -258,7 +258,7 @@ def _inline(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], 
     for block in code.source.walk(kernel.body, "compound_statement"):
         body = statements(block)
         for at, statement in enumerate(body):
-            reduced = _shuffled(code, statement) or _stored(code, kernel, widths, body[at:])
+            reduced = _shuffled(code, statement) or _stored(code, widths, body[at:])
             if reduced is not None:
                 try:
                     return _without_statements(code, kernel, widths, body[at:], reduced, site)
@@ -284,7 +284,7 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
     return None
 
 
-def _stored(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node]) -> Definition | None:
+def _stored(code: Code, widths: list[tuple[Launch, list[int]]], body: list[Node]) -> Definition | None:
     """The variable of `slots[threadIdx.x] = value; __syncthreads();`, from which a tree may begin. Shuffles need whole warps,
     and so say that blocks are; a tree does not, so widths must be known."""
     if len(body) < 3 or body[0].type != "expression_statement" or not is_barrier(code.source, body[1]):

@@ -18,6 +18,7 @@ lets such rows share a block, and what measures slower is not kept.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 
 from tree_sitter import Node
@@ -51,13 +52,11 @@ _FLOATS = {"float": "f{}f", "double": "f{}"}
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text = source.text
+    changed = source
     for number in range(len(code_of(source).kernels)):
-        try:
-            text = _with_compared(source.reparsed(text), number)
-        except Unsupported:
-            continue
-    return text if text != source.text else None
+        with suppress(Unsupported):
+            changed = changed.reparsed(_with_compared(changed, number))
+    return changed.text
 
 
 def _with_compared(source: Source, number: int) -> str:
