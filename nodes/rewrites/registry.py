@@ -69,6 +69,7 @@ class Rewrite:
     alone: bool
     normalizes: bool
     risks: tuple[Outcome, ...]
+    once: str
 
     def speedup(self, facts: Facts) -> float:
         """What to expect where it applies, before anything was measured."""
@@ -80,7 +81,10 @@ class Rewrite:
         return (self.name, *(f"{self.name}:{variant}" for variant in self.variants))
 
     def __call__(self, source: Source, facts: Facts, *variant: str) -> str | None:
-        """The new text; None where it is the old one, or where the source has a form that the rewrite does not understand."""
+        """The new text; None where it is the old one, where the source has a form that the rewrite does not understand, or where
+        the rewrite has been there."""
+        if self.once and self.once in source.text:
+            return None
         try:
             text = self.apply(source, facts, *variant)
         except Unsupported:
@@ -101,6 +105,7 @@ def rule(
     alone: bool = False,
     normalizes: bool = False,
     risks: tuple[Outcome, ...] = (),
+    once: str = "",
 ) -> Callable[[Callable[..., str | None]], Rewrite]:
     """Registers `rewrite(source, facts) -> str | None`: the new text, or None where it does not apply.
 
@@ -113,14 +118,15 @@ def rule(
     - `variants`: arguments that `rewrite` takes as a third parameter, each a form of its own, named `name:argument` in plans;
     - `alone`: it goes on from what was measured, so it is planned by itself and never from the baseline;
     - `normalizes`: it only brings a text into form, so every plan has it where it applies;
-    - `risks`: how a candidate fails where it was wrong.
+    - `risks`: how a candidate fails where it was wrong;
+    - `once`: a word of what it writes: a text that has it is left alone.
     """
 
     def register(function: Callable[..., str | None]) -> Rewrite:
         *_, phase, name = function.__module__.split(".")
         made = Rewrite(
             name=name, phase=phase, apply=function, languages=frozenset(languages), expected=expected, prior=speedup,
-            helps=frozenset(helps), after=after, variants=variants, alone=alone, normalizes=normalizes, risks=risks,
+            helps=frozenset(helps), after=after, variants=variants, alone=alone, normalizes=normalizes, risks=risks, once=once,
         )  # fmt: skip
         _registered[name] = made
         return made

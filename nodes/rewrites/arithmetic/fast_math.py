@@ -149,7 +149,7 @@ def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
     if node.type == "identifier":
         return _kind_of_name(code, node, depth)
     if node.type == "subscript_expression":
-        element = _element(code, node, depth)
+        element = _element(code, node)
         return _named(code, element) if element else None
     if node.type == "field_expression":
         head = source.of(node).split(".")[0]
@@ -207,19 +207,9 @@ def _kind_of_call(code: Code, node: Node, depth: int) -> str | None:
     return _named(code, source.of(function, "type")) if function is not None else None
 
 
-def _element(code: Code, node: Node, depth: int) -> str:
-    argument = field_of(node, "argument")
-    if argument is None:
-        return ""
-    if argument.type == "identifier":
-        found = code.definition(argument)
-        if found is not None and found.declarator is not None:
-            return source_type(code, found.declaration)
-    return ""
-
-
-def source_type(code: Code, declaration: Node) -> str:
-    return code.source.of(declaration, "type")
+def _element(code: Code, node: Node) -> str:
+    found = code.variable(field_of(node, "argument"))
+    return code.source.of(found.declaration, "type") if found is not None and found.declarator is not None else ""
 
 
 def _named(code: Code, name: str) -> str | None:

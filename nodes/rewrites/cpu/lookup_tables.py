@@ -100,7 +100,7 @@ def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     for value in moved.values:
         text = source.of(value)
         if text not in names:
-            names[text] = free(_name(source, value, inner), taken)
+            names[text] = free(_name(source, value), taken)
             taken.add(names[text])
         edits.replace(value, f"{names[text]}[{inner.variable}]")
     bound = source.of(inner.bound)
@@ -120,7 +120,7 @@ def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     include(source, edits, "vector")
 
 
-def _name(source: Source, value: Node, inner: Loop) -> str:
+def _name(source: Source, value: Node) -> str:
     """`cosine_of` what it is stored in, or what is called, for the table of an expression."""
     if value.parent.type == "init_declarator":
         return f"{source.of(value.parent.child_by_field_name('declarator'))}_table"

@@ -95,7 +95,7 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     if outer.variable in identifiers(source, inner.bound) | identifiers(source, inner.start):
         raise Unsupported("rows that depend on the column")
     first, last = body[: at[0]], body[at[0] + 1 :]
-    kept = _kept(source, first, local)
+    kept = _kept(source, first)
     behind = {name for node in last for name in declared_names(source, node)}
     if (set(kept) & (behind | local)) or (identifiers(source, inner.bound) | identifiers(source, inner.start)) & set(
         kept
@@ -115,7 +115,7 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     edits.write(outer.node, [names.header, lines, "}"])
 
 
-def _kept(source: Source, statements: list[Node], local: set[str]) -> dict[str, tuple[str, Node | None]]:
+def _kept(source: Source, statements: list[Node]) -> dict[str, tuple[str, Node | None]]:
     """name -> (type, first value) of the variables that each column has."""
     found: dict[str, tuple[str, Node | None]] = {}
     for node in statements:

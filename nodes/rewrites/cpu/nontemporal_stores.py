@@ -33,9 +33,10 @@ _DEFINE = "#define STREAM_FROM_MB {threshold}  // tune: {threshold} {large}"
     speedup=1.15,
     helps={"memory"},
     after=("reciprocal_division",),
+    once="STREAM_FROM_MB",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not _beyond_cache(facts) or "STREAM_FROM_MB" in source.text:
+    if not _beyond_cache(facts):
         return None
     edits, kinds = Edits(source), False
     declared: set[int] = set()

@@ -34,10 +34,9 @@ _LONG = frozenset({"exp_lanes", "tanh_lanes", "erf_lanes", "log_lanes", "log1p_l
     speedup=1.03,
     helps={"memory"},
     after=("vector_math",),
+    once="prefetch_ahead",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "prefetch_ahead" in source.text:
-        return None
     edits, read = Edits(source), dict[int, set[str]]()
     for loop in loops(source):
         if loop.step is None or source.of(loop.step) != "LANES" or over_lanes(source, loop.node):

@@ -39,10 +39,10 @@ _COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
-    if code.names() & {"kOneStep", "one_step"} or not {"row_shape", "RowShape"} <= code.names():
+    layout = next((one for one in LAYOUTS if one.shape().rstrip() in source.text), None)
+    if layout is None or "kOneStep" in code.names():
         return None
     edits = Edits(source)
-    layout = _tell_from_shape(edits, code)
     for kernel in code.kernels:
         _take_one_row(edits, code, kernel, layout)
     source = source.reparsed(edits.apply())
@@ -57,29 +57,6 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if "#include <type_traits>" not in source.text:
         edits.insert(insertion_point(source), "#include <type_traits>\n")
     return edits.apply()
-
-
-def _tell_from_shape(edits: Edits, code: Code) -> Layout:
-    """Have row_shape say whether one step is all that a thread has. Returns the layout of its grid."""
-    source = code.source
-    fields = [
-        field
-        for struct in source.walk(None, "struct_specifier")
-        if source.of(struct, "name") == "RowShape"
-        for field in source.walk(struct, "field_declaration")
-    ]
-    function = code.functions.get("row_shape")
-    returned = [n for n in source.walk(function, "return_statement") if n.named_child_count] if function else []
-    shape = returned[-1].named_children[0] if returned else None
-    if [source.of(field) for field in fields] != ["dim3 grid, block;"] or shape is None:
-        raise Unsupported("another RowShape")
-    layouts = {layout.grid: layout for layout in LAYOUTS}
-    grid, *rest = [source.of(child) for child in shape.named_children] if shape.type == "initializer_list" else [""]
-    if grid not in layouts or rest != ["dim3(along, down)"]:
-        raise Unsupported("another row_shape")
-    edits.insert(fields[0].end_byte, f"\n{source.indent(fields[0])}bool one_step;  // no thread has a second one")
-    edits.insert(shape.end_byte - 1, ", cuts * along >= steps")
-    return layouts[grid]
 
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> None:
@@ -103,7 +80,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) ->
     wide = [loop for loop in covered if loop.type in _WIDE and _fits(loop)]
     wide = [loop for loop in wide if loop.type == wide[0].type]
     for loop in wide:
-        _narrow(edits, code, kernel, loop, index)
+        _narrow(edits, code, loop, index)
     _narrow_bounds(edits, code, kernel, wide, index)
     for loop in covered:
         _end_after_one(edits, source, loop.node)
@@ -214,7 +191,7 @@ def _fits(loop: Loop) -> bool:
     return width is not None and 0 < width <= _MOST_LANES
 
 
-def _narrow(edits: Edits, code: Code, kernel: Kernel, loop: Loop, index: str) -> None:
+def _narrow(edits: Edits, code: Code, loop: Loop, index: str) -> None:
     """Count in `index`. Elements are found by it as they were; what else is computed from it is computed as before."""
     source = code.source
     kind = field_of(loop.node, "initializer", "type")

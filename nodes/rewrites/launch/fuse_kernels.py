@@ -180,7 +180,7 @@ class _Fusion:
             if len(places) != 1:
                 raise Unsupported("blocks that read each other's data")
             wait = wait or any(place[0] == "row" for place in places)
-            if any(self._loads_read_only(kernel, access) for kernel, access in accesses):
+            if any(self._loads_read_only(access) for _, access in accesses):
                 raise Unsupported("a read through the read-only cache of what is written")
         returns = list(self.source.walk(self.first.body, "return_statement"))
         if wait and returns:
@@ -218,7 +218,7 @@ class _Fusion:
     def _dynamic_or_static_shared(self) -> bool:
         return any("__shared__" in k.text for k in (self.first, self.second))
 
-    def _loads_read_only(self, kernel: Kernel, access: Access) -> bool:
+    def _loads_read_only(self, access: Access) -> bool:
         node = access.node
         return node.type == "call_expression" and self.source.of(node, "function") in LOADS
 

@@ -72,11 +72,10 @@ LAYOUTS = (SIDE_BY_SIDE, BESIDE_OTHERS)
     helps={"memory", "latency", "launch"},
     after=("cache_row_in_registers",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
+    once="row_shape",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
-    if "row_shape" in source.text:
-        return None
     edits, layouts = Edits(source), set()
     for kernel in code.kernels:
         with edits.attempt():

@@ -39,9 +39,10 @@ as long again on an H200."""
     helps={"memory", "latency", "launch"},
     after=("tune_block_size",),
     risks=(Outcome.RUNTIME_ERROR,),
+    once="cudaGridDependencySynchronize",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if facts.compute_capability < 90 or "cudaGridDependencySynchronize" in source.text:
+    if facts.compute_capability < 90:
         return None
     code = code_of(source)
     kernels = [kernel for kernel in code.kernels if kernel.launches]

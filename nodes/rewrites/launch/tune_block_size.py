@@ -16,7 +16,7 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
 from nodes.rewrites.launch.grid_stride import check_threads
-from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -61,7 +61,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                     edits.replace(node, text.format(name=name))
     if not edits.changes:
         return None
-    rows = reduces(source) and facts.spec.inputs
+    rows = brought(source) and facts.spec.inputs
     widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
     choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
     edits.insert(insertion_point(source), "\n" + DEFINE.format(name=name, value=value, choices=choices))

@@ -102,7 +102,7 @@ def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         if kernel.synchronises or _asks_more(code.source, region):
             return None
         code = Code(code.source, pinned=frozenset({region.symbol.where}))
-        kernel = next(k for k in code.kernels if k.name == kernel.name and k.node.start_byte == kernel.node.start_byte)
+        kernel = Kernel(code, kernel.node)
     jumps = ("continue_statement", "return_statement", "break_statement", "goto_statement")
     if any(_leaves(jump, region) for statement in region.body for jump in code.source.walk(statement, *jumps)):
         return None

@@ -53,10 +53,9 @@ class _Joined:
     helps={"memory", "latency"},
     after=("block_per_row",),
     risks=(Outcome.INCORRECT,),
+    once="load_joined",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "load_joined" in source.text:
-        return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         for loop in kernel.loops:

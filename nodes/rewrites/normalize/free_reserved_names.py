@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.prelude import text_of
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
 
-OURS = {"ceil_div": text_of("ceil_div"), **{f"block_{kind}": text for kind, text in HELPERS.items()}}
+OURS = {name: text_of(name) for name in ("ceil_div", *NAMES)}
 """Only what several steps share and others' files are likely to have."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, code_of
-from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
@@ -27,14 +26,14 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         for call in kernel.calls(*STORES):
-            target = _target(code, kernel, call)
+            target = _target(code, call)
             if target is not None:
                 listed = field_of(call, "arguments")
                 edits.replace(call, f"{target} = {source.of(listed.named_children[-1])}")
     return edits.apply()
 
 
-def _target(code: Code, kernel: Kernel, call: Node) -> str | None:
+def _target(code: Code, call: Node) -> str | None:
     """The element that a call which is a statement of its own stores to, as an lvalue."""
     text, listed = code.source.of, field_of(call, "arguments")
     arguments = children_of(listed)

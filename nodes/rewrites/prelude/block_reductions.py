@@ -5,9 +5,9 @@ from __future__ import annotations
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.syntax.source import Source
 
-HELPERS = {kind: text_of(f"block_{kind}") for kind in ("sum", "max", "min", "shifted_sum")}
+NAMES = ("block_sum", "block_max", "block_min", "block_shifted_sum")
 
 
-def reduces(source: Source) -> bool:
-    """Whether warp_shuffle_reduction's reductions are in the source at all: without them there is nothing to look for."""
-    return any(helper in source.text for helper in HELPERS.values())
+def brought(source: Source) -> set[str]:
+    """Those that are in the source as warp_shuffle_reduction brings them, and nobody else's of that name."""
+    return {name for name in NAMES if text_of(name) in source.text}

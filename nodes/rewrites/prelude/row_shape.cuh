@@ -8,6 +8,7 @@
 // small tensor is done soonest by all multiprocessors together.
 struct RowShape {
   dim3 grid, block;
+  bool one_step;  // no thread has a second one
 };
 
 inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {
@@ -19,5 +20,5 @@ inline RowShape row_shape(int64_t rows, int64_t steps, int64_t others = 1) {
   while (along > 32 && blocks() < ROW_BLOCKS) along /= 2;
   const int64_t slices = std::max<int64_t>(1, ceil_div(steps, along)), high = ceil_div(rows, down);
   const unsigned cuts = slices < 65535 ? slices : 65535, deep = high / 65536 + 1;
-  return {dim3(cuts, ceil_div(high, deep), deep), dim3(along, down)};
+  return {dim3(cuts, ceil_div(high, deep), deep), dim3(along, down), cuts * along >= steps};
 }

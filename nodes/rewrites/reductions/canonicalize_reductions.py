@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.cub_reductions import cub_reduction
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
@@ -137,10 +137,10 @@ def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
 
 
 def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
+    ours = brought(code.source)
     for call in code.source.walk(kernel.body, "call_expression"):
         name = called(code.source, call)
-        ours = any(name == f"block_{kind}" and text in code.source.text for kind, text in HELPERS.items())
-        if not ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
+        if name not in ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
             try:
                 return _without_call(code, kernel, widths, call, name, site)
             except Unsupported:
@@ -258,7 +258,7 @@ def _inline(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], 
     for block in code.source.walk(kernel.body, "compound_statement"):
         body = statements(block)
         for at, statement in enumerate(body):
-            reduced = _shuffled(code, statement) or _stored(code, kernel, widths, body[at:])
+            reduced = _shuffled(code, statement) or _stored(code, widths, body[at:])
             if reduced is not None:
                 try:
                     return _without_statements(code, kernel, widths, body[at:], reduced, site)
@@ -284,7 +284,7 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
     return None
 
 
-def _stored(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node]) -> Definition | None:
+def _stored(code: Code, widths: list[tuple[Launch, list[int]]], body: list[Node]) -> Definition | None:
     """The variable of `slots[threadIdx.x] = value; __syncthreads();`, from which a tree may begin. Shuffles need whole warps,
     and so say that blocks are; a tree does not, so widths must be known."""
     if len(body) < 3 or body[0].type != "expression_statement" or not is_barrier(code.source, body[1]):

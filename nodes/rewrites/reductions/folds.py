@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel, Loop
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same, statements
@@ -134,7 +134,7 @@ def _between(code: Code, kernel: Kernel, first: Loop, second: Loop, total: Fold)
 
 def reduction_of(code: Code, kernel: Kernel, fold: Fold, kind: str) -> Node:
     """The one place where a total is read: the argument of its reduction over the block."""
-    if HELPERS[kind] not in code.source.text:
+    if f"block_{kind}" not in brought(code.source):
         raise Unsupported("a reduction that is somebody else's")
     for call in kernel.calls(f"block_{kind}"):
         listed = field_of(call, "arguments")

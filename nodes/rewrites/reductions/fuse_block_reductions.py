@@ -25,7 +25,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition, code_of, insid
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.regions import thread_loops
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.folds import Passes, below_maximum, mentions, reduction_of, two_passes
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
@@ -57,7 +57,7 @@ def speedup(facts: Facts) -> float:
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if HELPERS["sum"] not in source.text or HELPERS["max"] not in source.text:
+    if not {"block_sum", "block_max"} <= brought(source):
         return None
     text = source.text
     for number in range(len(code_of(source).kernels)):

@@ -9,7 +9,7 @@ from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
 from nodes.rewrites.analysis.insertions import without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.regions import thread_loops
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, names_declared, upward
@@ -26,7 +26,7 @@ def without_idle(source: Source) -> str:
 
 def _next(code: Code) -> str | None:
     for kernel in code.kernels:
-        if not any(kernel.calls(f"block_{kind}") for kind in HELPERS):
+        if not kernel.calls(*NAMES):
             continue
         declarations = [(node, [code.source.of(name) for name in names_declared(node)]) for node in kernel.shared]
         used = [code.source.of(n) for n in code.source.walk(kernel.body, "identifier")]
@@ -70,7 +70,7 @@ def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
 
 def _others_share(code: Code, kernel: Kernel) -> bool:
     """Whether a function beside our reductions has shared memory of its own, which a barrier of the kernel's may be for."""
-    ours = {f"block_{kind}" for kind in HELPERS}
+    ours = set(NAMES)
     for function in kernel.helpers:
         text = code.source.of(function)
         name = declared_name(field_of(function, "declarator"))

@@ -102,7 +102,7 @@ class _Element(Block):
         return super().name(node, frame, active)
 
 
-def _element_values(code: Code, seed: int) -> Callable[[str], Values]:
+def _element_values(seed: int) -> Callable[[str], Values]:
     held: dict[str, Values] = {}
 
     def draw(text: str) -> Values:
@@ -272,7 +272,7 @@ class _Recurrence:
     def found(self) -> Online:
         numbers = random.Random(7)
         start: dict[str, Values] = {p: [numbers.gauss(0.0, 1.5) for _ in range(POINTS)] for p in self.paths}
-        after, block = self._run(start, _element_values(self.code, 1))
+        after, block = self._run(start, _element_values(1))
         if len(block.exponentials) != 1:
             raise Unsupported("no exponential, or several kinds")
         (function,) = block.exponentials
@@ -326,7 +326,7 @@ class _Recurrence:
 
     def _is_scratch(self, path: str, start: dict[str, Values], after: dict[str, Values]) -> bool:
         """Whether a variable is written before it is read in each round, and nobody else reads it."""
-        other, _ = self._run({**start, path: [9.0] * POINTS}, _element_values(self.code, 1))
+        other, _ = self._run({**start, path: [9.0] * POINTS}, _element_values(1))
         declared = self.code.definition(
             next(n for n in _assigned(self.code, self.body) if self.source.of(n) == path.partition(".")[0])
         )

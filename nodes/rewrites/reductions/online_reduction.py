@@ -30,7 +30,7 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import FLT_MAX, base_of, close
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
 from nodes.rewrites.reductions.online_runs import Ends, Held, Run, Threads
@@ -115,7 +115,7 @@ class _Joined:
         after = [s for s in statements(outer.parent) if s.start_byte >= outer.end_byte]
         while after and not self._takes_part(after[0]):
             after.pop(0)
-        ours = {f"block_{kind}" for kind, text in HELPERS.items() if text in self.source.text}
+        ours = brought(self.source)
         calls = (c for s in after for c in self.source.walk(s, "call_expression"))
         known = [c.start_byte for c in calls if self.source.of(c, "function").split("<")[0] in ours]
         after = [s for s in after if s.end_byte <= min(known, default=s.end_byte)]

@@ -22,7 +22,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_by
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import EXTREMES
-from nodes.rewrites.prelude.block_reductions import HELPERS, reduces
+from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
@@ -53,7 +53,7 @@ _PLAIN = {
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not reduces(source):
+    if not brought(source):
         return None
     text = one_by_one(source, _spread, _branches, 32)
     return None if text is None else without_idle(source.reparsed(text))
@@ -61,7 +61,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 def _branches(code: Code) -> Iterator[tuple[Kernel, Node]]:
     for kernel in code.kernels:
-        if any(kernel.calls(f"block_{kind}") for kind in HELPERS):
+        if kernel.calls(*NAMES):
             yield from ((kernel, statement) for statement in code.source.walk(kernel.body, "if_statement"))
 
 
@@ -242,8 +242,8 @@ class _Broadcast:
         if node.type == "call_expression":
             name = source.of(node, "function").partition("<")[0].removeprefix("std::")
             listed = field_of(node, "arguments")
-            if name in {f"block_{kind}" for kind in HELPERS}:
-                return HELPERS[name.removeprefix("block_")] in source.text
+            if name in NAMES:
+                return name in brought(source)
             known = name in _MATHS and name not in self.code.functions
             return known and all(self._same_for_all(c, depth + 1) for c in listed.named_children if c.type != "comment")
         return node.type == "identifier" and self._is_same(node, depth)

@@ -15,7 +15,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -32,7 +32,7 @@ MOST_ELEMENTS = 32
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not reduces(source):
+    if not brought(source):
         return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:

@@ -19,7 +19,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
@@ -74,7 +74,7 @@ def next_site(code: Code) -> int:
     for call in code.source.walk(None, "template_function"):
         listed = field_of(call, "arguments")
         first = code.source.of(listed.named_children[0]) if listed is not None and listed.named_children else ""
-        if code.source.of(call, "name") in {f"block_{kind}" for kind in HELPERS} and first.isdigit():
+        if code.source.of(call, "name") in NAMES and first.isdigit():
             taken.append(int(first))
     return max(taken) + 1
 

@@ -18,6 +18,7 @@ lets such rows share a block, and what measures slower is not kept.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 
 from tree_sitter import Node
@@ -28,7 +29,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import is_return
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
@@ -51,13 +52,11 @@ _FLOATS = {"float": "f{}f", "double": "f{}"}
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text = source.text
+    changed = source
     for number in range(len(code_of(source).kernels)):
-        try:
-            text = _with_compared(source.reparsed(text), number)
-        except Unsupported:
-            continue
-    return text if text != source.text else None
+        with suppress(Unsupported):
+            changed = changed.reparsed(_with_compared(changed, number))
+    return changed.text
 
 
 def _with_compared(source: Source, number: int) -> str:
@@ -124,7 +123,7 @@ class _Blocks(RowThreads):
     def _reduce(self, edits: Edits) -> None:
         """Behind each loop, what all of the block's threads have found. A name of its own where the total stays as it is."""
         source, rows = self.source, self.region.loop
-        site = sum(1 for kind in HELPERS for kernel in self.code.kernels for _ in kernel.calls(f"block_{kind}"))
+        site = sum(len(kernel.calls(*NAMES)) for kernel in self.code.kernels)
         for loop, found, kind in self.folds:
             around, indent = loop.node.parent, source.indent(loop.node)
             later = [use for use in self.uses(found, self.kernel.body) if not inside(use, loop.body)]

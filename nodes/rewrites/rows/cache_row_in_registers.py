@@ -11,6 +11,7 @@ the length of the rows, the kernel's registers and the device: the fewest waves 
 from __future__ import annotations
 
 import re
+from itertools import chain, repeat
 
 from tree_sitter import Node
 
@@ -40,11 +41,10 @@ ONE_REGISTER_EACH = frozenset(
     helps={"memory", "latency"},
     variants=("late",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
+    once="row_items",
 )
 def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     code = code_of(source)
-    if "row_items" in source.text:
-        return None
     edits, holds = Edits(source), False
     for kernel in code.kernels:
         with edits.attempt():
@@ -146,11 +146,8 @@ class RowKeeper(RowReader):
                 ]
             else:
                 body.append(source.render(statement, slots))
-        body = [
-            lifted(self.source, statement, text)
-            for statement, text in zip(self._origins(loop, number, body), body, strict=True)
-        ]
-        body = self._without_unused(body)
+        origins = chain(statements(loop.body), repeat(statements(loop.body)[-1]))
+        body = self._without_unused([lifted(source, origin, text) for origin, text in zip(origins, body, strict=False)])
         lines += self._around(loop, body, unit)
         return f"\n{outer}".join(part for line in lines for part in line.split("\n")).replace(
             f"\n{outer}#pragma", "\n#pragma"
@@ -201,16 +198,6 @@ class RowKeeper(RowReader):
             value = self.source.of(declarator, "value")
             width = re.sub(rf"\b{re.escape(name)}\b", value if value.isdigit() else f"({value})", width)
         return width
-
-    def _origins(self, loop: Loop, number: int, body: list[str]) -> list[Node]:
-        """For each line of the new body a statement whose indentation it had."""
-        origins = []
-        texts = list(body)
-        for statement in statements(loop.body):
-            origins.append(statement)
-        while len(origins) < len(texts):
-            origins.append(statements(loop.body)[-1])
-        return origins
 
     def _declared_in_row(self, statement: Node, number: int) -> str | None:
         """`Pack out;` whose variable is stored to a kept address: the array's element under the same name."""

@@ -37,9 +37,10 @@ _STRAIGHT = {"compound_statement", "expression_statement", "declaration", "init_
     speedup=1.1,
     helps={"memory", "latency", "compute"},
     risks=(Outcome.INCORRECT, Outcome.OUT_OF_RESOURCES),
+    once="row_has_room",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if text_of("row_items") not in source.text or "row_has_room" in source.text:
+    if text_of("row_items") not in source.text:
         return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:

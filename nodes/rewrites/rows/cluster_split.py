@@ -17,7 +17,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
-from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
 from nodes.rewrites.syntax.insert import renamed
@@ -49,9 +49,10 @@ def speedup(facts: Facts) -> float:
     helps={"memory", "latency"},
     after=("neighbouring_rows_per_block",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
+    once="launch_cluster",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if facts.compute_capability < 90 or "launch_cluster" in source.text or not reduces(source):
+    if facts.compute_capability < 90 or not brought(source):
         return None
     code = code_of(source)
     edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)

@@ -43,10 +43,9 @@ _WIDE = {"int64_t", "uint64_t", "size_t", "long", "long long", "unsigned long lo
     helps={"memory", "latency"},
     after=("several_rows_per_block",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
+    once="NEIGHBOUR_ROWS",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "NEIGHBOUR_ROWS" in source.text:
-        return None
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():

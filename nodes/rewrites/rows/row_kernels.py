@@ -20,7 +20,7 @@ from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.launch.grid_stride import names_integer
 from nodes.rewrites.prelude import text_of
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
@@ -62,16 +62,15 @@ class RowKernel:
         check_block_shares(code, kernel)
 
     def _reductions(self) -> list[Node]:
-        calls = self.kernel.calls(*(f"block_{kind}" for kind in HELPERS))
+        calls = self.kernel.calls(*NAMES)
         if not calls:
             raise Unsupported("no reduction over the block")
-        for call in calls:
-            if HELPERS[self.kind(call)] not in self.source.text:
-                raise Unsupported("a reduction that is somebody else's")
+        if not {f"block_{self.kind(call)}" for call in calls} <= brought(self.source):
+            raise Unsupported("a reduction that is somebody else's")
         return calls
 
     def _check_talk(self) -> None:
-        ours = {f"block_{kind}" for kind in HELPERS}
+        ours = set(NAMES)
         mine = map(self.source.called, self.source.walk(self.kernel.node, "call_expression"))
         helpers = self.code.reached(*mine, beside=ours)
         for function in (self.kernel.node, *helpers):

@@ -25,7 +25,7 @@ from nodes.rewrites.analysis.regions import (
     fold_of,
     regions,
 )
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, is_zero, left_by, same, statements
@@ -152,7 +152,7 @@ class RowThreads:
             kind = kinds.pop()
             plain = found.declarator is not None and found.declarator.type in {"identifier", "init_declarator"}
             type_ = self.source.of(found.declaration, "type")
-            if kinds or kind not in HELPERS or found.kind != "local" or not plain or type_ not in TOTALS:
+            if kinds or f"block_{kind}" not in NAMES or found.kind != "local" or not plain or type_ not in TOTALS:
                 raise Unsupported("elements that depend on each other")
             if not self.region.holds(found.declaration) and self.region.loop is not None:
                 raise Unsupported("a total of several rows")

@@ -11,7 +11,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.analysis.regions import begin_row
-from nodes.rewrites.prelude.block_reductions import reduces
+from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
 from nodes.rewrites.syntax.insert import renamed
@@ -39,9 +39,10 @@ def speedup(facts: Facts) -> float:
     helps={"memory", "latency"},
     after=("warp_per_row",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
+    once="short_row_items",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "short_row_items" in source.text or not reduces(source):
+    if not brought(source):
         return None
     code = code_of(source)
     edits, kinds = with_second_form(code, "short_rows", _new_kernel, _write_launch)

@@ -53,9 +53,10 @@ THREADS = """\
     speedup=1.2,
     helps={"memory", "latency"},
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
+    once="with_team",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "__shfl" not in source.text or "with_team" in source.text:
+    if "__shfl" not in source.text:
         return None
     code, edits = code_of(source), Edits(source)
     kinds, flat, holds, planar = set[str](), False, False, False

@@ -153,7 +153,8 @@ class Source:
         return " " * max(2, len(self.indent(first)) - len(self.indent(here)))
 
     def reparsed(self, text: str) -> Source:
-        return Source(text, self.language)
+        """Itself where the text is its own: what was found out of it is kept."""
+        return self if text == self.text else Source(text, self.language)
 
 
 def inside(node: Node, outer: Node) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.tunables import bake
 from nodes.policies.rules import applied_step
-from nodes.rewrites.prelude.block_reductions import HELPERS
+from nodes.rewrites.prelude import text_of
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.steps import FACTS, ROOT, after, flat, refused
 from tests.nodes.rewrites.test_cuda_rewrites import TREE
@@ -200,7 +200,7 @@ def source(form: str, name: str = "normalise") -> str:
 def test_every_form_becomes_ours(form: str) -> None:
     new = after(source(form), "canonicalize_reductions", "redundant_broadcast")
     kernel = new[new.index("__global__") :]
-    assert "block_sum<0>(sum)" in kernel and HELPERS["sum"] in new
+    assert "block_sum<0>(sum)" in kernel and text_of("block_sum") in new
     assert new.count("__shfl") == 2 and new.count("__device__") == 1, "nothing of theirs is left"
     assert "__shared__" not in kernel
     if form not in {"inline, in the slots", "inline, every warp"}:
@@ -415,7 +415,7 @@ def test_statements_that_do_something_else_stay(old: str, new: str) -> None:
     assert reduced(INLINE.replace(old, new, 1), "") is None
 
 
-SETTLED_SUM = KERNEL.format(helpers=HELPERS["sum"], name="normalise", reduction="  const float all = block_sum<0>(sum);\n" + TOLD.replace("(sum)", "(all)"))  # fmt: skip
+SETTLED_SUM = KERNEL.format(helpers=text_of("block_sum"), name="normalise", reduction="  const float all = block_sum<0>(sum);\n" + TOLD.replace("(sum)", "(all)"))  # fmt: skip
 
 
 def test_what_one_thread_tells_others_is_made_by_each() -> None:
