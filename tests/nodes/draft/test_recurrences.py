@@ -206,3 +206,12 @@ def test_inputs_may_be_named_as_what_stands_around_them(tmp_path):
     assert "forward(self, recurrence, steps)" in text
     pair = Pair(text, tmp_path)
     pair.check(1, pair.inputs(1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", [LAYERS, LOOP, LEADING, KEEPS], ids=["layers", "loop", "leading", "keeps"])
+def test_recurrences_are_right_on_a_gpu(text, tmp_path):
+    torch.backends.cudnn.allow_tf32 = False
+    pair = Pair(text, tmp_path, "cuda")
+    for seed in (1, 2):
+        pair.check(seed, pair.inputs(seed))
