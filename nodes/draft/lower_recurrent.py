@@ -16,7 +16,7 @@ from torch import fx
 from .algebra import Own, insert
 from .expressions import binary, make
 from .lowering import Lowering, lowers, size_of
-from .recurrences import GATES, fits, padded
+from .recurrences import GATES, fits, padded, runs
 from .tensors import Recurrence, Value
 
 aten = torch.ops.aten
@@ -44,7 +44,7 @@ def own_layers(graph: fx.Graph, always: bool = False) -> list[tuple[str, str]]:
     for node in list(graph.nodes):
         if node.op == "call_function" and str(node.target) in LAYERS:
             layer = _Layer(node)
-            if layer.is_possible and (always or layer.fits):
+            if layer.is_possible and (fits(layer.shape) or (always and runs(layer.shape))):
                 layer.replace()
                 found.append(EXPLAINED)
     if found:
@@ -87,10 +87,10 @@ class _Layer:
         return not drops and not projected and all(t.meta["val"].dtype == torch.float32 for t in tensors)
 
     @property
-    def fits(self) -> bool:
+    def shape(self) -> Recurrence:
+        """Of one of its kernels, as far as it matters where that runs."""
         cells = self.directions if self.both else self.count
-        shape = Recurrence(self.cell, self.units, cells, not self.both, False, 0, sympy.S.One, sympy.S.One, {})
-        return fits(shape)
+        return Recurrence(self.cell, self.units, cells, not self.both, False, 0, sympy.S.One, sympy.S.One, {})
 
     def _of(self, number: int) -> list[fx.Node]:
         """Weights and biases of a cell: of inputs, of the step before."""

@@ -64,6 +64,12 @@ def fits(recurrence: Recurrence) -> bool:
     )
 
 
+def runs(recurrence: Recurrence) -> bool:
+    """Whether all units run at once at all, and a row of what was a step before has room."""
+    blocks = recurrence.cells * -(-recurrence.hidden // WIDEST)
+    return blocks <= MULTIPROCESSORS and 3 * padded(recurrence.hidden) <= SHARED_FLOATS
+
+
 class RecurrenceEmitter(Emitter):
     """Prints a `recurrence` definition; PRELUDE has the steps."""
 

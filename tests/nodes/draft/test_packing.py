@@ -133,3 +133,13 @@ def test_rows_that_a_cluster_keeps_agree_with_eager(name: str, tmp_path: Path, m
         folder = tmp_path / str(changed == native)
         folder.mkdir()
         check(text, source, emulation.library(changed, folder))
+
+
+def test_few_long_columns_take_a_block_each(tmp_path: Path) -> None:
+    """What joins the parts of 16 channels' means: a thread to a channel would keep half a warp busy."""
+    text = problem("return self.norm(x)", "[torch.randn(9000, 16) * 3 + 2]", "self.norm = nn.BatchNorm1d(16)")
+    source = draft.draft(text, "cuda")
+    native = native_source(source, "cuda")
+    joins = [kernel for kernel in native.split("\n// ") if ": 16 rows of" in kernel]
+    assert joins and all("warp_fold(" in kernel for kernel in joins)
+    check(text, source, emulation.library(native, tmp_path))

@@ -117,6 +117,18 @@ def test_weights_that_do_not_fit_stay_with_the_library():
     assert "recurrence_kernel" not in wide["source"] and any("left to torch: lstm" in note for note in wide["notes"])
 
 
+def test_layers_alone_are_refused_where_their_blocks_cannot_run_at_once():
+    text = problem(
+        "return self.layer(x, y)[0]",
+        "[torch.randn(4, 2, 8), torch.randn(5, 2, 1024)]",
+        "self.layer = nn.GRU(8, 1024, 5)",
+    )
+    with pytest.raises(draft.NoDraft, match="stays with a library: gru"):
+        draft.draft(text, "cuda")
+    fewer = text.replace("1024, 5)", "1024, 4)").replace("(5, 2", "(4, 2")
+    assert "1024, 2, 4, true, 32, false>" in draft.draft(fewer, "cuda")
+
+
 def test_a_layer_that_starts_from_a_draw_is_computed_once():
     text = problem(
         "return torch.relu(self.layer(x, (torch.randn(1, 2, 8), torch.randn(1, 2, 8)))[0])",
@@ -194,3 +206,12 @@ def test_inputs_may_be_named_as_what_stands_around_them(tmp_path):
     assert "forward(self, recurrence, steps)" in text
     pair = Pair(text, tmp_path)
     pair.check(1, pair.inputs(1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", [LAYERS, LOOP, LEADING, KEEPS], ids=["layers", "loop", "leading", "keeps"])
+def test_recurrences_are_right_on_a_gpu(text, tmp_path):
+    torch.backends.cudnn.allow_tf32 = False
+    pair = Pair(text, tmp_path, "cuda")
+    for seed in (1, 2):
+        pair.check(seed, pair.inputs(seed))
