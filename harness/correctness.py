@@ -48,6 +48,9 @@ reference's noise for n from 1024 to 16384, where half of the inputs are zero.""
 TYPICAL_ROWS = 1 << 16
 """Of how many rows, evenly spaced, the typical noise is the median. A row behind a ReLU or of three columns may show less
 than its arithmetic makes, because few of its elements are left to show it."""
+FEW, FEW_DRAWS = 64, 6
+"""An output of fewer elements shows too little of its noise: of a loss's single number the reference in fp32 may be right by
+chance, where a difference of large sums cancels. There it is the largest of so many draws more."""
 LEAST_NOISE = 2.0
 """Of a sum, in unit roundoffs of the type that it is computed in, of the row's largest value: the reference may meet its own
 sum exactly by chance (many equal terms), where a plain loop drifts by up to 0.15 n units (softmax, n from 128 to 8192)."""
@@ -62,6 +65,9 @@ DRIFT_AT_MOST = {
 of 16 bits and fewer at an eighth of the output's own rounding."""
 DEPENDENCE_BYTES = 64 << 20
 """Sums are looked for on a workload of at most this size: each tensor extent costs three references in fp64."""
+
+ENTRIES = 3
+"""Of a dimension, that an output must depend on for it to be summed over."""
 
 TOLERANCE = (
     f"16-bit outputs within {DEFAULT_ULPS['float16']:g} unit roundoffs of the value, float32 within "
@@ -269,17 +275,29 @@ def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     A dimension counts where one output element changes with the entries 0, 1 and 2 of it: a product of two halves of a
     row depends on two, a maximum mostly on none.
     """
-    import torch
-
-    spec, wanted = kernel.spec, 3
+    spec = kernel.spec
     if not kernel.has_reference:
         return {}
     sizes = sorted(spec.workloads, key=spec.read_bytes)
-    large_enough = (w for w in sizes if all(n >= wanted for t in spec.inputs for n in spec.shape(t, w.axes)))
+    large_enough = (w for w in sizes if all(n >= ENTRIES for t in spec.inputs for n in spec.shape(t, w.axes)))
     workload = next(large_enough, sizes[0])
     if spec.read_bytes(workload) > DEPENDENCE_BYTES:
         workload = sizes[0]
-    inputs = _upcast(drawn(spec, workload, "", {}, kernel.reference_on), torch.float64)
+    found: dict[str, tuple[int, ...]] = {}
+    first, *others = distributions(spec, {})
+    for values in (
+        first,
+        *(other for other in others if other == "large"),
+    ):  # a ReLU may leave zeros alone of the first
+        found = found or _summed(kernel, workload, values)
+    return found
+
+
+def _summed(kernel: Kernel, workload: Workload, values: str) -> dict[str, tuple[int, ...]]:
+    """`summed` by one draw of that distribution."""
+    import torch
+
+    inputs = _upcast(drawn(kernel.spec, workload, values, {}, kernel.reference_on), torch.float64)
     exact = _run_reference(kernel, workload, inputs)
 
     def changed(name: str, dim: int, entry: int) -> list[torch.Tensor]:
@@ -294,8 +312,8 @@ def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
             continue
         dims = []
         for dim in range(values.dim()):
-            if values.shape[dim] >= wanted:
-                by_entry = [changed(name, dim, entry) for entry in range(wanted)]
+            if values.shape[dim] >= ENTRIES:
+                by_entry = [changed(name, dim, entry) for entry in range(ENTRIES)]
                 if any(bool((first & second & third).any()) for first, second, third in zip(*by_entry, strict=True)):
                     dims.append(dim)
         if dims:
@@ -310,8 +328,34 @@ def terms(kernel: Kernel, workload: Workload) -> int:
     return max((math.prod(shapes[name][dim] for dim in dims) for name, dims in summed(kernel).items()), default=1)
 
 
-def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> Right:
+@functools.cache
+def _noise_of_few(kernel: Kernel, at: str, values: str, device: str) -> dict[str, float]:
+    """Name of an output of FEW elements -> the reference's largest difference between fp64 and fp32 in FEW_DRAWS draws.
+
+    `at`: the workload, as JSON.
+    """
+    import torch
+
+    spec, workload = kernel.spec, Workload.model_validate_json(at)
+    floats = [tensor for tensor in spec.outputs if spec.dtype(tensor, workload) in UNIT_ROUNDOFF]
+    few = [tensor for tensor in floats if math.prod(spec.shape(tensor, workload.axes)) < FEW]
+    found = dict.fromkeys((tensor.name for tensor in few), 0.0)
+    for _ in range(FEW_DRAWS if few else 0):
+        inputs = drawn(spec, workload, values, {}, device)
+        exact, rough = (
+            _run_reference(kernel, workload, _upcast(inputs, getattr(torch, dtype)), dtype)
+            for dtype in ("float64", "float32")
+        )
+        for name in found.keys() & exact.keys():
+            apart = (exact[name].to(torch.float64) - rough[name].to(torch.float64)).abs()
+            found[name] = max(found[name], float(torch.nan_to_num(apart, nan=0.0, posinf=0.0).max()))
+    return found
+
+
+def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], values: str = "") -> Right:
     """Reference outputs for these inputs (name -> tensor in its own dtype), with tolerances, and the kernel's properties.
+
+    `values`: the distribution that they are drawn from, which says more of the noise of small outputs.
 
     tolerance = ulps * unit roundoff of the output's dtype * |value|
               + NOISE_FACTOR * noise, noise being the row's largest |reference in fp64 - reference in fp32|, or the median of
@@ -331,6 +375,9 @@ def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
         _run_reference(kernel, workload, _upcast(inputs, getattr(torch, dtype)), dtype)
         for dtype in ("float64", "float32")
     )
+    few = {}
+    if values and exact:
+        few = _noise_of_few(kernel, workload.model_dump_json(), values, next(iter(exact.values())).device.type)
     for tensor in spec.outputs:
         if tensor.name not in exact:
             if result.law is not None:  # left to properties.py
@@ -352,7 +399,7 @@ def expected(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
         size = torch.nan_to_num(value.abs(), nan=0.0, posinf=0.0, neginf=0.0)
         noise = torch.nan_to_num((value - rough[tensor.name].to(torch.float64)).abs_(), nan=0.0, posinf=0.0, neginf=0.0)
         noise = noise.amax(dim=-1, keepdim=True)
-        noise = torch.maximum(noise, _typical(noise))
+        noise = torch.maximum(noise, _typical(noise)).clamp_min(few.get(tensor.name, 0.0))
         inside = "float64" if dtype == "float64" else "float32"  # nobody computes a float64's sums in fp32
         noise *= UNIT_ROUNDOFF[inside] / UNIT_ROUNDOFF["float32"]
         largest = size.amax(dim=-1, keepdim=True)
@@ -397,7 +444,7 @@ def drawn(
 def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str) -> Case:
     """Fresh inputs and what is right for them; `values` as in `drawn`."""
     inputs = drawn(kernel.spec, workload, values, extra, device)
-    right = expected(kernel, workload, inputs)
+    right = expected(kernel, workload, inputs, values)
     held = [*inputs.values(), *(t for e in right.values() for t in (e.value, e.tolerance))]
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
 
