@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 
 aten = torch.ops.aten
 SCALING = ("aten.mul.Tensor", "aten.div.Tensor", "aten.mul.Scalar", "aten.div.Scalar")
@@ -68,7 +69,10 @@ def insert(before: fx.Node, operator: Callable, *arguments) -> fx.Node:
     with before.graph.inserting_before(before):
         node = before.graph.call_function(operator, arguments)
     values = fx.map_arg(arguments, lambda n: n.meta["val"])
-    node.meta["val"] = operator(*values)
+    with (
+        enable_python_dispatcher()
+    ):  # as the exporter does: operators in C++ may ask for a size as a number, which fixes it
+        node.meta["val"] = operator(*values)
     return node
 
 

@@ -12,6 +12,7 @@ import operator
 import sympy
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
 from torch.export.graph_signature import InputKind
@@ -92,7 +93,7 @@ def _open_leading(graph: fx.Graph, name: str) -> None:
             made[node] = value
         elif node.op == "call_function":
             arguments, keywords = (fx.map_arg(given, lambda n: made[n]) for given in (node.args, node.kwargs))
-            with mode:
+            with mode, enable_python_dispatcher():
                 made[node] = node.target(*arguments, **keywords)
     env = mode.shape_env
     if env.guards or env.replacements:
