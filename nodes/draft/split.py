@@ -50,12 +50,17 @@ def _split(program: Program, whole: Definition) -> list[Definition] | None:
 
 
 def _natural(program: Program, folded, wanted: int, rows: int) -> int | None:
-    """How many of the folded axes, from the first, number the parts: so that a part is a chunk of about the wanted size."""
-    for count in range(1, len(folded)):
-        parts = program.estimate(product(folded[:count]))
-        if program.estimate(product(folded[count:])) >= wanted // 4 and parts > 1 and parts * rows >= SPLIT_BELOW // 4:
-            return count
-    return None
+    """How many of the folded axes, from the first, number the parts: so that a part is a chunk of about the wanted size.
+
+    Rather more parts than few, as long as one block joins them in no time: an open leading size may be a fraction of what it is here.
+    """
+    counts = range(1, len(folded))
+    found = [(n, program.estimate(product(folded[:n])), program.estimate(product(folded[n:]))) for n in counts]
+    many = (n for n, parts, chunk in found if SPLIT_BELOW <= parts * rows <= 16 * SPLIT_BLOCKS and chunk >= CHUNK)
+    few = (
+        n for n, parts, chunk in found if chunk >= wanted // 4 and parts > 1 and parts * rows >= SPLIT_BELOW // 4
+    )  # fmt: skip
+    return next(many, next(few, None))
 
 
 def _natural_parts(program: Program, whole: Definition, count: int) -> list[Definition]:

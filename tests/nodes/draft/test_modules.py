@@ -151,3 +151,9 @@ def test_what_is_not_chosen_is_not_read():
     """Where it lies may be nobody's memory: of three pieces the last two were looked at for every element of the second."""
     kernel = native_source(draft.draft(PIECES, "cpu"), "cpu").partition('extern "C"')[2]
     assert kernel.count("conv2d") > 3 and not re.search(r"float v\d+ = [^;?]*\[", kernel), kernel
+
+
+def test_a_fold_of_a_whole_tensor_keeps_a_device_busy_where_the_leading_size_is_a_quarter() -> None:
+    answer = draft.answer(problem("return x / x.norm()", "[torch.empty(112, 64, 64, 64)]"), "cuda")
+    parts = answer["kernels"][0]["summary"]
+    assert parts.endswith("* 64 rows of 4096"), parts
