@@ -88,6 +88,8 @@ class Entry(Frozen):
     """With what the problem waited for, and its report."""
     nodes: dict[str, float] = Field(default_factory=dict)
     """Of `seconds`, by node of the graph."""
+    commit: str = ""
+    """Of Astrolabe as it was when this ended, which need not be that at which the campaign began."""
     kind: str = ""
     """Of the device, where the campaign is about several."""
     sample: int = Field(default=0, ge=0)
@@ -250,6 +252,7 @@ class Campaign:
         update = {
             "seconds": ended.seconds or whole,
             "wall_seconds": whole,
+            "commit": commit(),
             "kind": plan.kind,
             "sample": task.number or 0,
         }
@@ -340,7 +343,7 @@ class Campaign:
                 id=entry.id, state=entry.state, outcome=entry.outcome, reason=entry.reason,
                 link=f"{entry.run}/report.html" if (self.folder / entry.run / "report.html").is_file() and entry.run else "",
                 seconds=entry.seconds, stop_reason=entry.stop_reason, solved=entry.solved,
-                kernelbench=entry.kernelbench, disagreement=entry.disagreement,
+                kernelbench=entry.kernelbench, disagreement=entry.disagreement, commit=entry.commit,
             )
             for entry in entries
         ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 
 from markupsafe import Markup
@@ -33,6 +34,8 @@ class Line(Frozen):
     stop_reason: str
     kernelbench: str = ""
     disagreement: str = ""
+    commit: str = ""
+    """At which it was judged; "" is the page's."""
     solved: Solved
 
 
@@ -58,7 +61,18 @@ class Page(Frozen):
             )
         if "--rounds 0" in " ".join(self.words):
             said.append("Drafts only (--rounds 0): nothing was rewritten or searched after the first candidate.")
+        commits = Counter(line.commit or self.commit for line in self.lines)
+        if len(commits) > 1:
+            said.append(
+                f"Not of one commit: {', '.join(f'{n} at {short(name)}' for name, n in commits.most_common())}."
+            )
         return tuple(said)
+
+
+def short(commit: str) -> str:
+    """As a person reads it: `-dirty` stays."""
+    name, dirty, _ = commit.partition("-dirty")
+    return name[:12] + dirty or "one that is not known"
 
 
 class Summary(Frozen):
@@ -90,6 +104,7 @@ def render(page: Page) -> str:
         .get_template("campaign.html.j2")
         .render(
             page=page,
+            commit=short(page.commit) if page.commit else "",
             tables=[(BASELINES[name], [t for t in found.tables if t.baseline == name]) for name in names],
             baselines=[(name, BASELINES[name]) for name in names],
             p_values=[f"{p:g}" for p in figures.P],

@@ -29,3 +29,12 @@ def test_what_was_not_judged_or_not_rewritten_is_said_above_the_figures():
     assert cut.limits[1].startswith("Drafts only (--rounds 0)")
     html = render(cut)
     assert all(html.index(said) < html.index("<table") for said in cut.limits)
+
+
+def test_problems_that_were_judged_at_several_commits_are_said_to_be():
+    """A campaign that goes on after a change of ours would have claimed the commit that it began at for all."""
+    one = page(("--rounds", "3"), 4, 4).model_copy(update={"commit": "a" * 40})
+    assert one.limits == () and f"commit {'a' * 12};" in render(one)
+    later = [line.model_copy(update={"commit": "b" * 40 + "-dirty"}) for line in one.lines[:3]]
+    several = one.model_copy(update={"lines": (*later, one.lines[3])})
+    assert several.limits == (f"Not of one commit: 3 at {'b' * 12}-dirty, 1 at {'a' * 12}.",)
