@@ -10,7 +10,7 @@ from types import ModuleType
 from harness import backends
 from harness.device import Arena, DeviceError
 from harness.engines.process import LIMITS, Worker, WorkerFailure
-from harness.problems import COMPILING, Problem
+from harness.problems import COMPILING, Problem, is_model
 from harness.records import Build, Outcome
 from harness.sampling import PAIR, SideFailure
 from harness.zygote import PythonWorker, Zygote
@@ -130,7 +130,7 @@ class Pool:
     def _memory_taken(self, candidate: str) -> str:
         """What is wrong with the memory that the candidate's process has taken, or ""."""
         worker = self._workers.get(candidate)
-        if isinstance(self.kernel, Problem) and candidate in self.kernel.sources():
+        if is_model(self.kernel, candidate):
             return ""
         if self.device != "cuda" or worker is None or not worker.alive:
             return ""

@@ -214,6 +214,11 @@ class Problem(Kernel):
             self.box.close()
 
 
+def is_model(kernel: Kernel, candidate: str) -> bool:
+    """Whether that source is a problem's own Model, eager or compiled."""
+    return isinstance(kernel, Problem) and candidate in kernel.sources()
+
+
 class Box:
     """The processes that execute a problem's own code for us: what it draws, and what is right."""
 

@@ -15,7 +15,7 @@ from harness.correctness import Bench, Case, Layout, distributions, failure, jud
 from harness.device import generator
 from harness.engines.process import Worker, WorkerFailure
 from harness.pool import is_python_side
-from harness.problems import Problem
+from harness.problems import Problem, is_model
 from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
 from harness.rig import Rig
 from harness.sampling import clocked
@@ -102,7 +102,7 @@ def _stress(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Che
             contest = rig.contest(workload, "hot", "early")
             side = rig.side("candidate", build)
             contest.prepare(side)
-            if isinstance(rig.kernel, Problem) and build.candidate in rig.kernel.sources():
+            if is_model(rig.kernel, build.candidate):
                 rig.paces_us.setdefault(workload.label, side.pace_s * 1e6)
             contest.sample(side)
             for slot in random.sample(contest.called, min(STRESS_LOOKS, len(contest.called))):

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from pydantic import Field
 
 from harness.report import fast_p as figures
+from harness.report import words
 from harness.report.charts import Scale
 from harness.report.fast_p import Solved, Table
 from harness.report.html import page_environment
@@ -61,18 +62,11 @@ class Page(Frozen):
             )
         if "--rounds 0" in " ".join(self.words):
             said.append("Drafts only (--rounds 0): nothing was rewritten or searched after the first candidate.")
-        commits = Counter(line.commit or self.commit for line in self.lines)
+        commits = Counter(words.commit(line.commit or self.commit) for line in self.lines)
         if len(commits) > 1:
-            said.append(
-                f"Not of one commit: {', '.join(f'{n} at {short(name)}' for name, n in commits.most_common())}."
-            )
+            judged = ", ".join(f"{n} at {name or 'one that is not known'}" for name, n in commits.most_common())
+            said.append(f"Not of one commit: {judged}.")
         return tuple(said)
-
-
-def short(commit: str) -> str:
-    """As a person reads it: `-dirty` stays."""
-    name, dirty, _ = commit.partition("-dirty")
-    return name[:12] + dirty or "one that is not known"
 
 
 class Summary(Frozen):
@@ -104,7 +98,6 @@ def render(page: Page) -> str:
         .get_template("campaign.html.j2")
         .render(
             page=page,
-            commit=short(page.commit) if page.commit else "",
             tables=[(BASELINES[name], [t for t in found.tables if t.baseline == name]) for name in names],
             baselines=[(name, BASELINES[name]) for name in names],
             p_values=[f"{p:g}" for p in figures.P],

@@ -113,6 +113,7 @@ def page_environment(*packages: str) -> Environment:
         percent=words.percent,
         duration=words.duration,
         the_baseline=words.the_baseline,
+        commit=words.commit,
         count=words.count,
         one_line=one_line,
     )

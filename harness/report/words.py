@@ -51,6 +51,12 @@ def the_baseline(name: str) -> str:
     return f"the {name} baseline" if name.replace("_", "").isalnum() else f"the baseline {name}"
 
 
+def commit(name: str) -> str:
+    """Its first twelve digits; `-dirty` stays."""
+    digits, dirty, _ = name.partition("-dirty")
+    return digits[:12] + dirty
+
+
 def count(number: int, noun: str) -> str:
     """`1 round`, `5 rounds`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

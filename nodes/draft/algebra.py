@@ -23,10 +23,8 @@ class Own:
     """An operator of the drafter's own, lowered by name as torch's are."""
 
     def __init__(self, name: str, like: Callable) -> None:
-        self.name, self.__name__ = (
-            name,
-            f"draft_{name}",
-        )  # nodes are named after it, and so are inputs after their arguments
+        self.name = name
+        self.__name__ = f"draft_{name}"  # nodes are named after it, and inputs after their arguments
         self.__module__ = __name__
         self.like = like
         """The same in torch's operators: its shape and type."""
@@ -69,9 +67,8 @@ def insert(before: fx.Node, operator: Callable, *arguments) -> fx.Node:
     with before.graph.inserting_before(before):
         node = before.graph.call_function(operator, arguments)
     values = fx.map_arg(arguments, lambda n: n.meta["val"])
-    with (
-        enable_python_dispatcher()
-    ):  # as the exporter does: operators in C++ may ask for a size as a number, which fixes it
+    # As the exporter does: operators in C++ may ask for a size as a number, which fixes it.
+    with enable_python_dispatcher():
         node.meta["val"] = operator(*values)
     return node
 

@@ -42,7 +42,7 @@ _WORDS = """
     struct union enum class template typename namespace new delete this operator default register static extern inline
     volatile goto sizeof exp log log1p expm1 tanh erf erfc sqrt sin cos atan log2 exp2 floor ceil trunc rint pow atan2
     fmod abs j0 j1 y0 y1 jn yn gamma signal index div remainder round max min and or not xor in is lambda pass del def
-    strip line line_of row_of_line put_strip channels_last read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
+    strip line line_of row_of_line put_strip channels_last turn_eight read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
     Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power

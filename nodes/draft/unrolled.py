@@ -140,10 +140,8 @@ class _Chain:
         out = insert(before, operator.getitem, made, 0)
         for place, step in enumerate(self.steps):
             (active,) = step.users
-            from_end = (
-                place - len(self.steps) if place == len(self.steps) - 1 else place
-            )  # the last one of however many
-            active.replace_all_uses_with(insert(before, aten.select.int, out, self.axis, from_end))
+            at = -1 if step is self.steps[-1] else place  # the last one of however many
+            active.replace_all_uses_with(insert(before, aten.select.int, out, self.axis, at))
 
 
 def _chains(graph: fx.Graph) -> list[_Chain]:

@@ -14,18 +14,7 @@ template <int CHANNELS>
 __global__ void __launch_bounds__(kThreads) channels_together(const float* __restrict__ from, float* __restrict__ to, int64_t batches, int64_t places) {
     constexpr int kEights = CHANNELS / 8;
     const int64_t place = static_cast<int64_t>(blockIdx.x / kEights) * kThreads + threadIdx.x, channel = blockIdx.x % kEights * 8;
-    if (place >= places) return;
-    for (int64_t batch = blockIdx.z; batch < batches; batch += gridDim.z) {
-        const float* first = from + (batch * CHANNELS + channel) * places + place;
-        uint32_t value[8];
-        #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            value[i] = nearest(first[i * places]);
-        }
-        uint4* there = reinterpret_cast<uint4*>(to + (batch * places + place) * CHANNELS + channel);
-        there[0] = make_uint4(value[0], value[1], value[2], value[3]);
-        there[1] = make_uint4(value[4], value[5], value[6], value[7]);
-    }
+    turn_eight<CHANNELS>(from, to, batches, places, place, channel);
 }
 
 // A side whose lines a warp group's instruction reads.

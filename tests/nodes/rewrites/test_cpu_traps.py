@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks.cpu_rewrites import FACTS, order
 from harness.backends import cpu
-from kernels.spec import Spec, Tensor, Workload
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
+from tests.nodes.rewrites.steps import SPEC
 
 SETTLING = ["inline_algorithms", "specialize_functors", "unflatten_loop", "if_conversion", "lookup_tables"]
 """Of these, every trap's outcome is the same to the bit."""
@@ -330,14 +330,6 @@ static void in_blocks(const float* a, float* b, int64_t width, int64_t blocks) {
     }
 }""",
 }  # fmt: skip
-SPEC = Spec(
-    name="trap",
-    summary="a trap",
-    axes=("n",),
-    dtypes=("float32",),
-    arguments=(Tensor(name="out", role="output", shape=("n",)),),
-    workloads=(Workload(axes={"n": 1}, dtype="float32"),),
-)
 DEVICE = FACTS.model_copy(update={"last_level_cache_bytes": 1 << 12})
 
 
