@@ -47,6 +47,9 @@ _WORDS = """
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
+    Ring ring slots full empty strip memory Eight padded stages_of magnitude exponent_of exponent power_of_two scaled write_eight
+    prepare_along find_largest prepare_across shared_address halves_at multiply_sixteen wait_for bring multiply_halves meet_with_sums
+    put_halves found column SLOTS PERIOD kLineSteps kSideBytes kStageBytes kSlots kStripBytes kHalvesBytes kHalvesThreads kSpan LARGEST
     Lines lines_at multiply_lines multiply_groups put_groups row_of_group column_of_group flat channels_together
 """
 RESERVED = frozenset(_WORDS.split())

@@ -8,8 +8,10 @@ from dataclasses import replace
 import sympy
 import torch
 
+from .emit import _indices
 from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, masked, unary, where
-from .index import product
+from .halves import STEPS, TILE
+from .index import number, product
 from .lower_reductions import shifted
 from .lowering import PRODUCTS, Lowering, broadcast, plain
 from .tensors import PLAIN, Tiling, Value
@@ -17,6 +19,8 @@ from .tensors import PLAIN, Tiling, Value
 BLOCKS, SHORTEST = 264, 1024
 """Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
 
+DEEPEST = 1 << 20
+"""Steps that the grid of what prepares operands has room for."""
 
 MULTIPROCESSORS, FULL, DEEP = 132, 0.9, 512
 """A GPU's (H100, H200), the share of them that a product's tiles must keep busy, and the steps it must have, to be faster than cuBLAS in
@@ -32,12 +36,34 @@ def _lowers(*names: str):
     return register
 
 
+PREPARED_PER_S, PER_LAUNCH_S = 3.2e12, 3e-6
+"""Bytes that an H200 moves in preparing operands, of which an element takes 12; and what a launch takes at least."""
+PER_TILE_S, PER_STEP_S = 6e-6, 17.3e-9
+"""A tile of 128 x 128 on one of an H200's multiprocessors, by halves: 42 to 148 us for 2048 to 8192 steps."""
+LIBRARY_PER_S = 48e12
+"""Operations a second of cuBLAS in float32 there: 43 to 51 in eight products of 1024 to 32768 rows and columns."""
+
+
+def halves_pay(low: Lowering, batch, rows, columns, depth) -> bool:
+    """Whether a float32 product is faster by halves (halves.py) than the library's, preparing its operands included."""
+    if low.program.device != "cuda" or low.dtype != torch.float32 or not depth.is_Integer or depth >= DEEPEST:
+        return False
+    batches, down, across, steps = (low.program.estimate(size) for size in (product(batch), rows, columns, depth))
+    parts = _parts(low, batch, rows, columns, depth)
+    rounds = -(-parts * batches * -(-down // 128) * -(-across // 128) // MULTIPROCESSORS)
+    prepared = 12 * batches * (down + across) * steps / PREPARED_PER_S + 6 * PER_LAUNCH_S
+    ours = rounds * (PER_TILE_S + steps // parts * PER_STEP_S) + prepared
+    return ours < 2 * batches * down * across * steps / LIBRARY_PER_S
+
+
 def wanted(low: Lowering, batch, rows, columns, depth) -> bool:
     """Whether a product is to be one of ours: the module has nothing else, or it is faster than the library's."""
     if low.program.own_products:
         return True
     if low.program.device != "cuda" or low.dtype != torch.float32:
         return False
+    if halves_pay(low, batch, rows, columns, depth):
+        return True
     batches, down, across, steps = (low.program.estimate(size) for size in (product(batch), rows, columns, depth))
     tiles = batches * -(-down // 128) * -(-across // 128)
     rounds = -(-tiles // MULTIPROCESSORS)
@@ -139,12 +165,30 @@ def multiplied(
         return times(position, prepared or right)
 
     tiling = replace(tiling, factors=factors)
+    if tiling.place is None and not tiling.rounded and counts is None and halves_pay(low, batch, rows, columns, depth):
+        tiling = _by_halves(low, tiling, [*([parts] if parts > 1 else []), *batch], rows, columns, depth // parts)
     if parts == 1:
         return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape, tiling)
     ranges = [parts, *batch, rows, columns, depth // parts]
     found = low.program.multiply(ranges, element, torch.float32, [parts, *shape], tiling)
     whole = low.program.fold("sum", found, [0], [torch.float32])[0]
     return low.formula(lambda position: cast(whole.at(position), COMPUTED[low.dtype]), whole.shape, low.dtype)
+
+
+def _by_halves(low: Lowering, tiling: Tiling, batch, rows, columns, depth) -> Tiling:
+    """With memory for the prepared operands, each once where it is the same for all of the batch."""
+    probe = [low.program.ranges.variable(f"probe{axis}", size) for axis, size in enumerate([*batch, rows, columns, depth])]
+    of_batch = {variable for variable in probe[: len(batch)] if variable.is_Symbol}
+    assert tiling.factors is not None
+    varied, scratch = [], []
+    for side, places, name in zip(tiling.factors(probe).args, (rows, columns), ("left", "right"), strict=True):
+        varied.append(any(of_batch & index.free_symbols for index in _indices([side])))
+        batches = product(batch) if varied[-1] else 1
+        # whole tiles of whole lines, each with a high and a low half of every step
+        size = number(batches) * (places + TILE - 1) * (depth + STEPS - 1) * 2
+        scratch.append(low.program.allocate([size], torch.float16, f"{low.name}_{name}_halves"))
+        scratch.append(low.program.allocate([batches * places], torch.int32, f"{low.name}_{name}_largest"))
+    return replace(tiling, halves=tuple(varied), scratch=tuple(scratch))
 
 
 def _parts(low: Lowering, batch, rows, columns, depth) -> int:

@@ -55,6 +55,10 @@ class Tiling:
     """Whether what `factors` loads for the left and the right are TF32 numbers in memory already."""
     turned: tuple[Buffer, Buffer] | None = None
     """(from, to): before the product, `from` [batch, channels, *places] is laid out channels last for it, in TF32; `factors` loads `to`."""
+    halves: tuple[bool, bool] | None = None
+    """Where float32s are multiplied by halves (halves.py): whether the left and the right differ from batch to batch."""
+    scratch: tuple[Buffer, ...] = ()
+    """Of halves: the left's lines and largest magnitudes, and the right's."""
 
 
 PLAIN = Tiling()
@@ -275,7 +279,7 @@ class Program:
         out = self.allocate(shape, dtype, self.operator)
         ranges = tuple(map(number, ranges))
         last = frozenset({len(ranges) - 1})
-        outs = [out, tiling.turned[1]] if tiling.turned else [out]
+        outs = [out, *([tiling.turned[1]] if tiling.turned else []), *tiling.scratch]
         definition = Definition(
             order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
         )

@@ -1,5 +1,6 @@
 """Products of our own in CUDA, thread by thread on the CPU: right at odd sizes, and as near to the exact result as float32's own."""
 
+import re
 import shutil
 import subprocess
 
@@ -69,7 +70,7 @@ def models(text: str, folder, *changes: tuple[str, str]):
     """The problem's module, its Model and the draft's, emulated and perhaps with changes in its text."""
     reference, source = module(text), source_of(text)
     native = native_source(source, "cuda")
-    assert ("multiply_tiles<" in native or "multiply_groups<" in native) and "torch.ops" not in source
+    assert re.search(r"multiply_(tiles<|groups<|halves\()", native) and "torch.ops" not in source
     for old, new in changes:
         assert old in native
         native = native.replace(old, new)
