@@ -49,7 +49,8 @@ _WORDS = """
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
     Ring ring slots full empty strip memory Eight padded stages_of magnitude exponent_of exponent power_of_two scaled write_eight
     prepare_along find_largest prepare_across shared_address halves_at multiply_sixteen wait_for bring multiply_halves meet_with_sums
-    put_halves found column SLOTS PERIOD kLineSteps kSideBytes kStageBytes kSlots kStripBytes kHalvesBytes kHalvesThreads kSpan LARGEST
+    put_halves found SLOTS PERIOD kLineSteps kSideBytes kStageBytes kSlots kStripBytes kHalvesBytes kHalvesThreads kSpan kPlaces kHeld kRest kAlongBytes kAcrossBytes LARGEST share_registers bring_halves rest again done lines largest halves_of matrix
+    held of_warps
     Lines lines_at multiply_lines multiply_groups put_groups row_of_group column_of_group flat channels_together
 """
 RESERVED = frozenset(_WORDS.split())
@@ -123,8 +124,6 @@ class _Draft:
         self.checks: list[str] = []
         """Behind `head`: a size may be named by an input that comes later."""
         self.tail: list[str] = []
-        self.kept: list[str] = []
-        """Lines at the end of the constructor."""
         self.assigned: dict[Buffer, str] = {}
         """What becomes an attribute of the module, which is no buffer."""
 
@@ -195,7 +194,8 @@ class _Draft:
             meta = node.meta["val"]
             buffer = self.program.allocate(shape_of(meta), meta.dtype, f"prepared_{node.name}")
             buffer.text = f"self.{buffer.name}"
-            self.kept.append(f'self.register_buffer("{buffer.name}", {text}.detach().contiguous(), persistent=False)')
+            self.program.kept.append(f'self.register_buffer("{buffer.name}", {text}.detach().contiguous(), persistent=False)')
+            self.program.weights.add(buffer)
             self.values[node] = self.program.whole(buffer, origin=node.name)
 
     def _input(self, place: int, node: torch.fx.Node) -> None:
@@ -235,6 +235,8 @@ class _Draft:
         text = parameter_text(self.exported.model, spec.target)
         buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
         buffer.text = f"{text}.to(device)" if spec.target in self.exported.attributes else text
+        if spec.kind == InputKind.PARAMETER:
+            self.program.weights.add(buffer)
         return self.program.whole(buffer, origin=buffer.name)
 
     def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
@@ -247,7 +249,7 @@ class _Draft:
         buffer = self.program.allocate(shape_of(number), number.dtype, name.replace(".", "_"))
         buffer.text = f"self.{buffer.name}"
         made = f"torch.tensor({number.tolist()!r}, dtype={number.dtype})"
-        self.kept.append(f'self.register_buffer("{buffer.name}", {made}, persistent=False)')
+        self.program.kept.append(f'self.register_buffer("{buffer.name}", {made}, persistent=False)')
         return self.program.whole(buffer, origin=buffer.name)
 
     # ------------------------------------------------------------------------------------------ what goes out
@@ -311,7 +313,7 @@ class _Draft:
     # ------------------------------------------------------------------------------------------ text
 
     def _text(self, made: list[Native], lines: list[str]) -> str:
-        before, model = constructors(self.problem, self.kept)
+        before, model = constructors(self.problem, self.program.kept)
         helpers = "".join(f"\n\n{text}" for text in self.program.helpers.values())
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from .expressions import Expr
-from .halves import STEPS, THREADS, TILE
+from .halves import THREADS, TILE
+from .tensors import Buffer, Side
 from .tiles import TileEmitter
-
-SPAN, PLACES = 64, 64
-"""Steps and places of a block of find_largest and prepare_across."""
 
 
 class HalvesEmitter(TileEmitter):
@@ -21,7 +19,7 @@ class HalvesEmitter(TileEmitter):
         index = ["template <typename Index>"] if self.narrow else []
         passes = ["template <bool LARGEST, typename Index>" if self.narrow else "template <bool LARGEST>"]
         lines = []
-        for side, value in zip(("left", "right"), self.sides, strict=True):
+        for side, value in self._unprepared():
             along = self.along_k(value)
             lines += [
                 *(index if along else passes),
@@ -41,24 +39,32 @@ class HalvesEmitter(TileEmitter):
             "",
         ]
 
-    def _side(self, side: str) -> tuple[str, str, str, str]:
-        """(lines, largest, batches, places) of a side."""
+    def reads(self) -> list[Buffer]:
+        ready = [side for side in self.kernel.members[0].definition.tiling.halves if side.ready]
+        return [*super().reads(), *(buffer for side in ready for buffer in (side.lines, side.largest))]
+
+    def _unprepared(self) -> list[tuple[str, Expr]]:
+        """Name and element of the sides that are to be prepared."""
+        sides = zip(("left", "right"), self.sides, self.tiling.halves, strict=True)
+        return [(name, value) for name, value, prepared in sides if not prepared.ready]
+
+    def _side(self, side: str) -> tuple[Side, str, str]:
+        """A side, its batches and its places."""
         at = ("left", "right").index(side)
-        lines, largest = self.member.definition.outs[1 + 2 * at : 3 + 2 * at]
-        batches = self.ends[0] if self.tiling.halves[at] else "1"
-        return lines.name, largest.name, batches, self.ends[1 + at]
+        found = self.tiling.halves[at]
+        return found, self.ends[0] if found.lines_differ else "1", self.ends[1 + at]
 
     def _of_batch(self, side: str) -> tuple[str, str]:
         """A side's lines and its largest magnitudes in the batch at hand."""
-        lines, largest, batches, places = self._side(side)
-        lines = f"reinterpret_cast<Eight*>({lines})"
-        if batches == "1":
-            return lines, largest
-        size = f"stages_of({self.ends[3]}) * padded({places}) * 8"
-        return f"{lines} + {self.names[0]} * ({size})", f"{largest} + {self.names[0]} * ({places})"
+        found, _, places = self._side(side)
+        batch, largest = self.names[0], found.largest.name
+        lines = f"reinterpret_cast<{'const ' * found.ready}Eight*>({found.lines.name})"
+        if found.lines_differ:
+            lines = f"{lines} + {batch} * (stages_of({self.ends[3]}) * padded({places}) * 8)"
+        return lines, f"{largest} + {batch} * ({places})" if found.largest_differ else largest
 
     def _prepare(self, side: str, value: Expr, along: bool) -> list[str]:
-        _, _, batches, places = self._side(side)
+        _, batches, places = self._side(side)
         batch, place, step = self.names[0], self.names[1 if side == "left" else 2], self.names[3]
         wide, (lines, largest) = self.wide, self._of_batch(side)
         ends = f"static_cast<{wide}>({places}), static_cast<{wide}>({self.ends[3]})"
@@ -140,18 +146,18 @@ class HalvesEmitter(TileEmitter):
 
     def _prepared(self, name: str, arguments: str, index: str) -> list[str]:
         lines = []
-        for side, value in zip(("left", "right"), self.sides, strict=True):
-            _, largest, batches, places = self._side(side)
+        for side, value in self._unprepared():
+            prepared, batches, places = self._side(side)
             given = [index] if index else []
             if self.along_k(value):
                 kernel = f"{name}_{side}{_template(given)}"
                 lines.append(f"{kernel}<<<dim3({places}, 1, {_most(batches)}), kThreads, kAlongBytes, stream>>>({arguments});")
                 continue
-            lines.append(f"cudaMemsetAsync({largest}, 0, ({batches}) * ({places}) * sizeof(int32_t), stream);")
-            for first, width, steps, bytes in (("true", 256, SPAN, "0"), ("false", PLACES, STEPS, "kAcrossBytes")):
-                grid = f"(({places}) + {width - 1}) / {width}, (({self.ends[3]}) + {steps - 1}) / {steps}, {_most(batches)}"
+            lines.append(f"cudaMemsetAsync({prepared.largest.name}, 0, ({batches}) * ({places}) * sizeof(int32_t), stream);")
+            for first, width, steps, bytes in (("true", "kThreads", "kSpan", "0"), ("false", "kPlaces", "kLineSteps", "kAcrossBytes")):
+                blocks = f"((({places}) + {width} - 1) / {width}) * ((({self.ends[3]}) + {steps} - 1) / {steps})"
                 kernel = f"{name}_{side}{_template([first, *given])}"
-                lines.append(f"{kernel}<<<dim3({grid}), kThreads, {bytes}, stream>>>({arguments});")
+                lines.append(f"{kernel}<<<dim3({blocks}, 1, {_most(batches)}), kThreads, {bytes}, stream>>>({arguments});")
         return lines
 
     def _chosen(self, lines: list[str], launches: list[str]) -> list[str]:

@@ -33,6 +33,26 @@ STEPS = 32
 THREADS = 384
 """Threads of a block: two warp groups that multiply, and one of which a thread brings."""
 
+CONSTRUCTED = '''@torch.no_grad()
+def halves_of(matrix):
+    """Lines of [places, steps] and its places' largest magnitudes, as products by halves read them."""
+    places, steps = matrix.shape
+    largest = matrix.abs().amax(1).view(torch.int32)
+    biased = largest >> 23
+    exponent = torch.where(biased == 255, 0, biased.clamp(min=1) - 141)
+    first = exponent // 2
+    powers = [((127 - part) << 23).view(torch.float32)[:, None] for part in (first, exponent - first)]
+    value = torch.nn.functional.pad(matrix * powers[0] * powers[1], (0, -steps % 32, 0, -places % 128))
+    high = value.half()
+    low = ((value - high.float()) * 2048).half()
+    pieces = torch.cat([part.view(len(value), -1, 4, 8) for part in (high, low)], 2)
+    place = torch.arange(len(value), device=matrix.device)[:, None, None, None]
+    turned = torch.arange(8, device=matrix.device)[:, None] ^ place % 8
+    lines = pieces.gather(2, turned.expand(pieces.shape)).transpose(0, 1).contiguous()
+    return lines.view(torch.int32).flatten(), largest
+'''
+"""What the constructor prepares weights by."""
+
 PRELUDE = r"""// Stages that are in shared memory at a time, and stages that are summed by tensor cores before an ordinary addition.
 #define SLOTS 6  // tune: 6 5
 #define PERIOD 2  // tune: 2 1
@@ -87,7 +107,8 @@ __device__ __forceinline__ void write_eight(const float* values, int exponent, E
 }
 
 constexpr int kHeld = 8192;  // steps of a place that are kept, so that they are computed once
-constexpr int kAlongBytes = (kHeld + kThreads / 32) * 4, kAcrossBytes = kLineSteps * 65 * 4;
+constexpr int kSpan = 64, kPlaces = 64;  // steps of a thread of find_largest, places of a block of prepare_across
+constexpr int kAlongBytes = (kHeld + kThreads / 32) * 4, kAcrossBytes = kLineSteps * (kPlaces + 1) * 4;
 
 // A block prepares the place blockIdx.x, whose steps are together in memory: value(place, step).
 template <typename Index, typename Value>
@@ -132,30 +153,31 @@ __device__ __forceinline__ void prepare_along(Value value, Index places, Index d
 }
 
 // A thread finds the largest magnitude of a place in kSpan steps; places are together in memory.
-constexpr int kSpan = 64;
 template <typename Index, typename Value>
 __device__ __forceinline__ void find_largest(Value value, Index places, Index depth, int* largest) {
-    const Index place = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
+    const int blocks = static_cast<int>((places + kThreads - 1) / kThreads);
+    const Index place = static_cast<Index>(blockIdx.x % blocks) * kThreads + threadIdx.x, start = static_cast<Index>(blockIdx.x / blocks) * kSpan;
     if (place >= places) return;
     int most = 0;
     #pragma unroll 8
     for (int i = 0; i < kSpan; ++i) {
-        const Index step = static_cast<Index>(blockIdx.y) * kSpan + i;
+        const Index step = start + i;
         const int bits = step < depth ? magnitude(value(place, step)) : 0;
         most = bits > most ? bits : most;
     }
     atomicMax(largest + place, most);
 }
 
-// A block prepares 64 places in a line's steps: read along the places, written along the steps.
+// A block prepares kPlaces places in a line's steps: read along the places, written along the steps.
 template <typename Index, typename Value>
 __device__ __forceinline__ void prepare_across(Value value, Index places, Index depth, Eight* lines, const int* largest) {
-    extern __shared__ __align__(1024) float tile[];  // lines of 65 floats, so that columns lie in all banks
-    const Index first = static_cast<Index>(blockIdx.x) * 64, start = static_cast<Index>(blockIdx.y) * kLineSteps;
+    extern __shared__ __align__(1024) float tile[];  // lines of one more, so that columns lie in all banks
+    const int blocks = static_cast<int>((places + kPlaces - 1) / kPlaces);
+    const Index first = static_cast<Index>(blockIdx.x % blocks) * kPlaces, start = static_cast<Index>(blockIdx.x / blocks) * kLineSteps;
     #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const Index place = first + threadIdx.x % 64, step = start + threadIdx.x / 64 + i * 4;
-        tile[(threadIdx.x / 64 + i * 4) * 65 + threadIdx.x % 64] = place < places && step < depth ? value(place, step) : 0.0f;
+        const Index place = first + threadIdx.x % kPlaces, step = start + threadIdx.x / kPlaces + i * 4;
+        tile[(threadIdx.x / kPlaces + i * 4) * (kPlaces + 1) + threadIdx.x % kPlaces] = place < places && step < depth ? value(place, step) : 0.0f;
     }
     __syncthreads();
     const int piece = threadIdx.x % 4, mine = threadIdx.x / 4;
@@ -163,7 +185,7 @@ __device__ __forceinline__ void prepare_across(Value value, Index places, Index 
         float values[8];
         #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            values[i] = tile[(piece * 8 + i) * 65 + mine];
+            values[i] = tile[(piece * 8 + i) * (kPlaces + 1) + mine];
         }
         write_eight(values, exponent_of(largest[first + mine]), lines, padded(places), static_cast<Index>(first + mine), static_cast<Index>(start + piece * 8));
     }

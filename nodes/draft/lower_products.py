@@ -8,10 +8,9 @@ from dataclasses import replace
 import sympy
 import torch
 
-from .emit import _indices
 from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, masked, unary, where
-from .halves import STEPS, TILE
-from .index import number, product
+from .index import product
+from .lower_halves import MULTIPROCESSORS, by_halves, kept, parts_by_halves
 from .lower_reductions import shifted
 from .lowering import PRODUCTS, Lowering, broadcast, plain
 from .tensors import PLAIN, Tiling, Value
@@ -19,11 +18,8 @@ from .tensors import PLAIN, Tiling, Value
 BLOCKS, SHORTEST = 264, 1024
 """Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
 
-DEEPEST = 1 << 20
-"""Steps that the grid of what prepares operands has room for."""
-
-MULTIPROCESSORS, FULL, DEEP = 132, 0.9, 512
-"""A GPU's (H100, H200), the share of them that a product's tiles must keep busy, and the steps it must have, to be faster than cuBLAS in
+FULL, DEEP = 0.9, 512
+"""The share of a GPU's multiprocessors that a product's tiles must keep busy, and the steps it must have, to be faster than cuBLAS in
 float32: 1.02x to 1.12x on an H200 for the eight such products of KernelBench's level 1 (docs/results.md)."""
 
 
@@ -36,33 +32,16 @@ def _lowers(*names: str):
     return register
 
 
-PREPARED_PER_S, PER_LAUNCH_S = 3.2e12, 3e-6
-"""Bytes that an H200 moves in preparing operands, of which an element takes 12; and what a launch takes at least."""
-PER_TILE_S, PER_STEP_S = 6e-6, 17.3e-9
-"""A tile of 128 x 128 on one of an H200's multiprocessors, by halves: 42 to 148 us for 2048 to 8192 steps."""
-LIBRARY_PER_S = 48e12
-"""Operations a second of cuBLAS in float32 there: 43 to 51 in eight products of 1024 to 32768 rows and columns."""
+def wanted(low: Lowering, batch, rows, columns, depth, weights=(False, False)) -> bool:
+    """Whether a product is to be one of ours: the module has nothing else, or it is faster than the library's.
 
-
-def halves_pay(low: Lowering, batch, rows, columns, depth) -> bool:
-    """Whether a float32 product is faster by halves (halves.py) than the library's, preparing its operands included."""
-    if low.program.device != "cuda" or low.dtype != torch.float32 or not depth.is_Integer or depth >= DEEPEST:
-        return False
-    batches, down, across, steps = (low.program.estimate(size) for size in (product(batch), rows, columns, depth))
-    parts = _parts(low, batch, rows, columns, depth)
-    rounds = -(-parts * batches * -(-down // 128) * -(-across // 128) // MULTIPROCESSORS)
-    prepared = 12 * batches * (down + across) * steps / PREPARED_PER_S + 6 * PER_LAUNCH_S
-    ours = rounds * (PER_TILE_S + steps // parts * PER_STEP_S) + prepared
-    return ours < 2 * batches * down * across * steps / LIBRARY_PER_S
-
-
-def wanted(low: Lowering, batch, rows, columns, depth) -> bool:
-    """Whether a product is to be one of ours: the module has nothing else, or it is faster than the library's."""
+    `weights`: whether the left and the right are weights.
+    """
     if low.program.own_products:
         return True
     if low.program.device != "cuda" or low.dtype != torch.float32:
         return False
-    if halves_pay(low, batch, rows, columns, depth):
+    if parts_by_halves(low, batch, rows, columns, depth, weights):
         return True
     batches, down, across, steps = (low.program.estimate(size) for size in (product(batch), rows, columns, depth))
     tiles = batches * -(-down // 128) * -(-across // 128)
@@ -75,9 +54,11 @@ def wanted(low: Lowering, batch, rows, columns, depth) -> bool:
 def matmul(low: Lowering, a: Value, b: Value):
     if len(a.shape) < 2 or len(b.shape) < 2:
         return None
-    if not wanted(low, low.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1]):
+    if len(b.shape) == 2:
+        return _rows_times(low, a, b)
+    batch, weights = low.shape[:-2], (kept(low, a), kept(low, b))
+    if not wanted(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], weights):
         return None
-    batch = low.shape[:-2]
     for side in (a, b):
         low.settle(side, 1000)
 
@@ -87,7 +68,22 @@ def matmul(low: Lowering, a: Value, b: Value):
     def right(position):
         return b.at(_of(b, [*position[:-2], position[-2], position[-1]]))
 
-    return multiplied(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape)
+    return multiplied(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape, weights=weights)
+
+
+def _rows_times(low: Lowering, a: Value, b: Value) -> Value | None:
+    """The last axis of `a` with the first of a matrix."""
+    weights = (kept(low, a), kept(low, b))
+    if not wanted(low, (), product(a.shape[:-1]), b.shape[1], b.shape[0], weights):
+        return None
+    for side in (a, b):
+        low.settle(side, 1000)
+    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
+    made = multiplied(
+        low, (), flat.shape[0], b.shape[1], b.shape[0], lambda p: flat.at(p), lambda p: b.at(p), (flat.shape[0], b.shape[1]),
+        weights=weights,
+    )  # fmt: skip
+    return made if made is None else low.program.reshape(made, low.shape)
 
 
 def _of(value: Value, position):
@@ -97,13 +93,14 @@ def _of(value: Value, position):
 
 @_lowers("aten.linear.default")
 def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
-    if not wanted(low, (), product(a.shape[:-1]), weight.shape[0], a.shape[-1]):
+    weights = (False, kept(low, weight))
+    if not wanted(low, (), product(a.shape[:-1]), weight.shape[0], a.shape[-1], weights):
         return None
     low.settle(a, 1000)
     flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
     made = multiplied(
         low, (), flat.shape[0], weight.shape[0], a.shape[-1], lambda p: flat.at(p), lambda p: weight.at([p[1], p[0]]),
-        (flat.shape[0], weight.shape[0]),
+        (flat.shape[0], weight.shape[0]), weights=weights,
     )  # fmt: skip
     whole = low.program.reshape(made, low.shape)
     if bias is None:
@@ -122,35 +119,22 @@ def einsum(low: Lowering, equation: str, operands, path=None):
     first, (k, n) = names[0], names[1]
     if first[-1] != k or out != first[:-1] + n or n in first or len(set(first)) != len(first):
         return None
-    a, b = operands
-    if not wanted(low, (), product(a.shape[:-1]), b.shape[1], b.shape[0]):
-        return None
-    low.settle(a, 1000)
-    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
-    made = multiplied(
-        low,
-        (),
-        flat.shape[0],
-        b.shape[1],
-        b.shape[0],
-        lambda p: flat.at(p),
-        lambda p: b.at(p),
-        (flat.shape[0], b.shape[1]),
-    )
-    return low.program.reshape(made, low.shape)
+    return _rows_times(low, *operands)
 
 
 def multiplied(
-    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None, prepared=None
+    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None, prepared=None,
+    weights=(False, False),
 ) -> Value | None:
     """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
 
     `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero. `prepared` is the right as
-    tiles load it, where that lies elsewhere.
+    tiles load it, where that lies elsewhere. `weights`: whether the left and the right are weights.
     """
     if COMPUTED[low.dtype] != "float":
         return None
-    parts = 1 if tiling.place else _parts(low, batch, rows, columns, depth)
+    shared = 0 if tiling is not PLAIN else parts_by_halves(low, batch, rows, columns, depth, weights)
+    parts = shared or (1 if tiling.place else _parts(low, batch, rows, columns, depth))
 
     def times(position, right, condition=None) -> Expr:
         *at, m, n, k = position[parts > 1 :]
@@ -165,30 +149,16 @@ def multiplied(
         return times(position, prepared or right)
 
     tiling = replace(tiling, factors=factors)
-    if tiling.place is None and not tiling.rounded and counts is None and halves_pay(low, batch, rows, columns, depth):
-        tiling = _by_halves(low, tiling, [*([parts] if parts > 1 else []), *batch], rows, columns, depth // parts)
+    if shared:
+        at = [sympy.Integer(0)] * len(batch)
+        whole = (lambda m, k: left([*at, m, k])), (lambda n, k: right([*at, k, n]))
+        tiling = by_halves(low, tiling, batch, (rows, columns, depth // parts), parts, whole)
     if parts == 1:
         return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape, tiling)
     ranges = [parts, *batch, rows, columns, depth // parts]
     found = low.program.multiply(ranges, element, torch.float32, [parts, *shape], tiling)
     whole = low.program.fold("sum", found, [0], [torch.float32])[0]
     return low.formula(lambda position: cast(whole.at(position), COMPUTED[low.dtype]), whole.shape, low.dtype)
-
-
-def _by_halves(low: Lowering, tiling: Tiling, batch, rows, columns, depth) -> Tiling:
-    """With memory for the prepared operands, each once where it is the same for all of the batch."""
-    probe = [low.program.ranges.variable(f"probe{axis}", size) for axis, size in enumerate([*batch, rows, columns, depth])]
-    of_batch = {variable for variable in probe[: len(batch)] if variable.is_Symbol}
-    assert tiling.factors is not None
-    varied, scratch = [], []
-    for side, places, name in zip(tiling.factors(probe).args, (rows, columns), ("left", "right"), strict=True):
-        varied.append(any(of_batch & index.free_symbols for index in _indices([side])))
-        batches = product(batch) if varied[-1] else 1
-        # whole tiles of whole lines, each with a high and a low half of every step
-        size = number(batches) * (places + TILE - 1) * (depth + STEPS - 1) * 2
-        scratch.append(low.program.allocate([size], torch.float16, f"{low.name}_{name}_halves"))
-        scratch.append(low.program.allocate([batches * places], torch.int32, f"{low.name}_{name}_largest"))
-    return replace(tiling, halves=tuple(varied), scratch=tuple(scratch))
 
 
 def _parts(low: Lowering, batch, rows, columns, depth) -> int:

@@ -13,7 +13,7 @@ BELOW = ("__CUDA_ARCH__ >= 800", "false")
 
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch):
-    monkeypatch.setattr(lower_products, "halves_pay", lambda *_: True)
+    monkeypatch.setattr(lower_products, "parts_by_halves", lambda *_: 1)
 
 
 PRODUCTS = problem(
@@ -39,10 +39,31 @@ def test_emulated_products_by_halves_agree_with_eager(text, changes, tmp_path):
 
 
 def test_blocks_share_a_depth(tmp_path, monkeypatch):
-    monkeypatch.setattr(lower_products, "SHORTEST", 8)
-    text = problem("return x @ y", "[torch.randn(130, 60), torch.randn(60, 133)]")
-    assert "stages_of(10)" in native_source(source_of(text), "cuda")
+    """A weight's lines are the same for all parts; what is computed has its own in each."""
+    monkeypatch.setattr(lower_products, "parts_by_halves", lambda *_: 3)
+    text = problem("return self.linear(x), x[0] @ y", "[torch.randn(2, 65, 96), torch.randn(96, 133)]", "self.linear = nn.Linear(96, 40)")
+    source = source_of(text)
+    assert "stages_of(32)" in native_source(source, "cuda") and "halves_of(self.linear.weight.reshape(40, 96))" in source
     check(text, tmp_path)
+
+
+WEIGHTS = problem(
+    # along K and across it, rows of zeros, of very small and very large numbers; the same weight twice
+    "return self.linear(x), x @ self.weight, x[:3] @ self.linear.weight.t()", "[torch.randn(9, 70)]",
+    "self.linear = nn.Linear(70, 23, bias=False)\nself.weight = nn.Parameter(torch.randn(70, 130))\n"
+    "self.linear.weight.data[:, :] *= 10.0 ** torch.arange(-35, 34, 3)[:, None]\nself.linear.weight.data[5] = 0",
+)  # fmt: skip
+
+
+def test_weights_are_prepared_by_the_constructor(tmp_path):
+    source = source_of(WEIGHTS)
+    native = native_source(source, "cuda")
+    assert source.count(" = halves_of(") == 3 and "_right(" not in native and native.count("_left(") == 3
+    reference, eager, new = models(WEIGHTS, tmp_path, AS_IT_IS)
+    (x,) = reference.get_inputs()
+    with torch.no_grad():
+        for ours, theirs in zip(new(x), eager.double()(x.double()), strict=True):
+            assert ((ours.double() - theirs).abs() <= 1e-6 * theirs.abs().amax(0)).all()
 
 
 def test_a_product_by_halves_is_as_exact_as_float32s(tmp_path):
