@@ -89,12 +89,14 @@ class HalvesEmitter(TileEmitter):
         ]
 
     def cuda(self) -> list[str]:
-        batch, m, n, k = self.names
+        batch, m = self.names[:2]
         batches, rows, columns, depth = self.ends
         wide = self.wide
         (left, left_largest), (right, right_largest) = map(self._of_batch, ("left", "right"))
         batch_loop = f"for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{"
-        tile = f"{left} + first_row * 8, {right} + first_column * 8, padded({rows}), padded({columns}), stages_of({depth})"
+        tile = (
+            f"{left} + first_row * 8, {right} + first_column * 8, padded({rows}), padded({columns}), stages_of({depth})"
+        )
         return [
             "    extern __shared__ __align__(1024) float memory[];",
             "    Ring ring(reinterpret_cast<char*>(memory));",
@@ -151,13 +153,22 @@ class HalvesEmitter(TileEmitter):
             given = [index] if index else []
             if self.along_k(value):
                 kernel = f"{name}_{side}{_template(given)}"
-                lines.append(f"{kernel}<<<dim3({places}, 1, {_most(batches)}), kThreads, kAlongBytes, stream>>>({arguments});")
+                lines.append(
+                    f"{kernel}<<<dim3({places}, 1, {_most(batches)}), kThreads, kAlongBytes, stream>>>({arguments});"
+                )
                 continue
-            lines.append(f"cudaMemsetAsync({prepared.largest.name}, 0, ({batches}) * ({places}) * sizeof(int32_t), stream);")
-            for first, width, steps, bytes in (("true", "kThreads", "kSpan", "0"), ("false", "kPlaces", "kLineSteps", "kAcrossBytes")):
+            lines.append(
+                f"cudaMemsetAsync({prepared.largest.name}, 0, ({batches}) * ({places}) * sizeof(int32_t), stream);"
+            )
+            for first, width, steps, bytes in (
+                ("true", "kThreads", "kSpan", "0"),
+                ("false", "kPlaces", "kLineSteps", "kAcrossBytes"),
+            ):
                 blocks = f"((({places}) + {width} - 1) / {width}) * ((({self.ends[3]}) + {steps} - 1) / {steps})"
                 kernel = f"{name}_{side}{_template([first, *given])}"
-                lines.append(f"{kernel}<<<dim3({blocks}, 1, {_most(batches)}), kThreads, {bytes}, stream>>>({arguments});")
+                lines.append(
+                    f"{kernel}<<<dim3({blocks}, 1, {_most(batches)}), kThreads, {bytes}, stream>>>({arguments});"
+                )
         return lines
 
     def _chosen(self, lines: list[str], launches: list[str]) -> list[str]:

@@ -68,9 +68,7 @@ def by_halves(low: Lowering, tiling: Tiling, batch, sizes, parts: int, whole: tu
     of_batch = {variable for variable in probe[: len(ranges)] if variable.is_Symbol}
     assert tiling.factors is not None
     sides = []
-    for value, places, name, element in zip(
-        tiling.factors(probe).args, ends, ("left", "right"), whole, strict=True
-    ):
+    for value, places, name, element in zip(tiling.factors(probe).args, ends, ("left", "right"), whole, strict=True):
         text = None if any(size != 1 for size in batch) else _weight(low, element, places, depth * parts)
         differs = any(of_batch & index.free_symbols for index in _indices([value]))
         batches = product(ranges) if differs else number(1)

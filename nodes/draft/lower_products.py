@@ -1,4 +1,4 @@
-"""Matrix products and attention as kernels of our own: where a module has nothing else, and float32 products that fill a GPU (see tiles.py)."""
+"""Matrix products and attention as kernels of our own: where a module has nothing else, and float32 products that are faster by halves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import torch
 
 from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, masked, unary, where
 from .index import product
-from .lower_halves import MULTIPROCESSORS, by_halves, kept, parts_by_halves
+from .lower_halves import by_halves, kept, parts_by_halves
 from .lower_reductions import shifted
 from .lowering import PRODUCTS, Lowering, broadcast, plain
 from .tensors import PLAIN, Tiling, Value
 
 BLOCKS, SHORTEST = 264, 1024
 """Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
-
-FULL, DEEP = 0.9, 512
-"""The share of a GPU's multiprocessors that a product's tiles must keep busy, and the steps it must have, to be faster than cuBLAS in
-float32: 1.02x to 1.12x on an H200 for the eight such products of KernelBench's level 1 (docs/results.md)."""
 
 
 def _lowers(*names: str):
@@ -39,15 +35,7 @@ def wanted(low: Lowering, batch, rows, columns, depth, weights=(False, False)) -
     """
     if low.program.own_products:
         return True
-    if low.program.device != "cuda" or low.dtype != torch.float32:
-        return False
-    if parts_by_halves(low, batch, rows, columns, depth, weights):
-        return True
-    batches, down, across, steps = (low.program.estimate(size) for size in (product(batch), rows, columns, depth))
-    tiles = batches * -(-down // 128) * -(-across // 128)
-    rounds = -(-tiles // MULTIPROCESSORS)
-    used = batches * down * across / (rounds * MULTIPROCESSORS * 128 * 128)
-    return steps >= DEEP and used >= FULL
+    return parts_by_halves(low, batch, rows, columns, depth, weights) > 0
 
 
 @_lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
@@ -123,7 +111,17 @@ def einsum(low: Lowering, equation: str, operands, path=None):
 
 
 def multiplied(
-    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None, prepared=None,
+    low: Lowering,
+    batch,
+    rows,
+    columns,
+    depth,
+    left,
+    right,
+    shape,
+    tiling: Tiling = PLAIN,
+    counts=None,
+    prepared=None,
     weights=(False, False),
 ) -> Value | None:
     """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
