@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import kept, recurrences, tensor_cores, warp_groups
+from . import halves, kept, recurrences, tensor_cores, warp_groups
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -313,14 +313,18 @@ def prelude(device: str, body: str) -> str:
         found.append(_COLUMN_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
-    products = re.search(r"\bmultiply_(tiles|groups)\b", body)
+    products = set(re.findall(r"\bmultiply_(tiles|groups|halves)\b", body))
     if products:
+        found += [tensor_cores.ARCHITECTURES, tensor_cores.TILES]
+    if products - {"halves"}:
         found.append(tensor_cores.PRELUDE)
-    if "multiply_groups" in body:
+    if "groups" in products:
         found.append(warp_groups.PRELUDE)
+    if "halves" in products:
+        found.append(halves.PRELUDE)
     if "cluster_fold" in body:
         found.append(("" if products else tensor_cores.ARCHITECTURES) + kept.PRELUDE)
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
-    halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
-    return (halves + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)
+    includes = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
+    return (includes + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)

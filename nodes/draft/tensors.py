@@ -38,6 +38,19 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Side:
+    """A product's operand, prepared as halves."""
+
+    lines: Buffer
+    largest: Buffer
+    lines_differ: bool
+    """Whether each of the batch has lines of its own."""
+    largest_differ: bool
+    ready: bool
+    """Whether the constructor has prepared it."""
+
+
+@dataclass(frozen=True)
 class Tiling:
     """What a `product` says beyond its element; positions are (*batch, row, column) or with the step of the depth behind them."""
 
@@ -55,6 +68,14 @@ class Tiling:
     """Whether what `factors` loads for the left and the right are TF32 numbers in memory already."""
     turned: tuple[Buffer, Buffer] | None = None
     """(from, to): before the product, `from` [batch, channels, *places] is laid out channels last for it, in TF32; `factors` loads `to`."""
+    halves: tuple[Side, Side] | None = None
+    """The prepared left and right, where float32s are multiplied by halves (halves.py)."""
+
+    @property
+    def filled(self) -> list[Buffer]:
+        """What is filled before the product, for it alone."""
+        sides = [side for side in self.halves or () if not side.ready]
+        return [*([self.turned[1]] if self.turned else []), *(b for side in sides for b in (side.lines, side.largest))]
 
 
 PLAIN = Tiling()
@@ -172,6 +193,10 @@ class Program:
         self.buffers: list[Buffer] = []
         self.helpers: dict[str, str] = {}
         """Python functions that calls of torch go through, by name."""
+        self.kept: list[str] = []
+        """Lines at the end of the constructor."""
+        self.weights: set[Buffer] = set()
+        """What the constructor knows."""
         self.own_products = False
         """Whether matrix products and convolutions become kernels of our own too."""
         self.operator = ""
@@ -275,7 +300,7 @@ class Program:
         out = self.allocate(shape, dtype, self.operator)
         ranges = tuple(map(number, ranges))
         last = frozenset({len(ranges) - 1})
-        outs = [out, tiling.turned[1]] if tiling.turned else [out]
+        outs = [out, *tiling.filled]
         definition = Definition(
             order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
         )

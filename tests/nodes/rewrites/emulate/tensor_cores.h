@@ -170,6 +170,29 @@ inline void wgmma(float* const* d, int count, uint64_t a, uint64_t b, int adds) 
   }
 }
 
+// Rows of both along K, of 128 bytes, swizzled; d as above.
+inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b, int adds) {
+  const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
+  const auto read = [&](uint64_t descriptor, unsigned row, double (&values)[16]) {
+    const uint64_t at = field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * 128;
+    for (unsigned k = 0; k < 16; ++k) values[k] = half_at(place(swizzled(at + k * 2)));
+  };
+  if (a >> 62 != 1 || b >> 62 != 1) tensor::fail("a descriptor of another swizzle");
+  const unsigned t = emulate::self->linear % 128;
+  double left[2][16], right[16];
+  for (unsigned half = 0; half < 2; ++half) read(a, t / 32 * 16 + t % 32 / 4 + half * 8, left[half]);
+  for (int pair = 0; pair < count / 2; ++pair) {  // the two rows' results in a column
+    const int i = pair / 2 * 4 + pair % 2;
+    read(b, i / 4 * 8 + t % 4 * 2 + i % 2, right);
+    for (unsigned half = 0; half < 2; ++half) {
+      float& sum = *d[i + half * 2];
+      double terms[17] = {adds ? sum : 0.0};
+      for (unsigned k = 0; k < 16; ++k) terms[k + 1] = left[half][k] * right[k];
+      sum = cut_off_sum(terms, 17);
+    }
+  }
+}
+
 // Rows of both along K, of 64 bytes, swizzled so, eight numbers of each; d as above.
 inline void wgmma_tf32(float* const* d, int count, uint64_t a, uint64_t b) {
   const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
@@ -224,6 +247,16 @@ inline emulate::Meeting named[emulate::kCluster];
 inline void named_barrier(unsigned threads) {
   named[emulate::rank].members = threads;
   emulate::meet(named[emulate::rank]);
+}
+
+// Bytes that lie together, there at once.
+inline void bulk(uint64_t to, const void* from, int64_t bytes, uint64_t barrier) {
+  if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) tensor::fail("a copy that cp.async.bulk does not make");
+  place(to + bytes - 1);
+  std::memcpy(place(to), from, bytes);
+  Barrier& there = barriers[emulate::rank].at(barrier);
+  there.bytes -= bytes;
+  turn(there);
 }
 
 // A box of a map into each block of the mask, zeros beyond the tensor's edges.
