@@ -28,6 +28,8 @@ ALONE_BLOCKS = 5
 """Whether it is slowed by a tenth shows in as few."""
 SLOWED = 1.1
 """A baseline that is so much slower while the candidate's process lives is being slowed by it."""
+SLOWED_TRIES = 2
+"""Eager torch over 4 GB once took 11 % longer beside an honest draft than alone, of some 200 problems."""
 EXACTLY_ONE = Interval(median=1, low=1, high=1)
 Case = tuple[Workload, Cache, Company]
 
@@ -85,13 +87,10 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
         rig.measured_facts()  # before there is a candidate's process whose memory is watched
     cases: list[Case] = [(one, cache, "plain") for one in workloads for cache in reversed(rig.caches(one))]
     try:
-        found = timed(rig, match, cases, contests)
+        found, suite = _not_slowed(rig, match, cases, contests)
         timings = [one.timing for one in found]
-        suite = suite_of(rig, [one.speedups for one in found], timings)
         notes = [f"{t.workload.label}, {t.cache}: {t.note}" for t in timings if t.note]
         warnings = [*verdict.warnings, *notes, *_look_at_clocks(rig), *_look_at_load(rig, others)]
-        if suite is not None and suite.comparison is Comparison.FASTER and not match.itself:
-            _compare_alone(rig, match, random.choice([t for t in timings if t.cache == "cold"]))
     except SideFailure as fault:
         if fault.side != match.mine:
             raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
@@ -108,6 +107,27 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
         }
     )
     return Verdict.model_validate(now.model_dump())
+
+
+def _not_slowed(rig: Rig, match: Match, cases: list[Case], contests: int) -> tuple[list[Timed], Suite | None]:
+    """`timed` and its suite, where the baseline is as fast without the candidate: else all of it again, in fresh processes.
+
+    Raises SideFailure where the candidate has slowed it each time. What counts was timed while it had not.
+    """
+    for tries in range(1, SLOWED_TRIES + 1):
+        found = timed(rig, match, cases, contests)
+        timings = [one.timing for one in found]
+        suite = suite_of(rig, [one.speedups for one in found], timings)
+        if suite is None or suite.comparison is not Comparison.FASTER or match.itself:
+            break
+        slowed = _compare_alone(rig, match, random.choice([t for t in timings if t.cache == "cold"]))
+        if not slowed:
+            break
+        if tries == SLOWED_TRIES:
+            raise SideFailure("candidate", Outcome.CHEATED, slowed)
+        rig.say(f"timing again: {slowed}")
+        _anew(rig, match)
+    return found, suite
 
 
 def timed_beside(verdict: Verdict, other: Verdict) -> Verdict:
@@ -284,13 +304,13 @@ def _anew(rig: Rig, match: Match) -> None:
         rig.pool.drop(one)
 
 
-def _compare_alone(rig: Rig, match: Match, timed: Timing) -> None:
-    """Time the baseline once more with the candidate's process gone. Raises SideFailure where it is faster then.
+def _compare_alone(rig: Rig, match: Match, timed: Timing) -> str:
+    """What is wrong where the baseline, timed once more with the candidate's process gone, is faster then; "" where it is not.
 
     A stopped process keeps no core busy, but what it left on a GPU runs on, and the baseline shares the device.
     """
     if rig.device != "cuda":
-        return
+        return ""
     rig.pool.drop(match.build.candidate)
     baseline = match.rivals["baseline"]
     contest = rig.contest(timed.workload, timed.cache)
@@ -300,13 +320,11 @@ def _compare_alone(rig: Rig, match: Match, timed: Timing) -> None:
         alone = rig.run(contest, [side], blocks=(ALONE_BLOCKS, ALONE_BLOCKS))
         slowest_us = max(slowest_us, alone.median_us["baseline"])
         if timed.baseline_us <= SLOWED * slowest_us:
-            return
+            return ""
         rig.pool.drop(baseline)  # some kernels have two speeds, and which one it is depends on the process
-    raise SideFailure(
-        "candidate",
-        Outcome.CHEATED,
+    return (
         f"the baseline takes {timed.baseline_us:.2f} us beside it and {slowest_us:.2f} us without it, "
-        f"at {timed.workload.label}, {timed.cache}",
+        f"at {timed.workload.label}, {timed.cache}"
     )
 
 

@@ -432,6 +432,8 @@ class ModelForm:
         self.take, self.outputs, self.problem, self.device = take, signature.outputs, problem, device
         self.picked = signature.at(lambda kind, role: kind == "tensor" and role == "input")
         self.dtype = getattr(torch, problem["dtype"])
+        self.draws = problem["random"]
+        """From torch's generator: a graph of ours would draw from a state that torch sets only where it replays its own."""
         self.model = model.to(device)
         if self.dtype != torch.float32:
             self.model = self.model.to(self.dtype)

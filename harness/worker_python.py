@@ -281,7 +281,9 @@ class PythonWorker(native.Worker):
         return {"graph": self.whole is not None}
 
     def capture(self, launch: Launch) -> Any:
-        """A graph by torch's own capture, which keeps its allocator right; None where it is refused."""
+        """A graph by torch's own capture, which keeps its allocator right; None where it is refused, or would draw other numbers."""
+        if getattr(self.form, "draws", False):
+            return None
         graph = self.graph(keep_graph=True)
         pool = {"pool": self.graphs[0].pool()} if self.graphs else {}  # they run one after another
         try:

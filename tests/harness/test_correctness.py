@@ -410,3 +410,33 @@ def test_a_sum_is_found_behind_a_threshold_that_usual_values_do_not_reach() -> N
         }
     )
     assert summed(kernel) == {"input": (1,)}
+
+
+def test_an_output_is_called_wrong_only_after_its_row_was_looked_at_more_closely(tmp_path: Path) -> None:
+    """Two scores that are about equal: what fp32 makes of them is right by chance, and an honest kernel is off by far more."""
+    folder = tmp_path / "share"
+    folder.mkdir()
+    (folder / "reference.py").write_text(
+        "import torch\n\n\ndef reference(x):\n    return {'out': torch.sigmoid((x[:, :1] - x[:, 1:]) * 64)}\n"
+    )
+    workload = Workload(axes={"n": 400}, dtype="float32")
+    spec = Spec(
+        name="share", summary="of two scores", axes=("n",), dtypes=("float32",), workloads=(workload,),
+        arguments=(
+            Tensor(name="x", role="input", shape=("n", "2")),
+            Tensor(name="out", role="output", shape=("n", "1")),
+        ),
+    )  # fmt: skip
+    kernel = catalog.Kernel(spec=spec, folder=folder)
+    x = torch.full((400, 2), 0.0)
+    x[7] = 1000.0
+    right = expected(kernel, workload, {"x": x})
+    honest, wrong = torch.full((400, 1), 0.5), torch.full((400, 1), 0.5)
+    honest[7] = torch.sigmoid(torch.tensor(64 * 1000 * 2.0**-23))
+    wrong[7] = 0.6
+    assert judge_call(spec, workload, {"out": honest}, right)[1], "the first look shows no noise at all"
+    assert right.doubted is not None
+    closer = right.doubted()
+    assert closer is not None and closer.doubted is None
+    assert not judge_call(spec, workload, {"out": honest}, closer)[1]
+    assert judge_call(spec, workload, {"out": wrong}, closer)[1]
