@@ -296,9 +296,6 @@ class Block(Arithmetic):
         if kind == "cast_expression":
             inner = self.value(field_of(node, "value"), frame, active)
             return self._cast(text(node, "type"), inner, frame, active)
-        if kind == "comma_expression":
-            self.value(field_of(node, "left"), frame, active)
-            return self.value(field_of(node, "right"), frame, active)
         if kind == "call_expression":
             return self._call(node, frame, active)
         raise Unsupported(f"a {kind} in a reduction")
