@@ -544,7 +544,10 @@ class Block(Arithmetic):
         if named is None or mine is None:
             raise Unsupported("a parameter without a name")
         if value is None:
-            value = self.value(field_of(parameter, "default_value"), inner, active)
+            default = field_of(parameter, "default_value")
+            if default is None:
+                raise Unsupported("fewer arguments than parameters")
+            value = self.value(default, inner, active)
         if self._has_part(value, active):
             if kind in inner.types and inner.types[kind] in {kind, self.element}:
                 inner.types[kind] = self.element
