@@ -68,16 +68,13 @@ def beside_the_source(evaluator: Evaluator, winner: Verdict, source: str) -> tup
     """
     spec, suite = evaluator.spec, [workload for workload in evaluator.suite() if workload.timed]
     axis = row_axis(spec, suite[-1])
-    fitting = [one for one in remainders(spec) if axis and evaluator.admits(longer(suite[0], axis, one))]
-    if not axis or not fitting:
+    if axis is None:
         return None
     text, other = (Source(evaluator.store.get(name), evaluator.device) for name in (winner.candidate, source))
-    multiversion(text, other, spec, every_uneven(spec, axis, fitting[0]))  # what cannot be written need not be timed
-    timings = list(winner.timings)
-    version = None
-    for remainder in dict.fromkeys(
-        (fitting[0], fitting[-1])
-    ):  # the other only where the first one says that something is lost
+    multiversion(text, other, spec, every_uneven(spec, axis, 1))  # what cannot be written need not be timed
+    fitting = [one for one in remainders(spec) if evaluator.admits(longer(suite[0], axis, one))]
+    timings, version = list(winner.timings), None
+    for remainder in dict.fromkeys([*fitting[:1], *fitting[-1:]]):  # what just misses a pack only where the first loses
         workloads = [longer(workload, axis, remainder) for workload in suite]
         cases = [(workload, cache) for workload in workloads for cache in evaluator.caches(workload)]
         timings += _contended(evaluator, winner.candidate, source, spread(cases, CASES[evaluator.device]))
