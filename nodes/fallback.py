@@ -9,6 +9,7 @@ rewrite the source's own kernels, too.
 
 from __future__ import annotations
 
+import math
 import time
 
 from langgraph.runtime import Runtime
@@ -20,7 +21,7 @@ from harness.records import Comparison, Timing, Verdict
 from harness.search import CASES, spread
 from nodes.context import Context
 from nodes.rewrites.specialize.multiversion import multiversion
-from nodes.rewrites.specialize.uneven import every_uneven, longer, remainders, row_axis, slower
+from nodes.rewrites.specialize.uneven import clear_loss, every_uneven, longer, remainders, row_axis, slower
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import Plan
@@ -103,10 +104,13 @@ def _judged(
     if reason := slower_than_the_baseline(verdict, incumbent):
         return verdict, reason
     try:
-        still = [one for one in _contended(evaluator, candidate, source, cases) if one.comparison is Comparison.SLOWER]
+        loss = clear_loss(_contended(evaluator, candidate, source, cases), MARGIN[evaluator.device])
     except Unsupported as fault:
         return verdict, str(fault)
-    return verdict, f"slower than the source with its own launch, too, on {still[0].workload.label}" if still else ""
+    return (
+        verdict,
+        f"slower than the source with its own launch, too: {math.exp(-loss / len(cases)):.3f}x" if loss else "",
+    )
 
 
 def _contended(evaluator: Evaluator, candidate: str, source: str, cases: list[Case]) -> tuple[Timing, ...]:
