@@ -9,6 +9,7 @@ rewrite the source's own kernels, too.
 
 from __future__ import annotations
 
+import math
 import time
 
 from langgraph.runtime import Runtime
@@ -20,7 +21,7 @@ from harness.records import Comparison, Timing, Verdict
 from harness.search import CASES, spread
 from nodes.context import Context
 from nodes.rewrites.specialize.multiversion import multiversion
-from nodes.rewrites.specialize.uneven import every_uneven, longer, remainders, row_axis, slower
+from nodes.rewrites.specialize.uneven import clear_loss, every_uneven, longer, remainders, row_axis, slower
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import Plan
@@ -68,16 +69,13 @@ def beside_the_source(evaluator: Evaluator, winner: Verdict, source: str) -> tup
     """
     spec, suite = evaluator.spec, [workload for workload in evaluator.suite() if workload.timed]
     axis = row_axis(spec, suite[-1])
-    fitting = [one for one in remainders(spec) if axis and evaluator.admits(longer(suite[0], axis, one))]
-    if not axis or not fitting:
+    if axis is None:
         return None
     text, other = (Source(evaluator.store.get(name), evaluator.device) for name in (winner.candidate, source))
-    multiversion(text, other, spec, every_uneven(spec, axis, fitting[0]))  # what cannot be written need not be timed
-    timings = list(winner.timings)
-    version = None
-    for remainder in dict.fromkeys(
-        (fitting[0], fitting[-1])
-    ):  # the other only where the first one says that something is lost
+    multiversion(text, other, spec, every_uneven(spec, axis, 1))  # what cannot be written need not be timed
+    fitting = [one for one in remainders(spec) if evaluator.admits(longer(suite[0], axis, one))]
+    timings, version = list(winner.timings), None
+    for remainder in dict.fromkeys([*fitting[:1], *fitting[-1:]]):  # what just misses a pack only where the first loses
         workloads = [longer(workload, axis, remainder) for workload in suite]
         cases = [(workload, cache) for workload in workloads for cache in evaluator.caches(workload)]
         timings += _contended(evaluator, winner.candidate, source, spread(cases, CASES[evaluator.device]))
@@ -106,10 +104,13 @@ def _judged(
     if reason := slower_than_the_baseline(verdict, incumbent):
         return verdict, reason
     try:
-        still = [one for one in _contended(evaluator, candidate, source, cases) if one.comparison is Comparison.SLOWER]
+        loss = clear_loss(_contended(evaluator, candidate, source, cases), MARGIN[evaluator.device])
     except Unsupported as fault:
         return verdict, str(fault)
-    return verdict, f"slower than the source with its own launch, too, on {still[0].workload.label}" if still else ""
+    return (
+        verdict,
+        f"slower than the source with its own launch, too: {math.exp(-loss / len(cases)):.3f}x" if loss else "",
+    )
 
 
 def _contended(evaluator: Evaluator, candidate: str, source: str, cases: list[Case]) -> tuple[Timing, ...]:

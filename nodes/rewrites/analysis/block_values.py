@@ -296,9 +296,6 @@ class Block(Arithmetic):
         if kind == "cast_expression":
             inner = self.value(field_of(node, "value"), frame, active)
             return self._cast(text(node, "type"), inner, frame, active)
-        if kind == "comma_expression":
-            self.value(field_of(node, "left"), frame, active)
-            return self.value(field_of(node, "right"), frame, active)
         if kind == "call_expression":
             return self._call(node, frame, active)
         raise Unsupported(f"a {kind} in a reduction")
@@ -547,7 +544,10 @@ class Block(Arithmetic):
         if named is None or mine is None:
             raise Unsupported("a parameter without a name")
         if value is None:
-            value = self.value(field_of(parameter, "default_value"), inner, active)
+            default = field_of(parameter, "default_value")
+            if default is None:
+                raise Unsupported("fewer arguments than parameters")
+            value = self.value(default, inner, active)
         if self._has_part(value, active):
             if kind in inner.types and inner.types[kind] in {kind, self.element}:
                 inner.types[kind] = self.element

@@ -40,10 +40,6 @@ class Indices:
             if name in _SKIPPED_CALLS and len(inner) == 1 and "*" not in source.of(function):
                 return self.polynomial(inner[0], depth)
             return self._opaque(node, depth)
-        if kind == "compound_literal_expression" and source.of(node, "type") in _SKIPPED_CALLS:
-            listed = field_of(node, "value")
-            if listed is not None and listed.named_child_count == 1:
-                return self.polynomial(listed.named_children[0], depth)
         if kind == "unary_expression" and source.of(node.children[0]) in "+-":
             argument = self.polynomial(node.children[-1], depth)
             return -argument if source.of(node.children[0]) == "-" else argument

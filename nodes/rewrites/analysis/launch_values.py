@@ -29,9 +29,6 @@ def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, dept
         return _number(text)
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
         return value_in(code, kernel, launch, node.named_children[0], depth + 1)
-    if node.type == "unary_expression" and code.source.of(node.children[0]) == "!":
-        inner = value_in(code, kernel, launch, node.children[-1], depth + 1)
-        return None if inner is None else int(not inner)
     if node.type in {"identifier", "type_identifier"}:  # as an argument of a template, a name could be either
         return _of_name(code, kernel, launch, node, depth)
     if node.type != "binary_expression":

@@ -20,7 +20,6 @@ from nodes.rewrites.syntax.tree import children_of, field_of, same
 _ELEMENT = "[]"
 """Stands for all that differs from element to element."""
 _BITS = {"%", "^", "|", "&", "<<", ">>"}
-_DIVISIONS = {"__fdividef", "__fdiv_rn", "__frcp_rn"}
 _PRODUCTS = {"fmaf", "fma", "__fmaf_rn", "__fmul_rn"}
 _ASKS = {
     "if_statement",
@@ -195,11 +194,6 @@ class _Rounds:
         while here.parent is not None and here.parent.type in {"parenthesized_expression", "cast_expression"}:
             here = here.parent
         owner = here.parent
-        if owner is not None and owner.type == "argument_list" and owner.parent is not None:
-            called = self.source.of(owner.parent, "function")
-            if called in {"float", "static_cast<float>", "__int2float_rn"}:
-                return self._divides(owner.parent)
-            return called in _DIVISIONS and same(owner.named_children[-1], here)
         if owner is None or owner.type != "binary_expression" or self.source.of(owner.children[1]) != "/":
             return False
         return same(field_of(owner, "right"), here)

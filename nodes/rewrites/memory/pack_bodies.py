@@ -17,9 +17,7 @@ from nodes.rewrites.syntax.tree import declared_name, field_of, is_integer, same
 def places_of_indices(packed: Packed, first: str) -> list[tuple[Node, str]]:
     """The element's index where the pack's first stands for all: in what is read for all of them, and in conditions."""
     conditions = [condition for group in packed.groups for condition in group.conditions]
-    asked = [statement for group in packed.groups for statement in group.asked or ()]
-    nodes = [*packed.shared, *conditions, *asked]
-    return [place for node in nodes for place in places_of_index(packed, node, first)]
+    return [place for node in [*packed.shared, *conditions] for place in places_of_index(packed, node, first)]
 
 
 def lane_accesses(packed: Packed, lane: str) -> list[tuple[Node, str]]:
@@ -111,8 +109,7 @@ def split_body(packed: Packed, first: str, lane: str) -> tuple[list[str], list[s
     addresses = " ".join(address_of_pack(packed, group, first) for group in packed.groups)
     conditions = [condition for group in packed.groups for condition in group.conditions]
     _check_once(code, packed, conditions, [*hoisted, *indices], varying)
-    asked = [statement for group in packed.groups for statement in group.asked or ()]
-    addresses = " ".join([addresses, *(source.of(node) for node in [*conditions, *asked])])
+    addresses = " ".join([addresses, *(source.of(node) for node in conditions)])
     needed: list[str] = []
     per_pack: list[str] = []
     kept_lane: list[str] = []
@@ -153,13 +150,10 @@ def _check_once(code: Code, packed: Packed, conditions: list[Node], once: list[N
         known = found is None or not packed.region.holds(found.declaration)
         if not known and not any(same(found.declaration, statement) for statement in once):
             raise Unsupported("an address that is not known in front of the loads")
-    asked = [statement for group in packed.groups for statement in group.asked or ()]
-    for node in [*conditions, *asked]:
+    for node in conditions:
         for name in code.source.walk(node, "identifier"):
             found = code.definition(name)
-            if found is None or not packed.region.holds(found.declaration) or any(inside(name, lane) for lane in lanes):
-                continue
-            if any(same(found.declaration, statement) for statement in asked):
+            if found is None or not packed.region.holds(found.declaration):
                 continue
             if found.where in varying or not any(same(found.declaration, statement) for statement in once):
                 raise Unsupported("a condition that is not the same for a whole pack")

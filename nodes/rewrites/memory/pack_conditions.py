@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from tree_sitter import Node
 
@@ -15,9 +14,6 @@ from nodes.rewrites.analysis.regions import Guard, Region, Stride
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import field_of, same
-
-if TYPE_CHECKING:
-    from nodes.rewrites.memory.packs import Group
 
 
 def asked_once(
@@ -40,27 +36,19 @@ _TALKS = re.compile(
 
 @dataclass
 class Condition:
-    """Whether a condition may be asked in front of a pack's loads, once, or once a lane where `told` are the packs that
-    it may be told from."""
+    """Whether a condition may be asked once, in front of a pack's loads."""
 
     code: Code
     kernel: Kernel
     region: Region
     stored: set[str]
-    told: list[Group] | None = None
-    per_lane: list[Node] = field(default_factory=list)
-    """Declarations of the body that it needs for each lane."""
 
     def checked(self, node: Node, depth: int = 0) -> list[Polynomial]:
         """What must be a multiple of the pack's width so that a pack shares the condition. Raises Unsupported where it
         cannot be asked there."""
         source, code, multiples = self.code.source, self.code, list[Polynomial]()
-        lanes = [access.node for group in self.told or () for access in group.accesses]
-        lanes = [lane for lane in lanes if inside(lane, node)]
         whole: list[Node] = []
         for here in source.walk(node):
-            if any(inside(here, lane) for lane in lanes):
-                continue
             if here.type == "binary_expression" and (divided := self._divided(here)) is not None:
                 whole.append(here)
                 multiples += divided
@@ -123,15 +111,7 @@ class Condition:
             return []
         if not any(same(found.declaration, s) for s in region.body) or found.value is None or code.mutated(found):
             raise Unsupported("a condition on something that is not known in front of the loads")
-        try:
-            return Condition(code, self.kernel, region, self.stored).shared(found, depth + 1)
-        except Unsupported:
-            if self.told is None or len(found.declaration.children_by_field_name("declarator")) != 1:
-                raise
-        multiples = self.checked(found.value, depth + 1)
-        if not any(same(found.declaration, s) for s in self.per_lane):
-            self.per_lane.append(found.declaration)
-        return multiples
+        return self.shared(found, depth + 1)
 
     def shared(self, found: Definition, depth: int) -> list[Polynomial]:
         """What must be a multiple of the pack's width so that a variable of the body is the same for a whole pack."""

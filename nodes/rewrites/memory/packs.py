@@ -11,7 +11,7 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
-from nodes.rewrites.memory.pack_conditions import Condition, asked_once
+from nodes.rewrites.memory.pack_conditions import asked_once
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
@@ -31,8 +31,6 @@ class Group:
     remainders: set[int] = field(default_factory=set)
     guards: dict[int, tuple[Guard, ...]] = field(default_factory=dict)
     """By access: the conditions under which it is reached."""
-    asked: list[Node] | None = None
-    """Declarations that the conditions of a load need for each lane; None where they are the same for the whole pack."""
 
     @property
     def first(self) -> Access:
@@ -265,28 +263,15 @@ class _Found:
         return [g for g in kept if g.first.root not in past]
 
     def _add_varied(self, kept: list[Group]) -> set[str]:
-        """Reads that each element asks for itself join the packs, where what they ask can be told from packs that are loaded
-        in any case. The others stay reads of single elements: of which arrays."""
+        """Reads that each element asks for itself are lanes of packs that are loaded in any case. The others stay reads of single
+        elements: of which arrays."""
         past = set()
-        told = [g for g in kept if g.reads and not g.writes and not any(g.guards.values())]
         for access, guards, key in self.varied:
-            group = self.groups.get(key) or Group([], 1)
-            if access.root in self.scalar_writes or (group.accesses and not any(group is g for g in kept)):
+            group = self.groups.get(key)
+            if not any(g is group and g.cases([a for a in g.accesses if a.reads]) == [()] for g in kept):
                 past.add(access.root)
                 continue
-            condition = Condition(self.code, self.kernel, self.region, self.stored, told)
-            try:
-                for guard in guards:
-                    condition.checked(guard.condition)
-            except Unsupported:
-                past.add(access.root)
-                continue
-            group.asked = [*(group.asked or ()), *condition.per_lane]
-            if not group.accesses:
-                self.groups[key] = group
-                kept.append(group)
             group.accesses.append(access)
-            group.remainders.add(0)
             group.guards[access.node.id] = guards
         return past
 

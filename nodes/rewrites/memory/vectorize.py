@@ -26,12 +26,12 @@ from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Region, regions
-from nodes.rewrites.memory.pack_bodies import address_of_pack, lane_accesses, places_of_indices, split_body
-from nodes.rewrites.memory.packs import Group, Packed, array_name, counts_elements, multiples_of_width, packable
+from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
+from nodes.rewrites.memory.packs import Group, Packed, counts_elements, multiples_of_width, packable
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of, same
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 PACK_BYTES = """\
 #define PACK_BYTES 16  // tune: 8 16
@@ -156,22 +156,12 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     kind = region.type if region.type != "auto" else "int64_t"
     lines, written = [f"const {kind} {first} = {pack} * {width};"], list[str]()
     lines += indices  # loads come before what is computed once a pack: it may wait for loads of its own
-
-    def comes_first(group: Group) -> tuple[bool, bool]:
-        """What is loaded in any case may be asked for what is not."""
-        return not group.reads, group.asked is not None and _when(packed, group, "reads", lane) != ""
-
-    for group in sorted(packed.groups, key=comes_first):
+    for group in sorted(packed.groups, key=lambda group: not group.reads):
         size = width if group.stride == 1 else f"{group.stride} * {width}, {width}"
         element = group.first.element
         if group.reads:
             load = f"load_lanes<{size}>({address_of_pack(packed, group, first)})"
-            if condition := _when(packed, group, "reads", lane):
-                if group.asked is not None:
-                    asked = free(f"{array_name(source, group.first)}_read", taken)
-                    taken.add(asked)
-                    lines += _asked_by_lane(packed, group, asked, condition, (width, lane, unit))
-                    condition = asked
+            if condition := _when(packed, group, "reads"):
                 load = f"{condition} ? {load} : Lanes<{element}, {size}>{{}}"
             lines.append(f"{'' if group.writes else 'const '}Lanes<{element}, {size}> {group.name} = {load};")
         else:
@@ -186,7 +176,7 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     stores = list[str]()
     for group in packed.groups:
         if group.writes:
-            condition = _when(packed, group, "writes", lane)
+            condition = _when(packed, group, "writes")
             store = f"store_lanes({address_of_pack(packed, group, first, stored=True)}, {group.name});"
             stores.append(f"if ({condition}) {store}" if condition else store)
     text = "\n".join(
@@ -225,10 +215,10 @@ def _put(edits: Edits, region: Region, text: str, pack: str, width: str) -> None
         edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
 
 
-def _when(packed: Packed, group: Group, effect: str, lane: str) -> str:
-    """The condition under which a pack is loaded or stored, or one of its lanes `k` read; "" for always."""
+def _when(packed: Packed, group: Group, effect: str) -> str:
+    """The condition under which a pack is loaded or stored; "" for always."""
     source, first = packed.kernel.source, free("first", packed.kernel.identifiers())
-    replaced = [*lane_accesses(packed, lane), *places_of_indices(packed, first)]
+    replaced = places_of_indices(packed, first)
     cases = group.cases([access for access in group.accesses if getattr(access, effect)])
     written = []
     for at, guards in enumerate(cases):
@@ -243,28 +233,11 @@ def _when(packed: Packed, group: Group, effect: str, lane: str) -> str:
         for guard in asked:
             text, kind = source.render(guard.condition, replaced), guard.condition.type
             compound = kind in {"binary_expression", "conditional_expression", "comma_expression"}
-            alone = len(cases) == len(asked) == 1 and guard.holds and group.asked is None
+            alone = len(cases) == len(asked) == 1 and guard.holds
             text = f"({text})" if compound and not alone and not text.startswith("(") else text
             parts.append(text if guard.holds else f"!{text}")
         written.append(" && ".join(parts) if len(cases) == 1 or len(parts) == 1 else f"({' && '.join(parts)})")
     return " || ".join(dict.fromkeys(written))
-
-
-def _asked_by_lane(packed: Packed, group: Group, asked: str, condition: str, names: tuple[str, str, str]) -> list[str]:
-    """`bool x_read = false; for (k ...) x_read |= mask_pack.at[k] != 0;`"""
-    source, (width, lane, unit) = packed.kernel.source, names
-    needed = [s for s in packed.region.body if any(same(s, other) for other in group.asked or ())]
-    first = free("first", packed.kernel.identifiers())
-    replaced = [*lane_accesses(packed, lane), *places_of_indices(packed, first)]
-    body = [lifted(source, s, source.render(s, replaced)) for s in needed]
-    body.append(f"{asked} |= {condition};")
-    return [
-        f"bool {asked} = false;",
-        "#pragma unroll",
-        f"for (int {lane} = 0; {lane} < {width}; ++{lane}) {{",
-        *(unit + line for line in _flat(body)),
-        "}",
-    ]
 
 
 def _flat(lines: list[str]) -> list[str]:

@@ -94,7 +94,7 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
 def _groups(code: Code, kernel: Kernel, loop: Loop) -> list[_Joined]:
     mine = [a for a in kernel.accesses if inside(a.node, loop.body) and a.root]
     written = {a.root for a in mine if a.writes}
-    if "?" in written or (written and any(a.root == "?" and not own_vector(code, a) for a in mine)):
+    if "?" in written or (written and any(a.root == "?" for a in mine)):
         raise Unsupported("a pointer of unknown origin")
     groups: dict[tuple[object, Polynomial], _Joined] = {}
     alone: set[str] = set()
@@ -143,11 +143,6 @@ def _check(code: Code, kernel: Kernel, loop: Loop, access: Access) -> None:
         }:  # fmt: skip
             raise Unsupported("elements that may be skipped")
         here = parent
-
-
-def own_vector(code: Code, access: Access) -> bool:
-    """Whether the access is to a variable of the thread's own, seen as another type: `reinterpret_cast<T*>(&pack)[j]`."""
-    return access.base.node is not None and code.own_variable(access.base.node) is not None
 
 
 def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:

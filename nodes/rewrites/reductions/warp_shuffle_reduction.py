@@ -194,8 +194,9 @@ def _kind(code: Code, kernel: Kernel, loop: Node, array: str, shared: dict[str, 
             if frame.scopes[0][array].held[0][0] != Part(block.full):
                 raise Unsupported("no reduction over the block")
             kinds.add(block.kind)
-    (kind,) = kinds
-    return kind
+    if len(kinds) != 1:
+        raise Unsupported("no launch, or launches that join it differently")
+    return kinds.pop()
 
 
 def _is_thread(code: Code, node: Node) -> bool:

@@ -26,7 +26,6 @@ from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
-from nodes.rewrites.memory.vectorize_short_loops import own_vector
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
@@ -351,7 +350,7 @@ class TeamKeeper(RowKeeper):
             places = {(*self._canonical(access, loop), access.element) for access, loop in found}
             if len(places) != 1 or any(not any(a is m for m, _ in found) for a in everywhere):
                 raise Unsupported("elements that are written and read at several places")
-        if any(a.root == "?" and not own_vector(self.code, a) for a in kernel.accesses) or kernel.escapes:
+        if any(a.root == "?" for a in kernel.accesses) or kernel.escapes:
             raise Unsupported("a pointer of unknown origin")
 
     def _check_share(self, target: Node, loop: Loop) -> None:

@@ -53,18 +53,24 @@ def slower(spec: Spec, axis: str, timings: Sequence[Timing], margin: float) -> V
     """For which uneven sizes the source, whose time over the candidate's each timing's `speedup` is, is clearly faster.
 
     The condition that gains most over all timings, where every threshold and every remainder beyond the first must bring half a
-    margin of one. None where no gain is clear of the noise, or no timing is SLOWER by itself.
+    margin of one. None where no gain is clear.
     """
     found: tuple[float, Version] | None = None
     for version, parts in _conditions(spec, axis, timings):
-        taken = [timing for timing in timings if version.takes(spec, timing.workload)]
-        gain = -sum(math.log(timing.speedup.median) for timing in taken)
-        noise = math.sqrt(sum(comparison.variance(timing.speedup) for timing in taken))
-        value = gain - parts * margin / 2
-        clear = gain > max(DEVIATIONS * noise, margin) and any(t.comparison is Comparison.SLOWER for t in taken)
-        if clear and (found is None or value > found[0]):
+        loss = clear_loss([timing for timing in timings if version.takes(spec, timing.workload)], margin)
+        value = loss - parts * margin / 2
+        if loss and (found is None or value > found[0]):
             found = value, version
     return found[1] if found else None
+
+
+def clear_loss(timings: Sequence[Timing], margin: float) -> float:
+    """What a candidate loses to the source, as the sum of the logarithms over its timings; 0 where that is not clear of the noise,
+    not a margin each, or no timing is SLOWER by itself."""
+    loss = -sum(math.log(timing.speedup.median) for timing in timings)
+    noise = math.sqrt(sum(comparison.variance(timing.speedup) for timing in timings))
+    clear = loss > max(DEVIATIONS * noise, margin * len(timings))
+    return loss if clear and any(timing.comparison is Comparison.SLOWER for timing in timings) else 0.0
 
 
 def _conditions(spec: Spec, axis: str, timings: Sequence[Timing]) -> Iterator[tuple[Version, int]]:

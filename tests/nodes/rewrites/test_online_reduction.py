@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -293,6 +294,25 @@ def test_other_reductions_of_pairs(tree: str, reads: str) -> None:
     new = body(after(KERNEL.replace(TREE, tree).replace(FIRST, "float m = -1e30f"), "online_reduction"), "void rows")
     assert "const ShiftedSum<float> of_block = block_shifted_sum<0>(m, s, expf);" in new
     assert reads in new and "__shfl" not in new and "merge(all" not in new
+
+
+CUB = """\
+  typedef cub::BlockReduce<MD, 256> BlockReduce;
+  __shared__ typename BlockReduce::TempStorage temporary;
+  MD all = BlockReduce(temporary).Reduce(md, merge);
+  if (threadIdx.x == 0) y[blockIdx.x] = all.m + logf(all.d);
+"""
+
+
+def test_cubs_reduction_of_pairs() -> None:
+    """As NVIDIA's own softmax has it: the first thread gets what all come to."""
+    text = KERNEL.replace(ONLINE, f"{V} md = merge(md, MD{{v, 1.0f}});\n").replace(TREE, CUB)
+    new = body(after(text, "online_reduction"), "void rows")
+    assert "if (threadIdx.x == 0) y[blockIdx.x] = md_m_of_block + logf(md_d_of_block);" in new
+    assert refused(text.replace("if (threadIdx.x == 0) y[blockIdx.x]", "y[threadIdx.x]"), "online_reduction")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a function of three parameters once ended the rule
+        assert refused(text.replace(".Reduce(md, merge)", ".Reduce(md, push)"), "online_reduction")
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,18 @@ def test_launches_that_wait_for_all_blocks_stay_two(text: str, old: str, new: st
     assert refused(text.replace(old, new, 1), "fuse_kernels")
 
 
+def test_names_that_mean_something_else_in_the_second_kernel_become_others(tmp_path: Path) -> None:
+    folder = ROOT / "tests/inputs/residual_then_norm"
+    text, row = (folder / "baseline.plain.cu").read_text(), "  const int64_t row = blockIdx.x;\n"
+    text = text.replace(row, f"{row}  float kept[2], scale = 1.0f, *where = kept;\n  where[0] = scale;\n", 1)
+    text = text.replace("(b[row * columns + c]));", "(b[row * columns + c]) * where[0]);")
+    text = text.replace("sum = 0.0f;", "sum = 0.0f, kept[3];\n  kept[1] = eps;\n  float* where = kept + 1;", 1)
+    new = after(text.replace("/ width + eps)", "/ width + *where)"), "fuse_kernels")
+    fused = body(new, "void add_then_rms_norm_kernel")
+    assert "float* where_2 = kept_3 + 1;" in fused and "columns + *where_2);" in fused and "* scale_2 *" in fused
+    check(new, tmp_path, folder, "0", "1")
+
+
 # When they are worth a first plan.
 
 
