@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+import sympy
 import torch
 from torch._decomp import decomposition_table
 from torch._subclasses import FakeTensorMode
@@ -43,10 +44,43 @@ class Exported:
     """Tensors of the model that are no buffers, where forward changes one; in the graph they are."""
 
 
+class _IntType(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, int)
+
+
+class _Int(int, metaclass=_IntType):
+    """`int` as a problem sees it: of an open size divided without a rest it is an open size, where Python's would fix it."""
+
+    def __new__(cls, value: Any = 0, *base: Any) -> Any:
+        whole = _whole(value) if isinstance(value, torch.SymFloat) else None
+        return int(value, *base) if whole is None else whole
+
+
+def _whole(value: torch.SymFloat) -> torch.SymInt | None:
+    """A quotient of integers as the integer that it is for all sizes; None where it is none."""
+
+    def exact(expr: sympy.Expr) -> sympy.Expr:
+        parts = [exact(part) for part in expr.args]
+        if type(expr).__name__ in ("FloatTrueDiv", "IntTrueDiv"):
+            return parts[0] / parts[1]
+        if type(expr).__name__ == "ToFloat":
+            return parts[0]
+        if expr.is_Float and float(expr).is_integer():
+            return sympy.Integer(int(expr))
+        return expr.func(*parts) if parts else expr
+
+    found = sympy.expand(exact(value.node.expr))
+    if not found.is_integer:
+        return None
+    return value.node.shape_env.create_symintnode(found, hint=int(value.node.hint))
+
+
 def load(text: str) -> types.ModuleType:
     """The problem as a module. Its exceptions are its own."""
     module = types.ModuleType("problem")
     module.__file__ = "problem.py"
+    module.__dict__["int"] = _Int
     sys.modules["problem"] = module
     try:
         exec(compile(text, "problem.py", "exec"), module.__dict__)

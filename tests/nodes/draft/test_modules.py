@@ -20,6 +20,10 @@ MODULES = {
     "transposed": problem("return torch.relu(x.t()) + y", f"[{BATCH}, torch.randn(37, 5)]"),
     "slices and flips": problem("return x[:, 1:] * x[:, :-1].flip(1)", f"[{BATCH}]"),
     "concatenated and padded": problem("return F.pad(torch.cat([x, x * 2], dim=1), (1, 2), value=3.0)", f"[{BATCH}]"),
+    "a size that is multiplied and divided again": problem(
+        "parts = x.view(x.shape[0] * 4, -1)\nreturn torch.relu(parts).view(int(parts.shape[0] / (8 / 2)), 2, -1).sum(dim=1)",
+        "[torch.randn(5, 36)]",
+    ),
     "triangle": problem("return torch.tril(x @ x.transpose(-1, -2), -1)", "[torch.randn(3, 7, 5)]"),
     "all of it": problem("return x.mean(), x.sum(), x.max(), x.prod()", "[torch.rand(3, 5) + 0.5]"),
     "a long sum": problem("return x.sum(), x.abs().mean(dim=0), x.var(dim=1)", "[torch.randn(2, 9001) + 3]"),
