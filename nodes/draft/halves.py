@@ -30,8 +30,6 @@ TILE = 128
 """Rows and columns of a block's tile."""
 STEPS = 32
 """Steps of a line."""
-THREADS = 384
-"""Threads of a block: two warp groups that multiply, and one of which a thread brings."""
 
 CONSTRUCTED = '''@torch.no_grad()
 def halves_of(matrix):
@@ -60,9 +58,10 @@ constexpr int kLineSteps = 32;                 // of K in a line of 128 bytes: t
 constexpr int kSideBytes = 128 * 128;          // a stage of one operand: a tile's 128 lines
 constexpr int kStageBytes = 2 * kSideBytes;
 constexpr int kSlots = kArchitectures[0] >= 900 && kArchitectures[0] < 1000 ? SLOTS : 1;
-constexpr int kStripBytes = 32 * (128 + 8) * 4;
+constexpr int kStripLine = 32 + 8;             // floats of a line of results on its way out
+constexpr int kStripBytes = kThreads / 32 * 16 * kStripLine * 4;
 constexpr int kHalvesBytes = kSlots * (kStageBytes + 16) + kStripBytes;
-constexpr int kHalvesThreads = kThreads + 128;
+constexpr int kHalvesThreads = kThreads + (kSlots > 1 ? 128 : 0);  // a warp group of which one thread brings
 
 constexpr float kRest = 2048;  // by which low halves are too large, so that they are normal numbers where the high ones are
 
@@ -110,17 +109,25 @@ constexpr int kHeld = 8192;  // steps of a place that are kept, so that they are
 constexpr int kSpan = 64, kPlaces = 64;  // steps of a thread of find_largest, places of a block of prepare_across
 constexpr int kAlongBytes = (kHeld + kThreads / 32) * 4, kAcrossBytes = kLineSteps * (kPlaces + 1) * 4;
 
-// A block prepares the place blockIdx.x, whose steps are together in memory: value(place, step).
+// As many threads as share a place: a warp where it is short.
+template <typename Index>
+__host__ __device__ __forceinline__ int sharers_of(Index depth) { return depth <= kHeld / (kThreads / 32) ? 32 : kThreads; }
+
+// A block prepares a place, or each of its warps one, whose steps are together in memory: value(place, step).
 template <typename Index, typename Value>
 __device__ __forceinline__ void prepare_along(Value value, Index places, Index depth, Eight* lines, int* largest) {
-    extern __shared__ __align__(1024) float held[];
-    int* of_warps = reinterpret_cast<int*>(held + kHeld);
-    const Index place = blockIdx.x, end = static_cast<Index>(stages_of(depth)) * kLineSteps;
+    extern __shared__ __align__(1024) float memory[];
+    const int threads = sharers_of(depth), each = kThreads / threads, thread = threadIdx.x % threads;
+    const int room = kHeld / each;
+    float* held = memory + threadIdx.x / threads * room;
+    int* of_warps = reinterpret_cast<int*>(memory + kHeld);
+    const Index mine = static_cast<Index>(blockIdx.x) * each + threadIdx.x / threads, end = static_cast<Index>(stages_of(depth)) * kLineSteps;
+    const Index place = mine < places ? mine : places - 1;  // what has none does the last one again
     int most = 0;
     #pragma unroll 8
-    for (Index step = threadIdx.x; step < end; step += kThreads) {
+    for (Index step = thread; step < end; step += threads) {
         const float found = step < depth ? value(place, step) : 0.0f;
-        if (step < kHeld) held[step] = found;
+        if (step < room) held[step] = found;
         const int bits = magnitude(found);
         most = bits > most ? bits : most;
     }
@@ -129,23 +136,27 @@ __device__ __forceinline__ void prepare_along(Value value, Index places, Index d
         const int other = __shfl_xor_sync(0xffffffffu, most, lanes);
         most = other > most ? other : most;
     }
-    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
-    __syncthreads();
-    #pragma unroll
-    for (int warp = 0; warp < kThreads / 32; ++warp) {
-        most = of_warps[warp] > most ? of_warps[warp] : most;
+    if (each == 1) {
+        if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
+        __syncthreads();
+        #pragma unroll
+        for (int warp = 0; warp < kThreads / 32; ++warp) {
+            most = of_warps[warp] > most ? of_warps[warp] : most;
+        }
+    } else {
+        __syncwarp();
     }
-    if (threadIdx.x == 0) largest[place] = most;
-    for (Index begin = 0; begin < end; begin += kHeld) {
-        if (begin > 0) {
+    if (thread == 0) largest[place] = most;
+    for (Index begin = 0; begin < end; begin += room) {
+        if (begin > 0) {  // only where a block has one
             __syncthreads();
             #pragma unroll 8
-            for (Index step = begin + threadIdx.x; step < end && step < begin + kHeld; step += kThreads) {
+            for (Index step = begin + thread; step < end && step < begin + room; step += threads) {
                 held[step - begin] = step < depth ? value(place, step) : 0.0f;
             }
             __syncthreads();
         }
-        for (Index step = begin + threadIdx.x * 8; step < end && step < begin + kHeld; step += kThreads * 8) {
+        for (Index step = begin + thread * 8; step < end && step < begin + room; step += threads * 8) {
             write_eight(held + (step - begin), exponent_of(most), lines, padded(places), place, step);
         }
     }
@@ -171,7 +182,8 @@ __device__ __forceinline__ void find_largest(Value value, Index places, Index de
 // A block prepares kPlaces places in a line's steps: read along the places, written along the steps.
 template <typename Index, typename Value>
 __device__ __forceinline__ void prepare_across(Value value, Index places, Index depth, Eight* lines, const int* largest) {
-    extern __shared__ __align__(1024) float tile[];  // lines of one more, so that columns lie in all banks
+    extern __shared__ __align__(1024) float memory[];
+    float* tile = memory;  // lines of one more, so that columns lie in all banks
     const int blocks = static_cast<int>((places + kPlaces - 1) / kPlaces);
     const Index first = static_cast<Index>(blockIdx.x % blocks) * kPlaces, start = static_cast<Index>(blockIdx.x / blocks) * kLineSteps;
     #pragma unroll
@@ -279,7 +291,8 @@ struct Ring {
         __syncthreads();
 #endif
     }
-    __device__ __forceinline__ float* strip() const { return reinterpret_cast<float*>(slots + kSlots * kStageBytes); }
+    // A warp's own memory for 16 lines of results.
+    __device__ __forceinline__ float* strip() const { return reinterpret_cast<float*>(slots + kSlots * kStageBytes) + threadIdx.x / 32 * (16 * kStripLine); }
     __device__ __forceinline__ void next() {
         slot = slot == kSlots - 1 ? 0 : slot + 1;
         phase ^= slot == 0;
@@ -388,13 +401,14 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
     }
 }
 
-// As put_strip: a strip is one warp's rows of each warp group here.
+// A warp's 16 rows of the 32 columns of a strip, so that neighbours store neighbours.
 __device__ __forceinline__ void put_halves(const float (&sums)[64], float* to, int strip) {
     const int lane = threadIdx.x % 32;
-    if (threadIdx.x / 32 % 4 != strip) return;
     #pragma unroll
-    for (int i = 0; i < 64; ++i) {
-        to[(threadIdx.x / 128 * 16 + i % 4 / 2 * 8 + lane / 4) * (128 + 8) + i / 4 * 8 + lane % 4 * 2 + i % 2] = sums[i];
+    for (int i = 0; i < 16; i += 2) {
+        float* two = to + (i % 4 / 2 * 8 + lane / 4) * kStripLine + i / 4 * 8 + lane % 4 * 2;
+        two[0] = sums[strip * 16 + i];
+        two[1] = sums[strip * 16 + i + 1];
     }
 }
 """
