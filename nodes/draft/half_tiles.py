@@ -93,11 +93,16 @@ class HalvesEmitter(TileEmitter):
         batches, rows, columns, depth = self.ends
         wide = self.wide
         (left, left_largest), (right, right_largest) = map(self._of_batch, ("left", "right"))
+        outside = {
+            "upper": f"first_column + {TILE} <= first_row",
+            "lower": f"first_row + {TILE} <= first_column",
+        }
         tiles = [
             f"for (int64_t tile = blockIdx.x; tile < tiles * ({batches}); tile += gridDim.x) {{",
             f"    [[maybe_unused]] const {wide} {batch} = tile / tiles;",
             f"    {wide} first_row, first_column;",
             f"    find_tile<{TILE}, {TILE}>(tile % tiles, static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
+            *([f"    if ({outside[self.tiling.triangle]}) continue;"] if self.tiling.triangle else []),
             f"    const Eight* left = {left} + first_row * 8;",
             f"    const Eight* right = {right} + first_column * 8;",
         ]

@@ -320,9 +320,9 @@ template <bool SUMS>
 __device__ __forceinline__ void share_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (SUMS) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     }
 #endif
 }

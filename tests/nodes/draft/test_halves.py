@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nodes.draft import lower_products
+from nodes.draft import algebra, lower_products
 from tests.nodes.draft.direct import native_source, problem
 from tests.nodes.draft.test_tiles import AS_IT_IS, DRAWS, LONG, check, errors, models, source_of
 
@@ -70,6 +70,15 @@ def test_weights_are_prepared_by_the_constructor(tmp_path):
     with torch.no_grad():
         for ours, theirs in zip(new(x), eager.double()(x.double()), strict=True):
             assert ((ours.double() - theirs).abs() <= 1e-6 * theirs.abs().amax(0)).all()
+
+
+@pytest.mark.parametrize("triangle", ["triu", "tril"])
+def test_tiles_beyond_a_triangle_are_left_out(triangle, tmp_path, monkeypatch):
+    monkeypatch.setattr(algebra, "SMALLEST_PANELS", 1)
+    text = problem(f"return torch.{triangle}(x @ y)", "[torch.randn(290, 33), torch.randn(33, 290)]")
+    native = native_source(source_of(text), "cuda")
+    assert "<= first_row) continue;" in native or "<= first_column) continue;" in native
+    check(text, tmp_path)
 
 
 def test_a_product_by_halves_is_as_exact_as_float32s(tmp_path):
