@@ -1,5 +1,8 @@
 """Float32 products by halves, thread by thread on the CPU: right at odd sizes, and as near to the exact result as float32's own."""
 
+import shutil
+import subprocess
+
 import pytest
 import torch
 
@@ -116,3 +119,28 @@ def test_what_is_not_finite_comes_out_as_from_eager(tmp_path):
     assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
     assert theirs[30].isfinite().any() and theirs[3].isinf().any()
     torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc was not found")
+@pytest.mark.parametrize("architecture", ["75", "80", "90a"])
+def test_products_by_halves_compile_and_keep_their_sums_in_registers(architecture, tmp_path):
+    source = tmp_path / "draft.cu"
+    source.write_text(native_source(source_of(PRODUCTS), "cuda"))
+    flag = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O3",
+        "-cubin",
+        flag,
+        "-Xptxas",
+        "-v",
+        "-o",
+        str(tmp_path / "draft.cubin"),
+        str(source),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    spilled = [line for line in done.stderr.splitlines() if "spill stores" in line]
+    assert len(spilled) >= 10 and all(", 0 bytes spill stores" in line for line in spilled), spilled
