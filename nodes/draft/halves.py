@@ -35,18 +35,23 @@ CONSTRUCTED = '''@torch.no_grad()
 def halves_of(matrix):
     """Lines of [places, steps] and its places' largest magnitudes, as products by halves read them."""
     places, steps = matrix.shape
-    largest = matrix.abs().amax(1).view(torch.int32)
-    biased = largest >> 23
-    exponent = torch.where(biased == 255, 0, biased.clamp(min=1) - 141)
-    first = exponent // 2
-    powers = [((127 - part) << 23).view(torch.float32)[:, None] for part in (first, exponent - first)]
-    value = torch.nn.functional.pad(matrix * powers[0] * powers[1], (0, -steps % 32, 0, -places % 128))
-    high = value.half()
-    low = ((value - high.float()) * 2048).half()
-    pieces = torch.cat([part.view(len(value), -1, 4, 8) for part in (high, low)], 2)
-    place = torch.arange(len(value), device=matrix.device)[:, None, None, None]
-    turned = torch.arange(8, device=matrix.device)[:, None] ^ place % 8
-    lines = pieces.gather(2, turned.expand(pieces.shape)).transpose(0, 1).contiguous()
+    lines = torch.zeros(-(-steps // 32), -(-places // 128) * 128, 8, 8, dtype=torch.float16, device=matrix.device)
+    largest = torch.empty(places, dtype=torch.int32, device=matrix.device)
+    for first in range(0, places, 1024):
+        part = matrix[first : first + 1024]
+        here = slice(first, first + len(part))
+        largest[here] = part.abs().amax(1).view(torch.int32)
+        biased = largest[here] >> 23
+        exponent = torch.where(biased == 255, 0, biased.clamp(min=1) - 141)
+        half = exponent // 2
+        powers = [((127 - e) << 23).view(torch.float32)[:, None] for e in (half, exponent - half)]
+        value = torch.nn.functional.pad(part * powers[0] * powers[1], (0, -steps % 32))
+        high = value.half()
+        low = ((value - high.float()) * 2048).half()
+        pieces = torch.cat([side.view(len(part), -1, 4, 8) for side in (high, low)], 2)
+        place = torch.arange(len(part), device=matrix.device)[:, None, None, None]
+        turned = torch.arange(8, device=matrix.device)[:, None] ^ place % 8
+        lines[:, here] = pieces.gather(2, turned.expand(pieces.shape)).transpose(0, 1)
     return lines.view(torch.int32).flatten(), largest
 '''
 """What the constructor prepares weights by."""
