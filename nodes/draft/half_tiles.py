@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .expressions import Expr
-from .halves import THREADS, TILE
+from .halves import TILE
 from .tensors import Buffer, Side
 from .tiles import TileEmitter
 
@@ -32,7 +32,7 @@ class HalvesEmitter(TileEmitter):
         return [
             *lines,
             *index,
-            f"__global__ void __launch_bounds__({THREADS}, 1) {name}_kernel(",
+            f"__global__ void __launch_bounds__(kHalvesThreads, 1) {name}_kernel(",
             f"    {', '.join(parameters)}) {{",
             *self.cuda(),
             "}",
@@ -89,53 +89,85 @@ class HalvesEmitter(TileEmitter):
         ]
 
     def cuda(self) -> list[str]:
-        batch, m = self.names[:2]
+        batch, m, n = self.names[:3]
         batches, rows, columns, depth = self.ends
         wide = self.wide
         (left, left_largest), (right, right_largest) = map(self._of_batch, ("left", "right"))
-        batch_loop = f"for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{"
-        tile = (
-            f"{left} + first_row * 8, {right} + first_column * 8, padded({rows}), padded({columns}), stages_of({depth})"
-        )
+        outside = {
+            "upper": f"first_column + {TILE} <= first_row",
+            "lower": f"first_row + {TILE} <= first_column",
+        }
+        tiles = [
+            f"for (int64_t tile = blockIdx.x; tile < tiles * ({batches}); tile += gridDim.x) {{",
+            f"    [[maybe_unused]] const {wide} {batch} = tile / tiles;",
+            f"    {wide} first_row, first_column;",
+            f"    find_tile<{TILE}, {TILE}>(tile % tiles, static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
+            *([f"    if ({outside[self.tiling.triangle]}) continue;"] if self.tiling.triangle else []),
+            f"    const Eight* left = {left} + first_row * 8;",
+            f"    const Eight* right = {right} + first_column * 8;",
+        ]
+        given = f"left, right, padded({rows}), padded({columns}), stages_of({depth})"
         return [
             "    extern __shared__ __align__(1024) float memory[];",
             "    Ring ring(reinterpret_cast<char*>(memory));",
-            f"    {wide} first_row, first_column;",
-            f"    find_tile<{TILE}, {TILE}>(static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
+            f"    const int64_t tiles = padded({rows}) / {TILE} * (padded({columns}) / {TILE});",
             "    if (threadIdx.x >= kThreads) {",
             "        share_registers<false>();",
-            f"        {batch_loop}",
-            f"            bring_halves(ring, {tile});",
+            *(f"        {line}" for line in tiles),
+            f"            bring_halves(ring, {given});",
             "        }",
             "        return;",
             "    }",
             "    share_registers<true>();",
-            f"    {batch_loop}",
+            *(f"    {line}" for line in tiles),
             "        float sums[64] = {};",
-            f"        multiply_halves(sums, ring, {tile});",
-            f"        const {wide} column = first_column + threadIdx.x % {TILE};",
-            f"        const int exponent = column < {columns} ? exponent_of(({right_largest})[column]) : 0;",
+            f"        multiply_halves(sums, ring, {given});",
             "        bool finite = true;",
             "        #pragma unroll",
             f"        for (int strip = 0; strip < {TILE // 32}; ++strip) {{",
             "            put_halves(sums, ring.strip(), strip);",
-            "            meet_with_sums();",
-            *self._strip("#pragma unroll 4", [
-                f"const float part = ring.strip()[line_of<{TILE}>(round) * {TILE + 8} + threadIdx.x % {TILE}];",
+            "            __syncwarp();",
+            f"            const {wide} {n} = first_column + strip * 32 + threadIdx.x % 32;",
+            f"            const int exponent = {n} < {columns} ? exponent_of(({right_largest})[{n}]) : 0;",
+            *self._strip("#pragma unroll", [
+                "const float part = ring.strip()[row * kStripLine + threadIdx.x % 32];",
                 f"const float sum = scaled(part, exponent + exponent_of(({left_largest})[{m}]));",
                 "finite = finite && fabsf(sum) < INFINITY;",
             ], self.store_text(5, "sum")),
-            "            meet_with_sums();",
+            "            __syncwarp();",
             "        }",
             *self._again(),
             "    }",
         ]  # fmt: skip
 
+    def _strip(self, unroll: str, first: list[str], then: list[str]) -> list[str]:
+        """A loop over a thread's results in a strip: a column of 32, and its warp's 16 rows."""
+        m, n = self.names[1:3]
+        return [
+            f"            {unroll}",
+            "            for (int row = 0; row < 16; ++row) {",
+            f"                const {self.wide} {m} = first_row + threadIdx.x / 32 * 16 + row;",
+            *(
+                [f"                const {self.wide} {n} = first_column + strip * 32 + threadIdx.x % 32;"]
+                if unroll.endswith(" 1")
+                else []
+            ),
+            f"                if ({m} < {self.ends[1]} && {n} < {self.ends[2]}) {{",
+            *(f"                    {line}" for line in first),
+            *then,
+            "                }",
+            "            }",
+        ]
+
     def cuda_launch(self, name: str, arguments: str) -> list[str]:
-        """`name` is the product's kernel."""
-        _, rows, columns, _ = self.ends
+        """`name` is the product's kernel, whose blocks go from tile to tile: while one's results leave, the next one's lines come."""
+        batches, rows, columns, _ = self.ends
         lines = [
-            f"    const dim3 blocks(((({rows}) + {TILE - 1}) / {TILE}) * ((({columns}) + {TILE - 1}) / {TILE}), 1, {_most(self.ends[0])});"
+            "    int device = 0, multiprocessors = 0;",
+            "    cudaGetDevice(&device);",
+            "    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);",
+            f"    const int64_t tiles = padded({rows}) / {TILE} * (padded({columns}) / {TILE}) * ({batches});",
+            "    const int blocks = tiles < multiprocessors ? tiles : multiprocessors;",
         ]
         index = "Index" if self.narrow else ""
         launches = [*self._prepared(name.removesuffix("_kernel"), arguments, index)]

@@ -30,25 +30,28 @@ TILE = 128
 """Rows and columns of a block's tile."""
 STEPS = 32
 """Steps of a line."""
-THREADS = 384
-"""Threads of a block: two warp groups that multiply, and one of which a thread brings."""
 
 CONSTRUCTED = '''@torch.no_grad()
 def halves_of(matrix):
     """Lines of [places, steps] and its places' largest magnitudes, as products by halves read them."""
     places, steps = matrix.shape
-    largest = matrix.abs().amax(1).view(torch.int32)
-    biased = largest >> 23
-    exponent = torch.where(biased == 255, 0, biased.clamp(min=1) - 141)
-    first = exponent // 2
-    powers = [((127 - part) << 23).view(torch.float32)[:, None] for part in (first, exponent - first)]
-    value = torch.nn.functional.pad(matrix * powers[0] * powers[1], (0, -steps % 32, 0, -places % 128))
-    high = value.half()
-    low = ((value - high.float()) * 2048).half()
-    pieces = torch.cat([part.view(len(value), -1, 4, 8) for part in (high, low)], 2)
-    place = torch.arange(len(value), device=matrix.device)[:, None, None, None]
-    turned = torch.arange(8, device=matrix.device)[:, None] ^ place % 8
-    lines = pieces.gather(2, turned.expand(pieces.shape)).transpose(0, 1).contiguous()
+    lines = torch.zeros(-(-steps // 32), -(-places // 128) * 128, 8, 8, dtype=torch.float16, device=matrix.device)
+    largest = torch.empty(places, dtype=torch.int32, device=matrix.device)
+    for first in range(0, places, 1024):
+        part = matrix[first : first + 1024]
+        here = slice(first, first + len(part))
+        largest[here] = part.abs().amax(1).view(torch.int32)
+        biased = largest[here] >> 23
+        exponent = torch.where(biased == 255, 0, biased.clamp(min=1) - 141)
+        half = exponent // 2
+        powers = [((127 - e) << 23).view(torch.float32)[:, None] for e in (half, exponent - half)]
+        value = torch.nn.functional.pad(part * powers[0] * powers[1], (0, -steps % 32))
+        high = value.half()
+        low = ((value - high.float()) * 2048).half()
+        pieces = torch.cat([side.view(len(part), -1, 4, 8) for side in (high, low)], 2)
+        place = torch.arange(len(part), device=matrix.device)[:, None, None, None]
+        turned = torch.arange(8, device=matrix.device)[:, None] ^ place % 8
+        lines[:, here] = pieces.gather(2, turned.expand(pieces.shape)).transpose(0, 1)
     return lines.view(torch.int32).flatten(), largest
 '''
 """What the constructor prepares weights by."""
@@ -60,9 +63,10 @@ constexpr int kLineSteps = 32;                 // of K in a line of 128 bytes: t
 constexpr int kSideBytes = 128 * 128;          // a stage of one operand: a tile's 128 lines
 constexpr int kStageBytes = 2 * kSideBytes;
 constexpr int kSlots = kArchitectures[0] >= 900 && kArchitectures[0] < 1000 ? SLOTS : 1;
-constexpr int kStripBytes = 32 * (128 + 8) * 4;
+constexpr int kStripLine = 32 + 8;             // floats of a line of results on its way out
+constexpr int kStripBytes = kThreads / 32 * 16 * kStripLine * 4;
 constexpr int kHalvesBytes = kSlots * (kStageBytes + 16) + kStripBytes;
-constexpr int kHalvesThreads = kThreads + 128;
+constexpr int kHalvesThreads = kThreads + (kSlots > 1 ? 128 : 0);  // a warp group of which one thread brings
 
 constexpr float kRest = 2048;  // by which low halves are too large, so that they are normal numbers where the high ones are
 
@@ -110,17 +114,25 @@ constexpr int kHeld = 8192;  // steps of a place that are kept, so that they are
 constexpr int kSpan = 64, kPlaces = 64;  // steps of a thread of find_largest, places of a block of prepare_across
 constexpr int kAlongBytes = (kHeld + kThreads / 32) * 4, kAcrossBytes = kLineSteps * (kPlaces + 1) * 4;
 
-// A block prepares the place blockIdx.x, whose steps are together in memory: value(place, step).
+// As many threads as share a place: a warp where it is short.
+template <typename Index>
+__host__ __device__ __forceinline__ int sharers_of(Index depth) { return depth <= kHeld / (kThreads / 32) ? 32 : kThreads; }
+
+// A block prepares a place, or each of its warps one, whose steps are together in memory: value(place, step).
 template <typename Index, typename Value>
 __device__ __forceinline__ void prepare_along(Value value, Index places, Index depth, Eight* lines, int* largest) {
-    extern __shared__ __align__(1024) float held[];
-    int* of_warps = reinterpret_cast<int*>(held + kHeld);
-    const Index place = blockIdx.x, end = static_cast<Index>(stages_of(depth)) * kLineSteps;
+    extern __shared__ __align__(1024) float memory[];
+    const int threads = sharers_of(depth), each = kThreads / threads, thread = threadIdx.x % threads;
+    const int room = kHeld / each;
+    float* held = memory + threadIdx.x / threads * room;
+    int* of_warps = reinterpret_cast<int*>(memory + kHeld);
+    const Index mine = static_cast<Index>(blockIdx.x) * each + threadIdx.x / threads, end = static_cast<Index>(stages_of(depth)) * kLineSteps;
+    const Index place = mine < places ? mine : places - 1;  // what has none does the last one again
     int most = 0;
     #pragma unroll 8
-    for (Index step = threadIdx.x; step < end; step += kThreads) {
+    for (Index step = thread; step < end; step += threads) {
         const float found = step < depth ? value(place, step) : 0.0f;
-        if (step < kHeld) held[step] = found;
+        if (step < room) held[step] = found;
         const int bits = magnitude(found);
         most = bits > most ? bits : most;
     }
@@ -129,23 +141,27 @@ __device__ __forceinline__ void prepare_along(Value value, Index places, Index d
         const int other = __shfl_xor_sync(0xffffffffu, most, lanes);
         most = other > most ? other : most;
     }
-    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
-    __syncthreads();
-    #pragma unroll
-    for (int warp = 0; warp < kThreads / 32; ++warp) {
-        most = of_warps[warp] > most ? of_warps[warp] : most;
+    if (each == 1) {
+        if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
+        __syncthreads();
+        #pragma unroll
+        for (int warp = 0; warp < kThreads / 32; ++warp) {
+            most = of_warps[warp] > most ? of_warps[warp] : most;
+        }
+    } else {
+        __syncwarp();
     }
-    if (threadIdx.x == 0) largest[place] = most;
-    for (Index begin = 0; begin < end; begin += kHeld) {
-        if (begin > 0) {
+    if (thread == 0) largest[place] = most;
+    for (Index begin = 0; begin < end; begin += room) {
+        if (begin > 0) {  // only where a block has one
             __syncthreads();
             #pragma unroll 8
-            for (Index step = begin + threadIdx.x; step < end && step < begin + kHeld; step += kThreads) {
+            for (Index step = begin + thread; step < end && step < begin + room; step += threads) {
                 held[step - begin] = step < depth ? value(place, step) : 0.0f;
             }
             __syncthreads();
         }
-        for (Index step = begin + threadIdx.x * 8; step < end && step < begin + kHeld; step += kThreads * 8) {
+        for (Index step = begin + thread * 8; step < end && step < begin + room; step += threads * 8) {
             write_eight(held + (step - begin), exponent_of(most), lines, padded(places), place, step);
         }
     }
@@ -171,7 +187,8 @@ __device__ __forceinline__ void find_largest(Value value, Index places, Index de
 // A block prepares kPlaces places in a line's steps: read along the places, written along the steps.
 template <typename Index, typename Value>
 __device__ __forceinline__ void prepare_across(Value value, Index places, Index depth, Eight* lines, const int* largest) {
-    extern __shared__ __align__(1024) float tile[];  // lines of one more, so that columns lie in all banks
+    extern __shared__ __align__(1024) float memory[];
+    float* tile = memory;  // lines of one more, so that columns lie in all banks
     const int blocks = static_cast<int>((places + kPlaces - 1) / kPlaces);
     const Index first = static_cast<Index>(blockIdx.x % blocks) * kPlaces, start = static_cast<Index>(blockIdx.x / blocks) * kLineSteps;
     #pragma unroll
@@ -279,7 +296,8 @@ struct Ring {
         __syncthreads();
 #endif
     }
-    __device__ __forceinline__ float* strip() const { return reinterpret_cast<float*>(slots + kSlots * kStageBytes); }
+    // A warp's own memory for 16 lines of results.
+    __device__ __forceinline__ float* strip() const { return reinterpret_cast<float*>(slots + kSlots * kStageBytes) + threadIdx.x / 32 * (16 * kStripLine); }
     __device__ __forceinline__ void next() {
         slot = slot == kSlots - 1 ? 0 : slot + 1;
         phase ^= slot == 0;
@@ -307,15 +325,25 @@ template <bool SUMS>
 __device__ __forceinline__ void share_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (SUMS) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     }
 #endif
 }
 
 // Until all threads that have sums are here.
 __device__ __forceinline__ void meet_with_sums() { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
+
+// sums += part; what that rounds off (all of it where sums is the larger) goes to the rest.
+__device__ __forceinline__ void add_parts(float (&sums)[64], const float (&part)[64], float (&rest)[64]) {
+    #pragma unroll
+    for (int j = 0; j < 64; ++j) {
+        const float sum = sums[j] + part[j];
+        rest[j] += (part[j] - (sum - sums[j])) * kRest;
+        sums[j] = sum;
+    }
+}
 
 // sums = the tile's product.
 __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, const Eight* left, const Eight* right, int64_t left_places, int64_t right_places, int64_t stages) {
@@ -352,10 +380,7 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
             asm volatile("" : "+f"(part[j]), "+f"(rest[j])::"memory");  // nobody reads them above this line
         }
         if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ring.empty + before * 8) : "memory");
-        #pragma unroll
-        for (int j = 0; j < 64; ++j) {
-            sums[j] += part[j];
-        }
+        add_parts(sums, part, rest);
     }
 #else
     for (int64_t stage = 0; stage < stages; ++stage) {
@@ -376,10 +401,7 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
             multiply_sixteen(rest, ring.slots, ring.slots + kSideBytes, piece, piece + 4);
             multiply_sixteen(part, ring.slots, ring.slots + kSideBytes, piece, piece);
         }
-        #pragma unroll
-        for (int j = 0; j < 64; ++j) {
-            sums[j] += part[j];
-        }
+        add_parts(sums, part, rest);
     }
 #endif
     #pragma unroll
@@ -388,13 +410,14 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
     }
 }
 
-// As put_strip: a strip is one warp's rows of each warp group here.
+// A warp's 16 rows of the 32 columns of a strip, so that neighbours store neighbours.
 __device__ __forceinline__ void put_halves(const float (&sums)[64], float* to, int strip) {
     const int lane = threadIdx.x % 32;
-    if (threadIdx.x / 32 % 4 != strip) return;
     #pragma unroll
-    for (int i = 0; i < 64; ++i) {
-        to[(threadIdx.x / 128 * 16 + i % 4 / 2 * 8 + lane / 4) * (128 + 8) + i / 4 * 8 + lane % 4 * 2 + i % 2] = sums[i];
+    for (int i = 0; i < 16; i += 2) {
+        float* two = to + (i % 4 / 2 * 8 + lane / 4) * kStripLine + i / 4 * 8 + lane % 4 * 2;
+        two[0] = sums[strip * 16 + i];
+        two[1] = sums[strip * 16 + i + 1];
     }
 }
 """

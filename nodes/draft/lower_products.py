@@ -110,6 +110,18 @@ def einsum(low: Lowering, equation: str, operands, path=None):
     return _rows_times(low, *operands)
 
 
+@_lowers("draft.triangular_product")
+def triangular(low: Lowering, a: Value, b: Value, upper: bool) -> Value | None:
+    """A product of which only one triangle is computed, in whole tiles, by halves; in panels by the library where that would not pay."""
+    weights, sizes = (kept(low, a), kept(low, b)), (a.shape[0], b.shape[1], b.shape[0])
+    if not parts_by_halves(low, (), *sizes, weights):
+        return None
+    for side in (a, b):
+        low.settle(side, 1000)
+    tiling = replace(PLAIN, triangle="upper" if upper else "lower")
+    return multiplied(low, (), *sizes, lambda p: a.at(p), lambda p: b.at(p), low.shape, tiling, weights=weights)
+
+
 def multiplied(
     low: Lowering,
     batch,
@@ -131,7 +143,9 @@ def multiplied(
     """
     if COMPUTED[low.dtype] != "float":
         return None
-    shared = 0 if tiling is not PLAIN else parts_by_halves(low, batch, rows, columns, depth, weights)
+    shared = (
+        parts_by_halves(low, batch, rows, columns, depth, weights) if tiling is PLAIN else int(bool(tiling.triangle))
+    )
     parts = shared or (1 if tiling.place else _parts(low, batch, rows, columns, depth))
 
     def times(position, right, condition=None) -> Expr:

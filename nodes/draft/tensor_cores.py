@@ -43,11 +43,11 @@ constexpr int kThreads = 256;
 // Tiles below one another that are taken together, so that what they share is still in the cache.
 constexpr int kBand = 8;
 
-// The tile of this block: bands of kBand tiles below one another, in each from column to column.
+// Where a tile is: bands of kBand tiles below one another, in each from column to column.
 template <int ROWS, int COLUMNS, typename Index>
-__device__ __forceinline__ void find_tile(Index rows, Index columns, Index& first_row, Index& first_column) {
+__device__ __forceinline__ void find_tile(int tile, Index rows, Index columns, Index& first_row, Index& first_column) {
     const int down = (rows + ROWS - 1) / ROWS, across = (columns + COLUMNS - 1) / COLUMNS;
-    const int in_band = blockIdx.x % (kBand * across), above = blockIdx.x / (kBand * across) * kBand;
+    const int in_band = tile % (kBand * across), above = tile / (kBand * across) * kBand;
     const int height = down - above < kBand ? down - above : kBand;
     first_row = static_cast<Index>(above + in_band % height) * ROWS;
     first_column = static_cast<Index>(in_band / height) * COLUMNS;

@@ -68,6 +68,8 @@ class Tiling:
     """Whether what `factors` loads for the left and the right are TF32 numbers in memory already."""
     turned: tuple[Buffer, Buffer] | None = None
     """(from, to): before the product, `from` [batch, channels, *places] is laid out channels last for it, in TF32; `factors` loads `to`."""
+    triangle: str = ""
+    """`upper` or `lower` where the results in the tiles of that triangle are all that is wanted; such a product goes by halves."""
     halves: tuple[Side, Side] | None = None
     """The prepared left and right, where float32s are multiplied by halves (halves.py)."""
 

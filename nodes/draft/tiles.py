@@ -158,7 +158,7 @@ class TileEmitter(Emitter):
             *left.by_four("left"),
             *right.by_four("right"),
             f"    {wide} first_row, first_column;",
-            f"    find_tile<{tile}>(static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
+            f"    find_tile<{tile}>(blockIdx.x, static_cast<{wide}>({rows}), static_cast<{wide}>({columns}), first_row, first_column);",
             f"    for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{",
             f"        const auto fetch = [&]({wide} start, float* left, float* right) {{",
             *([f"            const {wide} stage = start / {DEPTH};"] if self.in_stages else []),

@@ -1,9 +1,12 @@
 """Float32 products by halves, thread by thread on the CPU: right at odd sizes, and as near to the exact result as float32's own."""
 
+import shutil
+import subprocess
+
 import pytest
 import torch
 
-from nodes.draft import lower_products
+from nodes.draft import algebra, lower_products
 from tests.nodes.draft.direct import native_source, problem
 from tests.nodes.draft.test_tiles import AS_IT_IS, DRAWS, LONG, check, errors, models, source_of
 
@@ -72,6 +75,15 @@ def test_weights_are_prepared_by_the_constructor(tmp_path):
             assert ((ours.double() - theirs).abs() <= 1e-6 * theirs.abs().amax(0)).all()
 
 
+@pytest.mark.parametrize("triangle", ["triu", "tril"])
+def test_tiles_beyond_a_triangle_are_left_out(triangle, tmp_path, monkeypatch):
+    monkeypatch.setattr(algebra, "SMALLEST_PANELS", 1)
+    text = problem(f"return torch.{triangle}(x @ y)", "[torch.randn(290, 33), torch.randn(33, 290)]")
+    native = native_source(source_of(text), "cuda")
+    assert "<= first_row) continue;" in native or "<= first_column) continue;" in native
+    check(text, tmp_path)
+
+
 def test_a_product_by_halves_is_as_exact_as_float32s(tmp_path):
     """In the emulation, whose tensor cores cut off more than Hopper's do."""
     *_, new = models(LONG, tmp_path)
@@ -107,3 +119,28 @@ def test_what_is_not_finite_comes_out_as_from_eager(tmp_path):
     assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
     assert theirs[30].isfinite().any() and theirs[3].isinf().any()
     torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc was not found")
+@pytest.mark.parametrize("architecture", ["75", "80", "90a"])
+def test_products_by_halves_compile_and_keep_their_sums_in_registers(architecture, tmp_path):
+    source = tmp_path / "draft.cu"
+    source.write_text(native_source(source_of(PRODUCTS), "cuda"))
+    flag = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O3",
+        "-cubin",
+        flag,
+        "-Xptxas",
+        "-v",
+        "-o",
+        str(tmp_path / "draft.cubin"),
+        str(source),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    spilled = [line for line in done.stderr.splitlines() if "spill stores" in line]
+    assert len(spilled) >= 10 and all(", 0 bytes spill stores" in line for line in spilled), spilled

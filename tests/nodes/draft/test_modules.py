@@ -161,3 +161,11 @@ def test_a_fold_of_a_whole_tensor_keeps_a_device_busy_where_the_leading_size_is_
     answer = draft.answer(problem("return x / x.norm()", "[torch.empty(112, 64, 64, 64)]"), "cuda")
     parts = answer["kernels"][0]["summary"]
     assert parts.endswith("* 64 rows of 4096"), parts
+
+
+@pytest.mark.parametrize(("images", "by_warps"), [(64, False), (1, True)], ids=["many windows", "few windows"])
+def test_a_window_of_many_is_folded_by_a_thread(images, by_warps) -> None:
+    """Its pieces of 11 neighbours are too short for a warp; rows of 121 neighbours are not."""
+    window = draft.draft(problem("return F.avg_pool2d(x, 11)", f"[torch.empty({images}, 64, 121, 121)]"), "cuda")
+    row = draft.draft(problem("return x.mean(dim=(2, 3))", f"[torch.empty({images}, 8192, 11, 11)]"), "cuda")
+    assert ("warp_fold(sum" in window) is by_warps and "warp_fold(sum" in row
