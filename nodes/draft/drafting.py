@@ -18,7 +18,7 @@ from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
-from .partition import TILE, Kernel, Partition
+from .partition import PLANES, TILE, Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, Value
@@ -47,6 +47,9 @@ _WORDS = """
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
+    planes weights image images channel group row_tile out_of of_rows unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
+    sample_input lay_out_planes lay_out_row convolve_planes put_planes scale_of power_for larger_finite largest_of_block kHopper input shared parts
+    begin_barrier arrive_at wait_at passed expect_bytes bring_bytes lines_of_plane multiply_planes pair_at meet_multipliers tap_at kRightApart shift_of
     Lines lines_at multiply_lines multiply_groups put_groups row_of_group column_of_group flat channels_together
 """
 RESERVED = frozenset(_WORDS.split())
@@ -154,7 +157,7 @@ class _Draft:
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
         lines = [*self.head, *self.checks, *forward.lines, *self.tail, f"return {text}"]
-        tiles = [kernel.members[0].definition.origin for kernel in kernels if kernel.layout == TILE]
+        tiles = [kernel.members[0].definition.origin for kernel in kernels if kernel.layout in (TILE, PLANES)]
         return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), tiles)
 
     # ------------------------------------------------------------------------------------------ what comes in

@@ -16,8 +16,9 @@ from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant
 from .index import Index, divide, flatten, modulo, number, product, unflatten
 from .lower_products import multiplied
 from .lowering import Lowering, plain
+from .planes import COLUMNS, ROWS, Stages, stages
 from .tensor_cores import DEPTH
-from .tensors import Tiling, Value
+from .tensors import Planes, Tiling, Value
 
 CHANNELS = 8
 """Input channels of a group from a multiple of which on the depth has them last."""
@@ -25,18 +26,12 @@ TURNED = 512
 """Products to an input's element from which on a GPU lays the input out channels last first, for warp groups to multiply: that is a store and
 a load of it more. On an H200, of cuDNN, without and with that: at 576 0.85x and 0.94x (KernelBench's level 1, 57), at 648 3.0x and 4.0x (70),
 at 672 0.72x and 0.88x (78), but at 384 1.15x and 0.93x (64), at 288 1.00x and 0.92x (71)."""
+PRODUCTS = 256
+"""Products to an input's element from which on it is laid out in planes of halves."""
 FOURS = 4
 """Channels of a group in a multiple of which cuDNN has TF32 kernels; others eager computes in float32, and so do we."""
 
 
-def wanted(low: Lowering, a: Value, groups, transposed: bool) -> bool:
-    """Whether a convolution is to be one of ours: the module has nothing else, or it is faster than the library's."""
-    if COMPUTED[low.dtype] != "float":
-        return False
-    if low.program.own_products:
-        return True
-    in_fours = plain(a.shape[1]) // plain(groups) % FOURS == 0
-    return low.program.device == "cuda" and low.dtype == torch.float32 and len(a.shape) == 5 and transposed and in_fours
 
 
 @dataclass(frozen=True)
@@ -75,6 +70,10 @@ class Axis:
     def columns(self, places: Index) -> Index:
         return places if self.apart == 1 else number(-(-(plain(places) - self.first) // self.apart))
 
+    def plane(self, places: Index) -> int:
+        """Places that all columns' taps read."""
+        return plain(self.columns(places)) + self.step * (self.taps - 1)
+
     def place(self, column: Index, of_class: Index) -> Index:
         return sympy.expand(self.apart * column + self.first + self.between * of_class)
 
@@ -102,14 +101,24 @@ def _compare(op: str, a: Index, b: Index | int) -> Expr:
 
 
 def convolution(low: Lowering, a, weight, bias, stride, padding, dilation, groups, transposed: bool) -> Value | None:
-    """out[b, g, oc, o] = sum over ic and window of w * x."""
-    low.settle(a, 1000)
-    numbers = zip(*([plain(n) for n in part] for part in (stride, padding, dilation)), weight.shape[2:], strict=True)
+    """out[b, g, oc, o] = sum over ic and window of w * x; None where that is the library's, whose it is unless ours is faster or the module
+    has nothing else."""
+    if COMPUTED[low.dtype] != "float":
+        return None
+    given = list(zip(*([plain(n) for n in part] for part in (stride, padding, dilation)), strict=True))
+    windows = [plain(window) for window in weight.shape[2:]]
     if transposed:
-        axes = [Axis.transposed(s, p, d, plain(window)) for s, p, d, window in numbers]
+        axes = [Axis.transposed(s, p, d, window) for (s, p, d), window in zip(given, windows, strict=True)]
     else:
-        axes = [Axis(s, -p, d, plain(window)) for s, p, d, window in numbers]
-    made = _Convolution(low, a, weight, plain(groups), axes, transposed).product()
+        axes = [Axis(s, -p, d, window) for (s, p, d), window in zip(given, windows, strict=True)]
+    convolution = _Convolution(low, a, weight, plain(groups), axes, transposed)
+    stages = convolution.stages()
+    if stages is not None:
+        made = convolution.by_planes(stages, given, windows)
+    elif low.program.own_products or convolution.is_faster:
+        made = convolution.product()
+    else:
+        return None
     if made is None or bias is None:
         return made
     type = COMPUTED[low.dtype]
@@ -128,7 +137,55 @@ class _Convolution:
         self.channels_last = transposed or self.in_each % CHANNELS == 0
         self.rows, self.depth = self.out_each * math.prod(self.classes), self.in_each * math.prod(self.taps)
 
+    @property
+    def is_faster(self) -> bool:
+        """Whether tiles beat the library."""
+        return self.in_tf32 and len(self.a.shape) == 5 and self.transposed
+
+    def stages(self) -> Stages | None:
+        """How planes of eight channels cut it (planes.py), where they can and are worth it: the places are known, taps of neighbouring places
+        lie in neighbouring places, and every result has a product."""
+        sizes = [*self.a.shape[2:], *self.low.shape[2:]]
+        if not self.in_tf32 or any(axis.stride > 1 or axis.between > 1 for axis in self.axes):
+            return None
+        if not all(size.is_Integer for size in sizes) or self.rows * math.prod(self.taps) < PRODUCTS:
+            return None
+        *_, last = self.axes
+        found = stages(self.in_each, last.taps, last.step, math.prod(self.taps[:-1]))
+        plane = math.prod(axis.plane(size) for axis, size in zip(self.axes, self.low.shape[2:], strict=True))
+        return found if plane + COLUMNS < 2**31 else None
+
+    def by_planes(self, stages: Stages, given, windows) -> Value:
+        low, allocate, groups = self.low, self.low.program.allocate, self.groups
+        out = [plain(size) for size in low.shape[2:]]
+        plane = [axis.plane(number(size)) for axis, size in zip(self.axes, out, strict=True)]
+        batch, tiles = self.a.shape[0], -(-self.rows // ROWS)
+        laid = math.prod(self.taps[:-1]) * stages.taps * stages.eights * 8
+        buffers = {
+            "input": low.program.realise(self.a),
+            "weight": low.program.realise(self.weight),
+            "steps": low.program.realise(self._copied()),
+            # the last tile's run may end behind the last plane
+            "planes": allocate([batch * (groups * stages.eights * math.prod(plane) * 8) + (COLUMNS + stages.run) * 8], torch.float16, "planes"),
+            "halves": allocate([groups * tiles * ROWS * laid], torch.float16, "halves"),
+            "unscale": allocate([groups * tiles * ROWS], torch.float32, "unscale"),
+            "state": allocate([2], torch.int32, "state"),
+        }  # fmt: skip
+        planes = Planes(
+            batch, groups, self.in_each, self.rows, self.out_each, [plain(size) for size in self.a.shape[2:]],
+            [-axis.ahead for axis in self.axes], plane, self.taps, [axis.step for axis in self.axes],
+            [plain(size) for size in self.columns], [axis.apart for axis in self.axes], self.classes, out, windows, given,
+            self.transposed, stages, buffers,
+        )  # fmt: skip
+
+        def reads(_) -> Expr:
+            named = [make("load", buffers[use], number(0), type="float") for use in ("input", "weight", "steps")]
+            return binary("add", binary("add", named[0], named[1]), named[2])
+
+        return low.program.convolve(planes, reads, low.shape)
+
     def product(self) -> Value | None:
+        self.low.settle(self.a, 1000)
         low, batch = self.low, (self.a.shape[0], number(self.groups))
         weights, turned = self._weights(), self._turned()
         strided = any(axis.apart > 1 for axis in self.axes)
@@ -172,10 +229,16 @@ class _Convolution:
 
     def _weights(self) -> Value:
         """[group, row, step of the depth], as they lie or copied in that order."""
-        groups, low = self.groups, self.low
-        shape = [groups, self.rows, self.depth]
+        shape = [self.groups, self.rows, self.depth]
         if not self.copies:
-            return low.program.reshape(self.weight, shape)
+            return self.low.program.reshape(self.weight, shape)
+        copied = self._copied(self.in_tf32)
+        self.low.program.realise(copied)
+        return self.low.program.reshape(copied, shape)
+
+    def _copied(self, in_tf32: bool = False) -> Value:
+        """[group, output channel, *classes, *taps, input channel], perhaps rounded."""
+        groups, low = self.groups, self.low
 
         def formula(position):
             group, out, *at, channel = position
@@ -184,12 +247,10 @@ class _Convolution:
             if self.transposed:
                 sides = (group * self.in_each + channel, out)
             value = cast(self.weight.at([*sides, *taps]), self.type)
-            value = make("round_to", value, "tf32", type="float") if self.in_tf32 else value
+            value = make("round_to", value, "tf32", type="float") if in_tf32 else value
             return masked(all_of(conditions), value, constant(0, self.type))
 
-        copied = low.formula(formula, [groups, self.out_each, *self.classes, *self.taps, self.in_each])
-        low.program.realise(copied)
-        return low.program.reshape(copied, shape)
+        return low.formula(formula, [groups, self.out_each, *self.classes, *self.taps, self.in_each])
 
     def _taps(self, classes, at) -> tuple[list[Index], list[Expr]]:
         found = [axis.tap(c, j, self.ranges) for axis, c, j in zip(self.axes, classes, at, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import kept, recurrences, tensor_cores, warp_groups
+from . import kept, planes, recurrences, tensor_cores, warp_groups
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -316,10 +316,14 @@ def prelude(device: str, body: str) -> str:
     products = re.search(r"\bmultiply_(tiles|groups)\b", body)
     if products:
         found.append(tensor_cores.PRELUDE)
+    elif "convolve_planes" in body or "cluster_fold" in body:
+        found.append(tensor_cores.ARCHITECTURES)
     if "multiply_groups" in body:
         found.append(warp_groups.PRELUDE)
+    if "convolve_planes" in body:
+        found.append(planes.PRELUDE)
     if "cluster_fold" in body:
-        found.append(("" if products else tensor_cores.ARCHITECTURES) + kept.PRELUDE)
+        found.append(kept.PRELUDE)
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
     halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))

@@ -14,6 +14,7 @@ import torch
 
 from .expressions import COMPUTED, Expr, cast, make
 from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten
+from .planes import Stages
 
 Position = Sequence[Index]
 
@@ -80,13 +81,46 @@ class Recurrence:
     """By what it is for: see the struct of recurrences.py."""
 
 
+@dataclass(frozen=True)
+class Planes:
+    """What a `convolution` says: see planes.py. One number an axis of the places, where there are several."""
+
+    batch: Index
+    groups: int
+    channels: int
+    """Of the input, of a group."""
+    rows: int
+    """Of the product, of a group: output channels (out_each) times classes, which count the remainders of a place by `apart`."""
+    out_each: int
+    size: list[int]
+    """Of the input."""
+    before: list[int]
+    """Places of the plane that lie before the input's first."""
+    plane: list[int]
+    taps: list[int]
+    step: list[int]
+    """Column q of the product reads, for tap j, place q + step * j of the plane."""
+    columns: list[int]
+    apart: list[int]
+    classes: list[int]
+    """Column q of class c is place apart * q + c of the result."""
+    out: list[int]
+    window: list[int]
+    given: list[tuple[int, int, int]]
+    """The convolution's own: its window, and (stride, padding, dilation)."""
+    transposed: bool
+    stages: Stages
+    buffers: dict[str, Buffer]
+    """input, weight: as they are; steps: the weights as [group, row, tap, channel] in float32; planes, halves, unscale, state: working memory."""
+
+
 @dataclass(eq=False)
 class Definition:
     """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
 
     `map`: out[position] = element(position). A fold (`sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all`, `welford`: mean
     and sum of squared deviations, `softmax`: maximum and sum of exponentials shifted by it): outs[...][kept axes]. `product`: a sum of products along
-    the last axis, of matrices. `recurrence`: see Recurrence; its element only names what it reads. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
+    the last axis, of matrices. `recurrence`: see Recurrence, `convolution`: see Planes; their elements only name what they read. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
     """
 
     order: int
@@ -102,6 +136,7 @@ class Definition:
     backwards: bool = False
     tiling: Tiling = PLAIN
     recurrence: Recurrence | None = None
+    planes: Planes | None = None
 
     @property
     def kept(self) -> list[int]:
@@ -278,6 +313,19 @@ class Program:
         outs = [out, tiling.turned[1]] if tiling.turned else [out]
         definition = Definition(
             order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
+        )
+        for made in outs:
+            made.written_by = definition
+        self.definitions.append(definition)
+        return self.whole(out, order, self.operator)
+
+    def convolve(self, planes: Planes, element: Callable[[Position], Expr], shape) -> Value:
+        """A convolution of our own by planes of eight channels."""
+        order = self.next_order()
+        out = self.allocate(shape, torch.float32, self.operator)
+        outs = [out, *(planes.buffers[use] for use in ("planes", "halves", "unscale", "state"))]
+        definition = Definition(
+            order, "convolution", out.shape, frozenset(), element, outs, self.operator, planes=planes
         )
         for made in outs:
             made.written_by = definition

@@ -69,7 +69,7 @@ def models(text: str, folder, *changes: tuple[str, str]):
     """The problem's module, its Model and the draft's, emulated and perhaps with changes in its text."""
     reference, source = module(text), source_of(text)
     native = native_source(source, "cuda")
-    assert ("multiply_tiles<" in native or "multiply_groups<" in native) and "torch.ops" not in source
+    assert ("multiply_tiles<" in native or "convolve_planes<" in native) and "torch.ops" not in source
     for old, new in changes:
         assert old in native
         native = native.replace(old, new)

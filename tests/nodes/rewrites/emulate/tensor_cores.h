@@ -16,6 +16,7 @@ namespace tensor {
 struct int2 { int x, y; };
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline unsigned atomicMax(unsigned* at, unsigned value) { const unsigned before = *at; return *at = std::max(before, value), before; }
 inline __half __low2half(__half2 v) { return v.x; }
 inline __half __high2half(__half2 v) { return v.y; }
 
@@ -197,6 +198,26 @@ inline void wgmma_tf32(float* const* d, int count, uint64_t a, uint64_t b) {
   }
 }
 
+// Lines of 16 bytes of both, eight of them beside one another, halves along K; d as above.
+inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b) {
+  const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
+  const auto value = [&](uint64_t descriptor, unsigned row, unsigned k) {
+    return double(half_at(place(field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * 16 + k / 8 * field(descriptor, 16) + k % 8 * 2)));
+  };
+  if (a >> 62 != 0 || b >> 62 != 0) tensor::fail("a descriptor of another swizzle");
+  const unsigned t = emulate::self->linear % 128;
+  for (unsigned half = 0; half < 2; ++half) {
+    double left[16];
+    for (unsigned k = 0; k < 16; ++k) left[k] = value(a, t / 32 * 16 + t % 32 / 4 + half * 8, k);
+    for (int i = 0; i < count; ++i) {
+      if (i % 4 / 2 != int(half)) continue;
+      double terms[17] = {*d[i]};
+      for (unsigned k = 0; k < 16; ++k) terms[k + 1] = left[k] * value(b, i / 4 * 8 + t % 4 * 2 + i % 2, k);
+      *d[i] = cut_off_sum(terms, 17);
+    }
+  }
+}
+
 // --- barriers that count arrivals and bytes ----------------------------------------------------------------------------------
 struct Barrier { int count = 0, pending = 0; int64_t bytes = 0; unsigned phase = 0; };
 inline std::map<uint64_t, Barrier> barriers[emulate::kCluster];
@@ -219,6 +240,19 @@ inline void wait(uint64_t at, unsigned parity) {
     if (tries == 1 << 12) tensor::fail("a barrier is waited for for ever");
     emulate::emulate_switch(&emulate::self->context, &emulate::scheduler);
   }
+}
+inline bool passed(uint64_t at, unsigned parity) {
+  if (barriers[emulate::rank].at(at).phase != (parity & 1)) return true;
+  emulate::look_again();
+  return barriers[emulate::rank].at(at).phase != (parity & 1);
+}
+inline void bulk(uint64_t to, const void* from, int bytes, uint64_t barrier) {
+  if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) tensor::fail("a copy that cp.async.bulk does not make");
+  place(to + bytes - 1);
+  std::memcpy(place(to), from, bytes);
+  Barrier& there = barriers[emulate::rank].at(barrier);
+  there.bytes -= bytes;
+  turn(there);
 }
 inline emulate::Meeting named[emulate::kCluster];
 inline void named_barrier(unsigned threads) {
