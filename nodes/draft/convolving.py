@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from .emit import Emitter
+from .index import product
 from .partition import Kernel, Partition
 from .planes import COLUMNS, PUT_BYTES, ROWS
 from .printing import Scope, index_text
@@ -22,12 +23,15 @@ class PlanesEmitter(Emitter):
         assert found is not None
         self.planes: Planes = found
         self.batch, self.channel, *self.places = map(str, kernel.axes)
+        of_image = product(kernel.ranges[1:])
+        self.narrow = "int" if of_image.is_Integer and of_image < 2**31 - 2**16 else "int64_t"
+        """The type of a place within an image."""
 
     def _packs(self):
         return {}
 
     def writes(self) -> list[Buffer]:
-        first, *rest = self.kernel.members[0].definition.outs
+        _, *rest = self.kernel.members[0].definition.outs
         return [*rest, *super().writes()]
 
     # ------------------------------------------------------------------------------------------ its numbers
@@ -59,12 +63,23 @@ class PlanesEmitter(Emitter):
     def _numbers(self) -> list[str]:
         planes, cut = self.planes, self.planes.stages
         taps, step = self._three(planes.taps), self._three(planes.step)
-        axes = {"kSize": self._three(planes.size), "kBefore": self._three(planes.before, 0), "kPlane": self._plane, "kStep": step}
+        axes = {
+            "kSize": self._three(planes.size),
+            "kBefore": self._three(planes.before, 0),
+            "kPlane": self._plane,
+            "kStep": step,
+        }
         named = [
             {"kGroups": planes.groups, "kChannels": planes.channels, "kRows": planes.rows, "kTiles": self.tiles},
             *({f"{name}{axis}": value for axis, value in enumerate(values)} for name, values in axes.items()),
             {"kWindow": taps[0] * taps[1], "kTaps1": taps[1], "kTaps": cut.taps, "kGiven": taps[2]},
-            {"kEights": cut.eights, "kChunk": cut.chunk, "kTogether": cut.together, "kAtOnce": cut.at_once, "kRun": cut.run},
+            {
+                "kEights": cut.eights,
+                "kChunk": cut.chunk,
+                "kTogether": cut.together,
+                "kAtOnce": cut.at_once,
+                "kRun": cut.run,
+            },
             {"kRuns": cut.runs, "kWeights": cut.weights},
         ]
         rows = (", ".join(f"{name} = {value}" for name, value in row.items()) for row in named)
@@ -128,10 +143,16 @@ class PlanesEmitter(Emitter):
             lines.append(f"{tab}#pragma unroll 1")
             lines.append(f"{tab}for (int {k} = 0; {k} < {planes.window[axis]}; ++{k}) {{")
             if planes.transposed:
-                lines.append(f"{tab}    const int64_t from{axis} = {self.places[axis]} + {padding} - {k} * {dilation}, at{axis} = from{axis} / {stride};")
-                lines.append(f"{tab}    if (from{axis} < 0 || from{axis} % {stride} != 0 || at{axis} >= {size}) continue;")
+                lines.append(
+                    f"{tab}    const int64_t from{axis} = {self.places[axis]} + {padding} - {k} * {dilation}, at{axis} = from{axis} / {stride};"
+                )
+                lines.append(
+                    f"{tab}    if (from{axis} < 0 || from{axis} % {stride} != 0 || at{axis} >= {size}) continue;"
+                )
             else:
-                lines.append(f"{tab}    const int64_t at{axis} = {self.places[axis]} * {stride} + {k} * {dilation} - {padding};")
+                lines.append(
+                    f"{tab}    const int64_t at{axis} = {self.places[axis]} * {stride} + {k} * {dilation} - {padding};"
+                )
                 lines.append(f"{tab}    if (at{axis} < 0 || at{axis} >= {size}) continue;")
             inputs, of_weights = f"({inputs}) * {size} + at{axis}", f"({of_weights}) * {planes.window[axis]} + {k}"
         lines.append(f"{'    ' * (2 + len(dims))}sum += input[{inputs}] * weights[{of_weights}];")
@@ -194,12 +215,12 @@ class PlanesEmitter(Emitter):
             scope.line(f"if (row >= {planes.rows}) continue;")
         behind = math.prod(planes.classes)
         row = f"row / {behind}" if behind > 1 else "row"
-        scope.line(f"const int64_t {self.channel} = group * {planes.out_each} + {row};")
+        scope.line(f"const {self.narrow} {self.channel} = group * {planes.out_each} + {row};")
         for axis, place in enumerate(self.places):
             behind //= planes.classes[axis]
             of_class = f" + row / {behind} % {planes.classes[axis]}" if planes.classes[axis] > 1 else ""
             apart = f" * {planes.apart[axis]}" if planes.apart[axis] > 1 else ""
-            scope.line(f"const int64_t {place} = q{3 - len(self.places) + axis}{apart}{of_class};")
+            scope.line(f"const {self.narrow} {place} = q{3 - len(self.places) + axis}{apart}{of_class};")
             if planes.columns[axis] * planes.apart[axis] > planes.out[axis]:
                 scope.line(f"if ({place} >= {planes.out[axis]}) continue;")
         inside(scope)

@@ -42,7 +42,7 @@ _WORDS = """
     struct union enum class template typename namespace new delete this operator default register static extern inline
     volatile goto sizeof exp log log1p expm1 tanh erf erfc sqrt sin cos atan log2 exp2 floor ceil trunc rint pow atan2
     fmod abs j0 j1 y0 y1 jn yn gamma signal index div remainder round max min and or not xor in is lambda pass del def
-    strip line line_of row_of_line put_strip channels_last turn_eight read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
+    strip line line_of row_of_line put_strip read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
     Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
@@ -50,7 +50,6 @@ _WORDS = """
     planes weights image images channel group row_tile out_of of_rows unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
     sample_input lay_out_planes lay_out_row convolve_planes put_planes scale_of power_for larger_finite largest_of_block kHopper input shared parts
     begin_barrier arrive_at wait_at passed expect_bytes bring_bytes lines_of_plane multiply_planes pair_at meet_multipliers tap_at kRightApart shift_of
-    Lines lines_at multiply_lines multiply_groups put_groups row_of_group column_of_group flat channels_together
 """
 RESERVED = frozenset(_WORDS.split())
 """Names that mean something in C, in Python or in the text around a kernel."""

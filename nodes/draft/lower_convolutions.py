@@ -17,21 +17,15 @@ from .index import Index, divide, flatten, modulo, number, product, unflatten
 from .lower_products import multiplied
 from .lowering import Lowering, plain
 from .planes import COLUMNS, ROWS, Stages, stages
-from .tensor_cores import DEPTH
 from .tensors import Planes, Tiling, Value
 
 CHANNELS = 8
 """Input channels of a group from a multiple of which on the depth has them last."""
-TURNED = 512
-"""Products to an input's element from which on a GPU lays the input out channels last first, for warp groups to multiply: that is a store and
-a load of it more. On an H200, of cuDNN, without and with that: at 576 0.85x and 0.94x (KernelBench's level 1, 57), at 648 3.0x and 4.0x (70),
-at 672 0.72x and 0.88x (78), but at 384 1.15x and 0.93x (64), at 288 1.00x and 0.92x (71)."""
 PRODUCTS = 256
 """Products to an input's element from which on it is laid out in planes of halves."""
-FOURS = 4
-"""Channels of a group in a multiple of which cuDNN has TF32 kernels; others eager computes in float32, and so do we."""
-
-
+FOURS, FEWEST = 4, 16
+"""Channels of a group in a multiple of which, and from how many on, cuDNN multiplies in TF32: with eight eager stayed in float32 (on an H200, in seven
+of KernelBench's), and so do we."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +63,6 @@ class Axis:
 
     def columns(self, places: Index) -> Index:
         return places if self.apart == 1 else number(-(-(plain(places) - self.first) // self.apart))
-
-    def plane(self, places: Index) -> int:
-        """Places that all columns' taps read."""
-        return plain(self.columns(places)) + self.step * (self.taps - 1)
 
     def place(self, column: Index, of_class: Index) -> Index:
         return sympy.expand(self.apart * column + self.first + self.between * of_class)
@@ -152,13 +142,17 @@ class _Convolution:
             return None
         *_, last = self.axes
         found = stages(self.in_each, last.taps, last.step, math.prod(self.taps[:-1]))
-        plane = math.prod(axis.plane(size) for axis, size in zip(self.axes, self.low.shape[2:], strict=True))
-        return found if plane + COLUMNS < 2**31 else None
+        return found if found is not None and math.prod(self._plane(found)) + COLUMNS < 2**31 else None
+
+    def _plane(self, stages: Stages) -> list[int]:
+        """Places that all columns' taps read, those that are there for an even number of them, too."""
+        taps = [*self.taps[:-1], stages.taps]
+        return [plain(q) + axis.step * (n - 1) for q, axis, n in zip(self.columns, self.axes, taps, strict=True)]
 
     def by_planes(self, stages: Stages, given, windows) -> Value:
         low, allocate, groups = self.low, self.low.program.allocate, self.groups
         out = [plain(size) for size in low.shape[2:]]
-        plane = [axis.plane(number(size)) for axis, size in zip(self.axes, out, strict=True)]
+        plane = self._plane(stages)
         batch, tiles = self.a.shape[0], -(-self.rows // ROWS)
         laid = math.prod(self.taps[:-1]) * stages.taps * stages.eights * 8
         buffers = {
@@ -187,26 +181,23 @@ class _Convolution:
     def product(self) -> Value | None:
         self.low.settle(self.a, 1000)
         low, batch = self.low, (self.a.shape[0], number(self.groups))
-        weights, turned = self._weights(), self._turned()
+        weights = self._weights()
         strided = any(axis.apart > 1 for axis in self.axes)
-        tiling = Tiling(rounded=self.rounded, in_tf32=(self.copies and self.in_tf32, turned is not None))
+        tiling = Tiling(rounded=self.rounded, in_tf32=self.copies and self.in_tf32)
         shape = (*batch, number(self.out_each), *self.columns)
         if strided:
             sparse = any(axis.between > 1 for axis in self.axes)
             tiling = replace(tiling, place=self._place, inside=self._inside, sparse=sparse)
             shape = low.shape
-        if turned is not None:
-            tiling = replace(tiling, turned=(self.a.buffer, turned.buffer))
         made = multiplied(
             low, batch, number(self.rows), product(self.columns), number(self.depth),
             lambda p: weights.at([p[1], *p[2:]]), self._input, shape, tiling, self._tapped if strided else None,
-            turned and (lambda p: self._input(p, turned)),
         )  # fmt: skip
         return made if made is None or strided else low.program.reshape(made, low.shape)
 
     @property
     def rounded(self) -> bool:
-        return self.in_each % FOURS == 0
+        return self.in_each % FOURS == 0 and self.in_each >= FEWEST
 
     @property
     def in_tf32(self) -> bool:
@@ -216,16 +207,6 @@ class _Convolution:
     @property
     def copies(self) -> bool:
         return self.transposed or (self.channels_last and math.prod(self.taps) > 1)
-
-    def _turned(self) -> Value | None:
-        """The input [batch, *places, channels] in TF32, to be filled before the product, where that pays."""
-        per_element = self.rows * math.prod(self.taps) / math.prod(axis.stride for axis in self.axes)
-        if not self.in_tf32 or self.in_each % DEPTH or per_element < TURNED:
-            return None
-        self.low.program.realise(self.a)
-        batch, channels, *places = self.a.shape
-        buffer = self.low.program.allocate([batch, *places, channels], torch.float32, "turned")
-        return self.low.program.whole(buffer)
 
     def _weights(self) -> Value:
         """[group, row, step of the depth], as they lie or copied in that order."""
@@ -264,7 +245,7 @@ class _Convolution:
             channel, *at = unflatten(k, [self.in_each, *self.taps], self.ranges)
         return channel, at
 
-    def _input(self, position, turned: Value | None = None) -> Expr:
+    def _input(self, position) -> Expr:
         batch, group, k, n = position
         channel, taps = self._steps(k)
         columns = unflatten(n, self.columns, self.ranges)
@@ -273,8 +254,7 @@ class _Convolution:
             for axis, q, j, size in zip(self.axes, columns, taps, self.a.shape[2:], strict=True)
         ]
         places, channel = [place for place, _ in found], group * self.in_each + channel
-        at = turned.at([batch, *places, channel]) if turned else self.a.at([batch, channel, *places])
-        value = cast(at, self.type)
+        value = cast(self.a.at([batch, channel, *places]), self.type)
         return masked(all_of([c for _, conditions in found for c in conditions]), value, constant(0, self.type))
 
     def _tapped(self, row: Index, k: Index) -> Expr | None:

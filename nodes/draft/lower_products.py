@@ -115,12 +115,11 @@ def einsum(low: Lowering, equation: str, operands, path=None):
 
 
 def multiplied(
-    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None, prepared=None
+    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None
 ) -> Value | None:
     """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
 
-    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero. `prepared` is the right as
-    tiles load it, where that lies elsewhere.
+    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero.
     """
     if COMPUTED[low.dtype] != "float":
         return None
@@ -136,7 +135,7 @@ def multiplied(
         return times(position, right, counts)
 
     def factors(position) -> Expr:
-        return times(position, prepared or right)
+        return times(position, right)
 
     tiling = replace(tiling, factors=factors)
     if parts == 1:

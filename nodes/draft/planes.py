@@ -75,7 +75,11 @@ def stages(channels: int, taps: int, step: int, rows: int) -> Stages | None:
     run = COLUMNS + (taps - 1) * step
     for chunk in (n for n in CHUNKS if eights % n == 0 and (n > 1 or eights == 1)):
         together = max((n for n in _divisors(rows) if n * chunk * run * 16 <= RUN_BYTES), default=1)
-        fitting = [n for n in _divisors(together * taps) if n * chunk * ROWS * 16 <= WEIGHT_BYTES and (eights > 1 or n % 2 == 0)]
+        fitting = [
+            n
+            for n in _divisors(together * taps)
+            if n * chunk * ROWS * 16 <= WEIGHT_BYTES and (eights > 1 or n % 2 == 0)
+        ]
         found = Stages(eights, chunk, taps, run, together, max(fitting, default=1), 2, 2)
         left = SHARED_BYTES - 1024 - 2 * found.run_bytes
         if left >= 2 * found.weight_bytes:

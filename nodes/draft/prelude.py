@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import kept, planes, recurrences, tensor_cores, warp_groups
+from . import kept, planes, recurrences, tensor_cores
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -313,13 +313,10 @@ def prelude(device: str, body: str) -> str:
         found.append(_COLUMN_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
-    products = re.search(r"\bmultiply_(tiles|groups)\b", body)
-    if products:
+    if "multiply_tiles" in body:
         found.append(tensor_cores.PRELUDE)
     elif "convolve_planes" in body or "cluster_fold" in body:
         found.append(tensor_cores.ARCHITECTURES)
-    if "multiply_groups" in body:
-        found.append(warp_groups.PRELUDE)
     if "convolve_planes" in body:
         found.append(planes.PRELUDE)
     if "cluster_fold" in body:

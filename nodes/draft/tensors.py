@@ -52,10 +52,8 @@ class Tiling:
     """(coordinate, end): results beyond an end go nowhere."""
     sparse: bool = False
     """Whether the out has elements that no result goes to: zeros."""
-    in_tf32: tuple[bool, bool] = (False, False)
-    """Whether what `factors` loads for the left and the right are TF32 numbers in memory already."""
-    turned: tuple[Buffer, Buffer] | None = None
-    """(from, to): before the product, `from` [batch, channels, *places] is laid out channels last for it, in TF32; `factors` loads `to`."""
+    in_tf32: bool = False
+    """Whether what `factors` loads for the left are TF32 numbers in memory already."""
 
 
 PLAIN = Tiling()
@@ -310,12 +308,10 @@ class Program:
         out = self.allocate(shape, dtype, self.operator)
         ranges = tuple(map(number, ranges))
         last = frozenset({len(ranges) - 1})
-        outs = [out, tiling.turned[1]] if tiling.turned else [out]
         definition = Definition(
-            order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
+            order, "product", ranges, last, element, [out], self.operator, COMPUTED[dtype], tiling=tiling
         )
-        for made in outs:
-            made.written_by = definition
+        out.written_by = definition
         self.definitions.append(definition)
         return self.whole(out, order, self.operator)
 

@@ -171,33 +171,6 @@ inline void wgmma(float* const* d, int count, uint64_t a, uint64_t b, int adds) 
   }
 }
 
-// Rows of both along K, of 64 bytes, swizzled so, eight numbers of each; d as above.
-inline void wgmma_tf32(float* const* d, int count, uint64_t a, uint64_t b) {
-  const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
-  const auto value = [&](uint64_t descriptor, unsigned row, unsigned k) {
-    const uint64_t at = field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * 64 + k * 4;
-    uint32_t bits;
-    std::memcpy(&bits, place(at ^ (at >> 7 & 3) << 4), 4);
-    if (bits & 0x1fff) tensor::fail("an operand that is no TF32 number");
-    return double(__uint_as_float(bits));
-  };
-  if (a >> 62 != 2 || b >> 62 != 2) tensor::fail("a descriptor of another swizzle");
-  const unsigned t = emulate::self->linear % 128;
-  double right[256][8];
-  for (unsigned n = 0; n < count * 2u; ++n)
-    for (unsigned k = 0; k < 8; ++k) right[n][k] = value(b, n, k);
-  for (unsigned half = 0; half < 2; ++half) {
-    double left[8];
-    for (unsigned k = 0; k < 8; ++k) left[k] = value(a, t / 32 * 16 + t % 32 / 4 + half * 8, k);
-    for (int i = 0; i < count; ++i) {
-      if (i % 4 / 2 != int(half)) continue;
-      double terms[9] = {*d[i]};
-      for (unsigned k = 0; k < 8; ++k) terms[k + 1] = left[k] * right[i / 4 * 8 + t % 4 * 2 + i % 2][k];
-      *d[i] = cut_off_sum(terms, 9);
-    }
-  }
-}
-
 // Lines of 16 bytes of both, eight of them beside one another, halves along K; d as above.
 inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b) {
   const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };

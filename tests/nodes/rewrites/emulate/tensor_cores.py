@@ -1,7 +1,7 @@
 """For the emulation: PTX in a source becomes calls of `tensor_cores.h`, so that tiles, rings, barriers and edges can be tried without a GPU.
 
 Known are cp.async, ldmatrix, mma.sync m16n8k16 of halves and m16n8k8 of TF32, mbarriers, TMA with 128-byte swizzle (also to the blocks of a pair), wgmma with
-float16 operands (also in lines of 16 bytes beside one another) and, in lines of 64 bytes, with TF32, bulk copies, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
+float16 operands (also in lines of 16 bytes beside one another), bulk copies, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
 and products are computed in place, so a wait that is missing there is not found out; a barrier that is waited for wrongly is.
 """
 
@@ -25,7 +25,7 @@ def _number(text: str, operands: Operands) -> str:
 
 def _wgmma(found: re.Match[str], operands: Operands) -> str:
     outs = [expression for constraint, expression in operands if constraint == "+f"]
-    of = "_tf32" if "tf32" in found[0] else "_lines" if found[0].endswith("0, 0;") else ""
+    of = "_lines" if found[0].endswith("0, 0;") else ""
     sums = ", ".join(f"&({one})" for one in outs)
     return (
         f"{{ float* const sums[] = {{{sums}}}; tensor::wgmma{of}(sums, {len(outs)}, {_args(operands[len(outs) :])}); }}"
@@ -41,7 +41,6 @@ CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?", lambda m, o: f"tensor::ldmatrix({str(bool(m[1])).lower()}, {_args(o)});"),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma({_args(o)});"),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*adds, 1, 1, 0, 1;", _wgmma),
-    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k8\.f32\.tf32\.tf32 .*%65, 1, 1, 1;", _wgmma),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*1, 1, 1, 0, 0;", _wgmma),
     (r"mbarrier\.init\S* \[%0\], (\S+);", lambda m, o: f"tensor::init({o[0][1]}, {_number(m[1], o)});"),
     (r"mbarrier\.arrive\.expect_tx", lambda _, o: f"tensor::expect({_args(o)});"),
@@ -72,7 +71,6 @@ def translated(text: str) -> str:
         .replace("#include <cuda.h>\n", "")
         .replace("__shared__ __align__(128) char", "__shared__ char")
         .replace("__shared__ __align__(16) float", "__shared__ float")
-        .replace("__shared__ __align__(1024) float", "__shared__ float")
     )
     if blocks := re.search(r"__cluster_dims__\((\d+), 1, 1\) ", text):  # a launch says it here, the kernel on a GPU
         text = text.replace(blocks[0], "")
