@@ -25,7 +25,7 @@ from .tensors import Buffer, NoDraft, Program, Value
 from .unrolled import followed
 
 TILES = {
-    "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to TF32 as torch's default lets cuDNN",
+    "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to 11 bits where torch's default lets cuDNN do so",
     "": "matrix products in tiles of our own: on a GPU on TF32 tensor cores, each float32 as two numbers, as exact as float32",
 }
 """What is said of products that are kernels, by how the operator's name begins."""
