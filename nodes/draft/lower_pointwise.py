@@ -245,11 +245,13 @@ def _softplus(x: Expr, beta: float, threshold: float) -> Expr:
 
 
 def _mish(x: Expr) -> Expr:
-    """x tanh(log(1 + e)) with e = exp(x) is x n / (n + 2) with n = e (e + 2), which takes one function instead of three; above 20 that is x."""
-    e = unary("exp", make("min", x, constant(20, x.type), type=x.type))
-    two = constant(2, x.type)
-    n = binary("mul", e, binary("add", e, two))
-    return binary("mul", x, binary("div", n, binary("add", n, two)))
+    """x tanh(log(1 + e)) with e = exp(x) is x / (1 + 2 / (e (e + 2))), which takes one function instead of three; above 20 that is x."""
+    e, one, two = (
+        unary("exp", make("min", x, constant(20, x.type), type=x.type)),
+        constant(1, x.type),
+        constant(2, x.type),
+    )
+    return binary("div", x, binary("add", one, binary("div", two, binary("mul", e, binary("add", e, two)))))
 
 
 def _gelu(x: Expr, approximate: str) -> Expr:
