@@ -21,6 +21,7 @@ from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
 from kernels.spec import Spec, Workload
+from nodes.rewrites.specialize.uneven import row_axis
 
 LARGE_BYTES = 100e6
 
@@ -62,12 +63,11 @@ def longer(spec: Spec, on: str, more: int) -> tuple[Workload, ...]:
     """One workload of each dtype and size, small or large, `more` elements longer along the largest tensor's last axis."""
     found: dict[tuple[str, bool], Workload] = {}
     for workload in spec.suite(on):
-        largest = max(spec.tensors, key=lambda tensor: spec.tensor_bytes(tensor, workload))
-        for axis in spec.axes:
+        axis = row_axis(spec, workload)
+        if workload.timed and axis:
+            is_large = max(spec.tensor_bytes(tensor, workload) for tensor in spec.tensors) > LARGE_BYTES
             axes = {**workload.axes, axis: workload.axes[axis] + more}
-            if workload.timed and spec.shape(largest, axes)[-1] != spec.shape(largest, workload.axes)[-1]:
-                is_large = spec.tensor_bytes(largest, workload) > LARGE_BYTES
-                found.setdefault((workload.dtype, is_large), workload.model_copy(update={"axes": axes}))
+            found.setdefault((workload.dtype, is_large), workload.model_copy(update={"axes": axes}))
     return tuple(found.values())
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from harness.engines import Cores
 
-CORES_OF_A_PROBLEM = 3
+CORES_OF_A_PROBLEM = 2
 """Drawing a problem's inputs, torch.export: little of either is parallel."""
-MOST_AHEAD = 4
+MOST_AHEAD = 6
 """Problems prepared for each that is worked on: what one takes varies a hundredfold."""
 
 
@@ -30,7 +30,7 @@ class Ahead:
             threading.Semaphore(MOST_AHEAD * at_once),
             threading.Event(),
         )
-        count = min(len(self.spare) // CORES_OF_A_PROBLEM or len(self.spare), 3 * at_once)
+        count = min(len(self.spare) // CORES_OF_A_PROBLEM or len(self.spare), MOST_AHEAD * at_once)
         for _ in range(count):
             threading.Thread(target=self._work, name="ahead", daemon=True).start()
 

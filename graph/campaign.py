@@ -118,6 +118,8 @@ class Plan:
     ask: Ask
     prepare: Callable[[Path], None] = lambda _path: None
     """Does beforehand what of a problem's run needs no device."""
+    built: Callable[[Path], Store | None] = lambda _path: None
+    """Where the builds lie that `prepare` made for it."""
     protocol: Callable[[Path, str, Store], KernelBenchResult] | None = None
     """Asks KernelBench's own protocol about a candidate (problem's path, its text, the run's store)."""
     kind: str = ""
@@ -274,7 +276,7 @@ class Campaign:
                 record = new_record(
                     choice.settings, kernel=choice.kernel.spec.name, summary=choice.kernel.spec.summary, folder=path
                 )
-                ending = plan.door(runs).start(record, choice.source, front, plan.ask, choice.draft)
+                ending = plan.door(runs).start(record, choice.source, front, plan.ask, choice.draft, plan.built(path))
         except EngineError:  # nothing about this problem: it goes on once the engine is there again
             raise
         except UNFIT as error:

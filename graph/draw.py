@@ -41,7 +41,7 @@ MEANING: Mapping[tuple[str, str], str] = {
     ("verify", "tune"): "passed",
     ("verify", "select"): "none passed",
     ("contest", "profiler"): "next round",
-    ("contest", "held_out"): "stop",
+    ("contest", "fallback"): "stop",
 }
 """What each branch of the graph means, in a word or two: LangGraph knows only where a router may go."""
 FORMATS = (".svg", ".png", ".mmd")

@@ -47,6 +47,7 @@ NODES = {
     "measure": "timing against baseline and incumbent",
     "select": "choosing the incumbent",
     "contest": "contesting again what was unclear",
+    "fallback": "meeting the source at uneven rows",
     "held_out": "meeting the held-out workloads",
 }
 LAST_ATTEMPTS = 6

@@ -41,8 +41,8 @@ def after_verify(state: State) -> Literal["coder", "tune", "select"]:
     return "tune" if passed else "select"
 
 
-def after_contest(state: State) -> Literal["profiler", "held_out"]:
-    return "held_out" if "stop" in state else "profiler"
+def after_contest(state: State) -> Literal["profiler", "fallback"]:
+    return "fallback" if "stop" in state else "profiler"
 
 
 def _repairable(state: State) -> bool:

@@ -87,12 +87,19 @@ class Door:
     stop: threading.Event | None = None
     """Set, it ends a session as a first Ctrl-C does: for runs side by side, in threads that get no signal."""
 
-    def start(self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "") -> Ending:
-        """Begin a run; `draft` is a problem's first candidate. Raises RunError where its name is taken."""
+    def start(
+        self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "", built: Store | None = None
+    ) -> Ending:
+        """Begin a run; `draft` is a problem's first candidate, `built` has builds that it will ask for.
+
+        Raises RunError where its name is taken.
+        """
         run = Run(self.runs_dir, record.run_id)
         with run.made(), self.saver(run, record) as saver, self.memory(record) as memory:
             if saver.get_tuple(config_of(run)) is not None:
                 raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
+            if built:
+                built.link_to(run.store.folder)
             if draft:
                 run.store.put(draft)
             run.begin(record, source)

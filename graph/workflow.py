@@ -1,6 +1,6 @@
 """The whole graph on one screen.
 
-    tester -> [drafter ->] baseline -> round* -> held_out
+    tester -> [drafter ->] baseline -> round* -> fallback -> held_out
     round: profiler -> planner [<-> reviewer] -> coder [<-> reviewer] -> compile -> verify -> tune -> measure -> select -> contest
 
 Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
@@ -28,6 +28,7 @@ from nodes.compile import compile
 from nodes.contest import contest
 from nodes.context import Context
 from nodes.drafter import drafter
+from nodes.fallback import fallback
 from nodes.held_out import held_out
 from nodes.measure import measure
 from nodes.planner import planner
@@ -43,7 +44,7 @@ from nodes.verify import verify
 Node = Callable[[State, Runtime[Context]], dict[str, Any]]
 NODES: tuple[Node, ...] = (
     tester, drafter, baseline, profiler, planner, review_plans, approve_plans, coder, review_candidates, approve_candidates,
-    compile, verify, tune, measure, select, contest, held_out,
+    compile, verify, tune, measure, select, contest, fallback, held_out,
 )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def build(
     graph.add_edge("select", "contest")
     graph.add_conditional_edges("contest", route(routes.after_contest))
 
+    graph.add_edge("fallback", "held_out")
     graph.add_edge("held_out", END)
     compiled = graph.compile(checkpointer=checkpointer, store=store)
     compiled.nodes["coder"].subgraphs = [TURNS]  # for pictures: LangGraph does not find what `accounted` wraps

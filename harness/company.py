@@ -58,6 +58,7 @@ ELEMENTWISE = (
     "outliers",
     "infinities",
     "uniform",
+    "scaled",
     "range",
     "index",
     "integers",
@@ -147,7 +148,7 @@ def _freedom(a: torch.Tensor, kind: str, low: float, high: float) -> torch.Tenso
     raw, width = a.view(bits), 8 * a.element_size()
     # Of the elements' own type: `where` would make eight bytes of each with Python's integers, 4.5 GiB in a prefill's input.
     none, mantissa, sign = raw.new_tensor([0, (1 << _MANTISSA[name]) - 1, -(1 << (width - 1))])
-    if kind in ("uniform", "range"):
+    if kind in ("uniform", "scaled", "range"):
         # The low half of the mantissa, where neither end of what it can make leaves the range.
         mask = raw.new_tensor((1 << (_MANTISSA[name] + 1) // 2) - 1)
         inside = torch.ones_like(raw, dtype=torch.bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,6 +41,12 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
         raise ValueError("no samples")
     low, high = _ranks(len(ordered), confidence)
     return Interval(median=float(np.median(ordered)), low=ordered[low], high=ordered[high])
+
+
+def variance(interval: Interval) -> float:
+    """Of the logarithm of a ratio whose interval has the confidence of this file."""
+    deviations = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    return (math.log(interval.high / interval.low) / (2 * deviations)) ** 2
 
 
 def compare(interval: Interval, margin: float) -> Comparison:

@@ -201,8 +201,10 @@ def draw(
         low, high = (float(bound) for bound in rest.split(":"))
         view.uniform_(low, high, generator=rng)
         return
-    if kind == "uniform":
+    if kind in ("uniform", "scaled"):
         view.uniform_(0, 1, generator=rng)
+        if kind == "scaled":
+            view.mul_(torch.rand((), generator=rng, device=view.device).to(view.dtype))
         return
     view.normal_(generator=rng)
     if kind == "large":

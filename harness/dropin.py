@@ -227,6 +227,7 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
             "padded": f"torch.randint(-1, axes[{rest!r}], shape, generator=generator)",
             "range": f"torch.empty(shape).uniform_({low}, {high}, generator=generator)",
             "uniform": "torch.rand(shape, generator=generator)",
+            "scaled": "torch.rand(shape, generator=generator) * torch.rand((), generator=generator)",
         }.get(kind, "torch.randn(shape, generator=generator)")
         if tensor.dtype.startswith(("int", "uint")) and kind not in (*AXIS_VALUES, BELOW):
             draw = "torch.randint(0, 127, shape, generator=generator)"

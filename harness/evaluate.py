@@ -111,6 +111,14 @@ class Evaluator(Rig):
     def _contended(self, match: Match, cases: tuple[quick.Case, ...]) -> quick.Quick:
         return quick.contest(self, match, cases)
 
+    def admits(self, workload: Workload) -> bool:
+        """Whether the operation has that size: rows of pairs have no odd one."""
+        try:
+            self._admit((workload,), {})
+        except ValueError:
+            return False
+        return True
+
     def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """The measured verdict with the times of the visible suite in other company (contests.ELSEWHERE), for the report; a
         candidate that fails there has that as its verdict.

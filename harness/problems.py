@@ -45,6 +45,9 @@ DESCRIBE_S = 300.0
 REFERENCE_S = 300.0
 POOL, LARGE_POOL, LARGE_BYTES = 4, 2, 1 << 30
 """Draws of get_inputs() kept for tensors that only it can draw; fewer of larger ones, which take it half a minute each."""
+LARGE_WEIGHTS = 64 << 20
+"""Bytes of weights from which on modules are constructed on the device, where Model's constructor allows that: a core draws
+some 300 MB of them a second, and seven processes do."""
 LIMITS = sandbox.Limits(memory_bytes=16 << 30, threads=512)
 COMPILING = sandbox.Limits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
 """torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
@@ -174,6 +177,7 @@ class Problem(Kernel):
             "exact": False,
             "eager": False,
             "compile": "",
+            "made_there": self.description.anywhere and self.description.weight_bytes >= LARGE_WEIGHTS,
             **more,
         }
 

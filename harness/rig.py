@@ -30,7 +30,7 @@ from harness.timing import Result
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "18"
+VERSION = "19"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
@@ -108,7 +108,7 @@ class Rig:
         self._measured_facts: DeviceFacts | None = None
         self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
         self.paces_us: dict[str, float] = {}
-        """Workload's label -> what a call of a problem's Model was seen to take: of a slow one a sample has fewer calls."""
+        """Workload's label -> what a call of a problem's Model took at least: of a slow one a sample has fewer calls."""
         self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -42,6 +42,7 @@ TRIES = 2
 PROGRAMMATIC_CASES = 2
 """Beside them, hot among kernels with programmatic launch, where the source has a choice of it: when to let the next kernel
 begin is nothing to search among plain ones."""
+One = TypeVar("One")
 Measurement = Callable[[Rig, str, Sequence[dict[str, int]], Sequence[Case], int], list[Ratios | None]]
 """Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
 
@@ -235,14 +236,15 @@ def _contests(rig: Rig, source: str) -> list[Case]:
     timed = [workload for workload in rig.suite() if workload.timed]
     cases: list[Case] = [(w, c, "plain") for w in timed for c in rig.caches(w)]
     hot: list[Case] = [(w, "hot", "pdl") for w in timed if "hot" in rig.caches(w)]
-    chosen = _spread(cases, CASES[rig.device])
-    return chosen + _spread(hot, PROGRAMMATIC_CASES) if PROGRAMMATIC in source else chosen
+    chosen = spread(cases, CASES[rig.device])
+    return chosen + spread(hot, PROGRAMMATIC_CASES) if PROGRAMMATIC in source else chosen
 
 
-def _spread(cases: list[Case], most: int) -> list[Case]:
-    if len(cases) <= most:
-        return cases
-    return [cases[round(i * (len(cases) - 1) / (most - 1))] for i in range(most)]
+def spread(every: list[One], most: int) -> list[One]:
+    """As many of them at most, the first and the last included."""
+    if len(every) <= most:
+        return every
+    return [every[round(i * (len(every) - 1) / (most - 1))] for i in range(most)]
 
 
 def measured_ratios(

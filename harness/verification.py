@@ -5,6 +5,7 @@ What a candidate does wrong is raised as WorkerFailure inside, and is a verdict 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 from harness import backends, of_problems, properties, triton_kernels
 from harness.correctness import Bench, Case, Layout, distributions, failure, judge_several, make_case
 from harness.device import generator
-from harness.engines.process import Worker, WorkerFailure
+from harness.engines.process import Worker, WorkerFailure, timed_request
 from harness.pool import is_python_side
 from harness.problems import Problem, is_model
 from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
@@ -29,6 +30,8 @@ DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
 """Workloads that move more are left to the checks; where all do, the smallest is drawn."""
 FEWEST_DRAWS, DRAWS_S = 50, 4.0
 """Of a problem: after so many draws, and so many seconds, there are no more. A network takes a tenth of a second for one."""
+SLOW_CALL_S = 0.01
+"""From here on what a call of a Model took by our clock says what it takes: of shorter ones too much is the pipe's."""
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 
@@ -58,7 +61,7 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
         with rig.pool.guarding_memory(build.candidate):
             for workload in workloads:
                 rig.say(f"checking {workload.label}")
-                for check in checks(rig, worker, workload):
+                for check in checks(rig, worker, workload, model=is_model(rig.kernel, build.candidate)):
                     made.append(check)
                     if not check.passed:
                         raise WorkerFailure(*failure(check))
@@ -103,7 +106,7 @@ def _stress(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Che
             side = rig.side("candidate", build)
             contest.prepare(side)
             if is_model(rig.kernel, build.candidate):
-                rig.paces_us.setdefault(workload.label, side.pace_s * 1e6)
+                _took(rig, workload, side.pace_s)
             contest.sample(side)
             for slot in random.sample(contest.called, min(STRESS_LOOKS, len(contest.called))):
                 try:
@@ -113,6 +116,11 @@ def _stress(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Che
                     raise WorkerFailure(Outcome.INCORRECT, reason) from None
             found.append(Check(workload=workload.label, name="early trigger", passed=True, error=side.error))
     return found
+
+
+def _took(rig: Rig, workload: Workload, seconds: float) -> None:
+    """What a call of a problem's Model took."""
+    rig.paces_us[workload.label] = min(seconds * 1e6, rig.paces_us.get(workload.label, math.inf))
 
 
 def _refuse_library_kernels(rig: Rig, build: Build, workload: Workload) -> None:
@@ -134,8 +142,13 @@ def _entries(rig: Rig, worker: Worker, workloads: tuple[Workload, ...]) -> None:
             raise WorkerFailure(Outcome.MISSING_ENTRY, f'the source exports no extern "C" {wanted}')
 
 
-def checks(rig: Rig, worker: Worker, workload: Workload, *, everything: bool = True) -> Iterator[Check]:
-    """The checks of one workload, one after another; only the first distribution without `everything`."""
+def checks(
+    rig: Rig, worker: Worker, workload: Workload, *, everything: bool = True, model: bool = False
+) -> Iterator[Check]:
+    """The checks of one workload, one after another; only the first distribution without `everything`.
+
+    `model`: it is a problem's own, and what a slow call takes is kept.
+    """
     bench = mapped_bench(rig, worker, workload, 2)
     known = distributions(rig.spec, rig.extra_values)
     small = rig.moved(workload) <= SMALL_BYTES
@@ -143,7 +156,7 @@ def checks(rig: Rig, worker: Worker, workload: Workload, *, everything: bool = T
     chosen = chosen if everything else known[:1]
     cases = [rig.cases.get(workload, values, rig.extra_values) for values in chosen]
     for case in cases:  # each at the same addresses as the one before
-        yield from _call(rig, worker, bench, [case])
+        yield from _call(rig, worker, bench, [case], model=model)
     if len(cases) > 1 and small:
         yield from _call(rig, worker, bench, cases[:2])
     if everything and small:
@@ -175,14 +188,16 @@ def mapped_bench(rig: Rig, worker: Worker, workload: Workload, slots: int) -> Be
     return Bench(rig.spec, arena, layout, generator(rig.device))
 
 
-def _call(rig: Rig, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator[Check]:
+def _call(rig: Rig, worker: Worker, bench: Bench, cases: list[Case], *, model: bool = False) -> Iterator[Check]:
     layout = bench.layout
     for slot, case in enumerate(cases):
         bench.write(slot, case.inputs)
     rig.synchronize()
     calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
     message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes()}
-    worker.request(message, timeout_s=rig.call_s)
+    _answer, seconds = timed_request(worker, message, timeout_s=rig.call_s)
+    if model and seconds > SLOW_CALL_S:
+        _took(rig, layout.workload, seconds)
     together = "" if len(cases) == 1 else ", two calls in flight"
     for slot, case in enumerate(cases):
         yield bench.check_outputs(slot, case.expected, case.name + together)

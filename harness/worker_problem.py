@@ -30,6 +30,7 @@ DTYPES = frozenset("float64 float32 float16 bfloat16 float8_e4m3fn int64 int32 i
 OTHER_SIZES = 3
 ALTERNATIVES = {
     "uniform": ("ordinary", "large"),
+    "scaled": ("ordinary", "large"),
     "ordinary": ("uniform", "large", "zeros", "outliers"),
     "normal": ("uniform", "large", "zeros", "outliers"),
 }
@@ -93,6 +94,18 @@ def constructed(namespace: types.ModuleType, model: str, initial: Callable[[], A
     if isinstance(arguments, dict):
         return getattr(namespace, model)(**arguments)
     return getattr(namespace, model)(*arguments)
+
+
+def made_anywhere(namespace: types.ModuleType) -> bool:
+    """Whether Model's constructor works where its tensors hold no values, so that it asks none for its own."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            constructed(namespace, "Model", getattr(namespace, "get_init_inputs", list), 42)
+    except Exception:  # noqa: BLE001, it does not: the answer that was asked for
+        return False
+    return True
 
 
 def inputs(namespace: types.ModuleType, seed: int) -> tuple[list[torch.Tensor], Any]:
@@ -160,6 +173,7 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
         "fp64": facts["fp64"],
         "random": facts["random"],
         "weight_bytes": sum(t.nbytes for t in (*model.parameters(), *model.buffers())),
+        "anywhere": made_anywhere(namespace),
     }
 
 
@@ -198,26 +212,31 @@ def distribution(draws: list[torch.Tensor]) -> str:
         return f"integers:{low}:{high + 1}"
     if len(whole) < 64 or float(alike.float().mean()) > 0.01 or not bool(whole.isfinite().all()):
         return "given"
-    values = whole.double().sort().values
-    n = len(values)
-    low, high = float(values[0]), float(values[-1])
-    steps = torch.arange(1, n + 1, dtype=torch.float64) / n
-    allowed = 2.5 / math.sqrt(n) + 1e-3
-
-    def fits(cdf: torch.Tensor) -> bool:
-        return float((cdf - steps).abs().max()) < allowed
-
-    if low >= 0 and high <= 1 and fits(values):
+    values = whole.double()
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1 and uniform(values):
         return "uniform"
-    if fits(torch.special.ndtr(values)):
+    if uniform(torch.special.ndtr(values)):
         return "ordinary"
     mean, deviation = float(values.mean()), float(values.std())
-    if deviation > 1e-3 and abs(mean) < 0.05 * deviation and fits(torch.special.ndtr(values / deviation)):
+    if deviation > 1e-3 and abs(mean) < 0.05 * deviation and uniform(torch.special.ndtr(values / deviation)):
         return f"normal:0:{deviation:.4f}"  # any sign may be changed of its values
-    span = (high - low) * (1 + 2 / n)
-    if fits((values - low) / span):
+    span = (high - low) * (1 + 2 / len(values))
+    if uniform((values - low) / span):
         return f"range:{low:.6f}:{high:.6f}"
+    # torch.rand(n) * torch.rand(()): up to an end that another draw does not share.
+    if low >= 0 and high <= 1 and all(uniform(one / one.max()) for one in draws):
+        return "scaled"
     return "given"
+
+
+def uniform(values: torch.Tensor) -> bool:
+    """Whether they are distributed evenly from 0 to 1, by the largest distance of their cumulative shares from a line."""
+    import torch
+
+    n = len(values)
+    steps = torch.arange(1, n + 1, dtype=torch.float64) / n
+    return float((values.double().sort().values - steps).abs().max()) < 2.5 / math.sqrt(n) + 1e-3
 
 
 class Trial:
@@ -501,6 +520,8 @@ class InputsForm:
 
 def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any) -> Any:
     """What the message's `problem` asks for, by the modules worker_forms and worker_kernelbench. Raises Refused."""
+    import torch
+
     problem = message["problem"]
     folder = Path.cwd()
     path = folder / "problem.py"
@@ -518,13 +539,12 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
         made = None if problem["eager"] else lambda: forms.loaded(Path(message["path"]), device)
         return protocol_side.ProtocolForm(forms, problem, namespace, made, signature, device)
     initial = getattr(namespace, "get_init_inputs", list)
-    if problem["role"] == "reference" or problem["eager"]:
-        model = constructed(namespace, "Model", initial, problem["seed"])
-        if problem["eager"] and problem["compile"]:
-            model = compiled(model, problem["compile"])
-        return ModelForm(forms.Take(), signature, problem, model, device)
-    module = forms.loaded(Path(message["path"]), device)
-    model = constructed(module, "ModelNew", initial, problem["seed"])
+    ours = problem["role"] == "reference" or problem["eager"]
+    module = namespace if ours else forms.loaded(Path(message["path"]), device)
+    with torch.device(device if problem["made_there"] else "cpu"):
+        model = constructed(module, "Model" if ours else "ModelNew", initial, problem["seed"])
+    if problem["eager"] and problem["compile"]:
+        model = compiled(model, problem["compile"])
     return ModelForm(forms.Take(), signature, problem, model, device)
 
 

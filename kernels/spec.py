@@ -46,7 +46,7 @@ Name = Annotated[str, AfterValidator(_name)]
 OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
-NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "bits")
+NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "scaled", "bits")
 AXIS_VALUES = ("index", "padded", "offsets", "starts")
 """Integers that an axis bounds: rows below it, the same with -1 behind them, row pointers up to it, those without the last."""
 BELOW = "below"

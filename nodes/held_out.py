@@ -7,6 +7,7 @@ from langgraph.runtime import Runtime
 from harness.of_problems import measure_against
 from harness.records import Comparison, Verdict
 from nodes.context import Context
+from nodes.fallback import PLAN
 from nodes.memory import learn
 from nodes.state import State, is_problem
 
@@ -23,7 +24,13 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
     if incumbent.candidate != settings.source:
         update = _judged(state, context)
         if "disqualified" in update and not ("answer" in update and update["answer"].passed):
-            winner = [one for one in state.get("attempts", ()) if one.accepted and one.candidate == incumbent.candidate]
+            attempts = [one for one in state.get("attempts", ()) if one.accepted]
+            of = {
+                one.plan.base if one.plan.id == PLAN else one.candidate
+                for one in attempts
+                if one.candidate == incumbent.candidate
+            }
+            winner = [one for one in attempts if one.candidate in of]  # with the source's launch beside it or without
             learn(runtime.store, state, context.kernel.spec, winner, withdrawn=WITHDRAWN)
         return update
     answer = _fastest_right(state) if is_problem(settings) else ""

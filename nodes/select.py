@@ -55,10 +55,15 @@ def unfit(draft: Draft, incumbent: Incumbent) -> str:
     comparison = gain_of(draft).comparison
     if comparison is not Comparison.FASTER:
         return f"not clearly faster than the incumbent: {comparison}"
+    return slower_than_the_baseline(draft.verdict, incumbent)
+
+
+def slower_than_the_baseline(verdict: Verdict, incumbent: Incumbent) -> str:
+    """Where it is worst, "" where nowhere but where the incumbent is slower, too."""
     known = {(t.workload.label, t.cache) for t in incumbent.verdict.timings if t.comparison is Comparison.SLOWER}
     slower = [
         timing
-        for timing in draft.verdict.timings
+        for timing in verdict.timings
         if timing.comparison is Comparison.SLOWER and (timing.workload.label, timing.cache) not in known
     ]
     if slower:

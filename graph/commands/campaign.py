@@ -100,7 +100,8 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     found.begin(campaigns.asked_for(name, str(asked.suite), on, words, problems, asked.samples))
     stop = None if at_work.here else threading.Event()
     kinds = at_work.kinds()
-    plans = [_plan(asked, words, one, kind if len(kinds) > 1 else "", stop) for kind, one in kinds.items()]
+    ahead = found.folder.resolve() / "ahead"
+    plans = [_plan(asked, words, one, kind if len(kinds) > 1 else "", stop, ahead) for kind, one in kinds.items()]
     out = sys.stderr if asked.json else sys.stdout
     with found.lock():
         entries = found.entries([plan.kind for plan in plans])
@@ -167,12 +168,13 @@ def _problems(asked: argparse.Namespace, folder: Path) -> list[Path]:
 
 
 def _plan(
-    asked: argparse.Namespace, words: list[str], at_work: Engine, kind: str, stop: threading.Event | None
+    asked: argparse.Namespace, words: list[str], at_work: Engine, kind: str, stop: threading.Event | None, ahead: Path
 ) -> Plan:
-    """What the campaign does with a problem on that kind of device."""
+    """What the campaign does with a problem on that kind of device; `ahead` holds what is built of the next ones."""
     from graph import campaign as campaigns
     from graph.choices import choose
     from graph.commands import run
+    from harness.store import Store
     from nodes import drafting
 
     place = ["--engine", asked.engine, "--device-model", kind or asked.device_model, "--tls", asked.tls]
@@ -184,16 +186,25 @@ def _plan(
         settings.words = each
         return choose(settings, at_work)
 
+    built: dict[Path, Store] = {}
+
     def prepare(path: Path) -> None:
         """What is found is kept in this process; what is wrong with the problem is said in its turn."""
         with suppress(*campaigns.UNFIT):
             choice = chosen(path, "")
-            if choice.settings.policy["drafter"] == "rules":
-                drafting.draft(choice.kernel.text, at_work.device)
+            if choice.settings.policy["drafter"] != "rules":
+                return
+            draft = drafting.draft(choice.kernel.text, at_work.device).source
+            if draft.strip() and at_work.here:
+                store = Store(ahead / campaigns.entry_id(path))
+                with at_work.evaluator(choice.kernel, store) as evaluator:
+                    evaluator.build(store.put(draft))
+                built[path] = store
 
     return campaigns.Plan(
         choose=chosen,
         prepare=prepare,
+        built=built.get,
         door=lambda runs: door(asked, runs, at_work, stop),
         ask=lambda _question, _store: None,
         protocol=campaigns.by_kernelbench(at_work.device) if asked.protocol else None,

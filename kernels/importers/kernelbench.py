@@ -89,6 +89,8 @@ class Description(Frozen):
     fp64: bool
     random: bool
     weight_bytes: int = Field(ge=0)
+    anywhere: bool = False
+    """Whether Model's constructor works on any device."""
 
     @property
     def lead(self) -> int:

@@ -25,6 +25,7 @@ from .tensors import Buffer, NoDraft, Program, Value
 from .unrolled import followed
 
 TILES = {
+    "halves": "matrix products of our own: on a GPU each float32 as two halves, with a power of two for each row and column, as exact as float32",
     "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to 11 bits where torch's default lets cuDNN do so",
     "": "matrix products in tiles of our own: on a GPU on TF32 tensor cores, each float32 as two numbers, as exact as float32",
 }
@@ -50,6 +51,10 @@ _WORDS = """
     planes weights image images channel group row_tile out_of of_rows unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
     sample_input lay_out_planes lay_out_row convolve_planes put_planes scale_of power_for larger_finite largest_of_block kHopper input shared parts
     begin_barrier arrive_at wait_at passed expect_bytes bring_bytes lines_of_plane multiply_planes pair_at meet_multipliers tap_at kRightApart shift_of
+    Ring ring slots full empty strip memory Eight padded stages_of magnitude exponent_of exponent power_of_two scaled write_eight
+    prepare_along find_largest prepare_across shared_address halves_at multiply_sixteen wait_for bring bring_halves multiply_halves
+    share_registers meet_with_sums put_halves halves_of matrix lines largest found held of_warps rest again done LARGEST SLOTS PERIOD
+    kLineSteps kSideBytes kStageBytes kSlots kStripBytes kHalvesBytes kHalvesThreads kSpan kPlaces kHeld kRest kAlongBytes kAcrossBytes
 """
 RESERVED = frozenset(_WORDS.split())
 """Names that mean something in C, in Python or in the text around a kernel."""
@@ -122,8 +127,6 @@ class _Draft:
         self.checks: list[str] = []
         """Behind `head`: a size may be named by an input that comes later."""
         self.tail: list[str] = []
-        self.kept: list[str] = []
-        """Lines at the end of the constructor."""
         self.assigned: dict[Buffer, str] = {}
         """What becomes an attribute of the module, which is no buffer."""
 
@@ -156,7 +159,8 @@ class _Draft:
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
         lines = [*self.head, *self.checks, *forward.lines, *self.tail, f"return {text}"]
-        tiles = [kernel.members[0].definition.origin for kernel in kernels if kernel.layout in (TILE, PLANES)]
+        products = [kernel.members[0].definition for kernel in kernels if kernel.layout in (TILE, PLANES)]
+        tiles = ["halves" if product.tiling.halves else product.origin for product in products]
         return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), tiles)
 
     # ------------------------------------------------------------------------------------------ what comes in
@@ -194,7 +198,10 @@ class _Draft:
             meta = node.meta["val"]
             buffer = self.program.allocate(shape_of(meta), meta.dtype, f"prepared_{node.name}")
             buffer.text = f"self.{buffer.name}"
-            self.kept.append(f'self.register_buffer("{buffer.name}", {text}.detach().contiguous(), persistent=False)')
+            self.program.kept.append(
+                f'self.register_buffer("{buffer.name}", {text}.detach().contiguous(), persistent=False)'
+            )
+            self.program.weights.add(buffer)
             self.values[node] = self.program.whole(buffer, origin=node.name)
 
     def _input(self, place: int, node: torch.fx.Node) -> None:
@@ -234,6 +241,8 @@ class _Draft:
         text = parameter_text(self.exported.model, spec.target)
         buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
         buffer.text = f"{text}.to(device)" if spec.target in self.exported.attributes else text
+        if spec.kind == InputKind.PARAMETER:
+            self.program.weights.add(buffer)
         return self.program.whole(buffer, origin=buffer.name)
 
     def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
@@ -246,7 +255,7 @@ class _Draft:
         buffer = self.program.allocate(shape_of(number), number.dtype, name.replace(".", "_"))
         buffer.text = f"self.{buffer.name}"
         made = f"torch.tensor({number.tolist()!r}, dtype={number.dtype})"
-        self.kept.append(f'self.register_buffer("{buffer.name}", {made}, persistent=False)')
+        self.program.kept.append(f'self.register_buffer("{buffer.name}", {made}, persistent=False)')
         return self.program.whole(buffer, origin=buffer.name)
 
     # ------------------------------------------------------------------------------------------ what goes out
@@ -310,7 +319,7 @@ class _Draft:
     # ------------------------------------------------------------------------------------------ text
 
     def _text(self, made: list[Native], lines: list[str]) -> str:
-        before, model = constructors(self.problem, self.kept)
+        before, model = constructors(self.problem, self.program.kept)
         helpers = "".join(f"\n\n{text}" for text in self.program.helpers.values())
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)

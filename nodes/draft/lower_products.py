@@ -1,4 +1,4 @@
-"""Matrix products and attention as kernels of our own: where a module has nothing else, and float32 products that fill a GPU (see tiles.py)."""
+"""Matrix products and attention as kernels of our own: where a module has nothing else, and float32 products that are faster by halves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import torch
 
 from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, masked, unary, where
 from .index import product
+from .lower_halves import by_halves, kept, parts_by_halves
 from .lower_reductions import shifted
 from .lowering import PRODUCTS, Lowering, broadcast, plain
 from .tensors import PLAIN, Tiling, Value
 
 BLOCKS, SHORTEST = 264, 1024
 """Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
-
-
-MULTIPROCESSORS, FULL, DEEP = 132, 0.9, 512
-"""A GPU's (H100, H200), the share of them that a product's tiles must keep busy, and the steps it must have, to be faster than cuBLAS in
-float32: 1.02x to 1.12x on an H200 for the eight such products of KernelBench's level 1 (docs/results.md)."""
 
 
 def _lowers(*names: str):
@@ -32,26 +28,25 @@ def _lowers(*names: str):
     return register
 
 
-def wanted(low: Lowering, batch, rows, columns, depth) -> bool:
-    """Whether a product is to be one of ours: the module has nothing else, or it is faster than the library's."""
+def wanted(low: Lowering, batch, rows, columns, depth, weights=(False, False)) -> bool:
+    """Whether a product is to be one of ours: the module has nothing else, or it is faster than the library's.
+
+    `weights`: whether the left and the right are weights.
+    """
     if low.program.own_products:
         return True
-    if low.program.device != "cuda" or low.dtype != torch.float32:
-        return False
-    batches, down, across, steps = (low.program.estimate(size) for size in (product(batch), rows, columns, depth))
-    tiles = batches * -(-down // 128) * -(-across // 128)
-    rounds = -(-tiles // MULTIPROCESSORS)
-    used = batches * down * across / (rounds * MULTIPROCESSORS * 128 * 128)
-    return steps >= DEEP and used >= FULL
+    return parts_by_halves(low, batch, rows, columns, depth, weights) > 0
 
 
 @_lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
 def matmul(low: Lowering, a: Value, b: Value):
     if len(a.shape) < 2 or len(b.shape) < 2:
         return None
-    if not wanted(low, low.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1]):
+    if len(b.shape) == 2:
+        return _rows_times(low, a, b)
+    batch, weights = low.shape[:-2], (kept(low, a), kept(low, b))
+    if not wanted(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], weights):
         return None
-    batch = low.shape[:-2]
     for side in (a, b):
         low.settle(side, 1000)
 
@@ -61,7 +56,22 @@ def matmul(low: Lowering, a: Value, b: Value):
     def right(position):
         return b.at(_of(b, [*position[:-2], position[-2], position[-1]]))
 
-    return multiplied(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape)
+    return multiplied(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape, weights=weights)
+
+
+def _rows_times(low: Lowering, a: Value, b: Value) -> Value | None:
+    """The last axis of `a` with the first of a matrix."""
+    weights = (kept(low, a), kept(low, b))
+    if not wanted(low, (), product(a.shape[:-1]), b.shape[1], b.shape[0], weights):
+        return None
+    for side in (a, b):
+        low.settle(side, 1000)
+    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
+    made = multiplied(
+        low, (), flat.shape[0], b.shape[1], b.shape[0], lambda p: flat.at(p), lambda p: b.at(p), (flat.shape[0], b.shape[1]),
+        weights=weights,
+    )  # fmt: skip
+    return made if made is None else low.program.reshape(made, low.shape)
 
 
 def _of(value: Value, position):
@@ -71,13 +81,14 @@ def _of(value: Value, position):
 
 @_lowers("aten.linear.default")
 def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
-    if not wanted(low, (), product(a.shape[:-1]), weight.shape[0], a.shape[-1]):
+    weights = (False, kept(low, weight))
+    if not wanted(low, (), product(a.shape[:-1]), weight.shape[0], a.shape[-1], weights):
         return None
     low.settle(a, 1000)
     flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
     made = multiplied(
         low, (), flat.shape[0], weight.shape[0], a.shape[-1], lambda p: flat.at(p), lambda p: weight.at([p[1], p[0]]),
-        (flat.shape[0], weight.shape[0]),
+        (flat.shape[0], weight.shape[0]), weights=weights,
     )  # fmt: skip
     whole = low.program.reshape(made, low.shape)
     if bias is None:
@@ -96,34 +107,30 @@ def einsum(low: Lowering, equation: str, operands, path=None):
     first, (k, n) = names[0], names[1]
     if first[-1] != k or out != first[:-1] + n or n in first or len(set(first)) != len(first):
         return None
-    a, b = operands
-    if not wanted(low, (), product(a.shape[:-1]), b.shape[1], b.shape[0]):
-        return None
-    low.settle(a, 1000)
-    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
-    made = multiplied(
-        low,
-        (),
-        flat.shape[0],
-        b.shape[1],
-        b.shape[0],
-        lambda p: flat.at(p),
-        lambda p: b.at(p),
-        (flat.shape[0], b.shape[1]),
-    )
-    return low.program.reshape(made, low.shape)
+    return _rows_times(low, *operands)
 
 
 def multiplied(
-    low: Lowering, batch, rows, columns, depth, left, right, shape, tiling: Tiling = PLAIN, counts=None
+    low: Lowering,
+    batch,
+    rows,
+    columns,
+    depth,
+    left,
+    right,
+    shape,
+    tiling: Tiling = PLAIN,
+    counts=None,
+    weights=(False, False),
 ) -> Value | None:
     """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
 
-    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero.
+    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero. `weights`: whether the left and the right are weights.
     """
     if COMPUTED[low.dtype] != "float":
         return None
-    parts = 1 if tiling.place else _parts(low, batch, rows, columns, depth)
+    shared = 0 if tiling is not PLAIN else parts_by_halves(low, batch, rows, columns, depth, weights)
+    parts = shared or (1 if tiling.place else _parts(low, batch, rows, columns, depth))
 
     def times(position, right, condition=None) -> Expr:
         *at, m, n, k = position[parts > 1 :]
@@ -138,6 +145,10 @@ def multiplied(
         return times(position, right)
 
     tiling = replace(tiling, factors=factors)
+    if shared:
+        at = [sympy.Integer(0)] * len(batch)
+        whole = (lambda m, k: left([*at, m, k])), (lambda n, k: right([*at, k, n]))
+        tiling = by_halves(low, tiling, batch, (rows, columns, depth // parts), parts, whole)
     if parts == 1:
         return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape, tiling)
     ranges = [parts, *batch, rows, columns, depth // parts]

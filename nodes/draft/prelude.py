@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import kept, planes, recurrences, tensor_cores
+from . import halves, kept, planes, recurrences, tensor_cores
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -313,15 +313,20 @@ def prelude(device: str, body: str) -> str:
         found.append(_COLUMN_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
-    if "multiply_tiles" in body:
-        found.append(tensor_cores.PRELUDE)
-    elif "convolve_planes" in body or "cluster_fold" in body:
+    products = set(re.findall(r"\b(multiply_tiles|multiply_halves|convolve_planes)\b", body))
+    if products or "cluster_fold" in body:
         found.append(tensor_cores.ARCHITECTURES)
-    if "convolve_planes" in body:
+    if products - {"convolve_planes"}:
+        found.append(tensor_cores.TILES)
+    if "multiply_tiles" in products:
+        found.append(tensor_cores.PRELUDE)
+    if "multiply_halves" in products:
+        found.append(halves.PRELUDE)
+    if "convolve_planes" in products:
         found.append(planes.PRELUDE)
     if "cluster_fold" in body:
         found.append(kept.PRELUDE)
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
-    halves = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
-    return (halves + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)
+    includes = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
+    return (includes + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from .convolving import PlanesEmitter
 from .emit import SPLIT, Emitter
+from .half_tiles import HalvesEmitter
 from .index import index_is_divided
 from .packing import PACK_BYTES
 from .partition import PLANES, ROW, STEPS, TILE, Kernel, Partition
 from .prelude import prelude
 from .printing import index_text
 from .recurrences import RecurrenceEmitter
-from .tensor_cores import THREADS
 from .tiles import TileEmitter
 
 FLAT_THREADS = 256
@@ -53,7 +53,8 @@ def native(kernel: Kernel, partition: Partition, device: str) -> Native:
         scalars = [name for name, _ in planes.scalars()]
         return Native(kernel.name, planes.arguments(), planes.text(summary), summary, scalars)
     if kernel.layout == TILE:
-        tiles = TileEmitter(kernel, partition, device)
+        by_halves = kernel.members[0].definition.tiling.halves is not None
+        tiles = (HalvesEmitter if by_halves else TileEmitter)(kernel, partition, device)
         return Native(kernel.name, tiles.arguments(), _tiles(kernel, tiles, summary), summary, [])
     emitter = Emitter(kernel, partition, device)
     text = _cuda(kernel, emitter, summary) if device == "cuda" else _cpp(kernel, emitter, summary)
@@ -74,19 +75,13 @@ def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
         head = [f"// {summary}", f'extern "C" void {kernel.name}(', f"    {', '.join(parameters)}) {{"]
         return "\n".join([*head, *tiles.cpp(), "}", ""])
     restricted = [p.replace("* ", "* __restrict__ ", 1) for p in parameters]
-    name = f"{kernel.name}_kernel"
     return "\n".join(
         [
             f"// {summary}",
-            *(["template <typename Index>"] if tiles.narrow else []),
-            f"__global__ void __launch_bounds__({THREADS}, {tiles.blocks_at_once}) {name}(",
-            f"    {', '.join(restricted)}) {{",
-            *tiles.cuda(),
-            "}",
-            "",
+            *tiles.kernels(kernel.name, restricted),
             f'extern "C" void {kernel.name}(',
             f"    {', '.join([*parameters, 'cudaStream_t stream'])}) {{",
-            *tiles.cuda_launch(name, ", ".join(tiles.arguments())),
+            *tiles.cuda_launch(f"{kernel.name}_kernel", ", ".join(tiles.arguments())),
             "}",
             "",
         ]

@@ -38,17 +38,7 @@ constexpr int kArchitectures[] = {900};
 #endif
 """
 
-PRELUDE = (
-    """\
-// Steps of K that a stage of an exact product holds, and stages of the ring, of which all but one are being filled ahead.
-#define DEPTH 32  // tune: 32 16
-#define STAGES 3  // tune: 3 4
-"""
-    + ARCHITECTURES
-    + """\
-// Stages of 32 steps are more than the 99 KiB or less of shared memory that a block has elsewhere.
-constexpr bool kLarge = kArchitectures[0] == 800 || kArchitectures[0] == 870 || (kArchitectures[0] >= 900 && kArchitectures[0] < 1200);
-constexpr int kDepth = kLarge ? DEPTH : 16;
+TILES = """\
 constexpr int kThreads = 256;
 // Tiles below one another that are taken together, so that what they share is still in the cache.
 constexpr int kBand = 8;
@@ -62,6 +52,23 @@ __device__ __forceinline__ void find_tile(Index rows, Index columns, Index& firs
     first_row = static_cast<Index>(above + in_band % height) * ROWS;
     first_column = static_cast<Index>(in_band / height) * COLUMNS;
 }
+
+// The results leave through shared memory in strips of 16 rows of each half of the warps, so that a thread stays in its column and
+// neighbours store neighbours. Round r of a thread is line line_of(r) of the strip.
+template <int COLUMNS>
+__device__ __forceinline__ int line_of(int round) { return threadIdx.x / COLUMNS + round * (kThreads / COLUMNS); }
+template <int ROWS>
+__device__ __forceinline__ int row_of_line(int strip, int line) { return line / 16 * (ROWS / 2) + strip * 16 + line % 16; }
+"""
+"""What tiles of every kind share."""
+
+PRELUDE = """\
+// Steps of K that a stage of an exact product holds, and stages of the ring, of which all but one are being filled ahead.
+#define DEPTH 32  // tune: 32 16
+#define STAGES 3  // tune: 3 4
+// Stages of 32 steps are more than the 99 KiB or less of shared memory that a block has elsewhere.
+constexpr bool kLarge = kArchitectures[0] == 800 || kArchitectures[0] == 870 || (kArchitectures[0] >= 900 && kArchitectures[0] < 1200);
+constexpr int kDepth = kLarge ? DEPTH : 16;
 
 // One operand's part of a stage: SIDE places (rows of the left, columns of the right), STEPS steps of K of each. What is together in
 // memory is together here: steps where ALONG_K, else places. Lines are 4 or 8 words longer, so that the 8 places x 4 steps that a
@@ -306,12 +313,6 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[ROWS / 32][COLUMNS 
     __syncthreads();  // the ring may be used again
 }
 
-// The results leave through shared memory in strips of 16 rows of each half of the warps, so that a thread stays in its column and
-// neighbours store neighbours. Round r of a thread is line line_of(r) of the strip.
-template <int COLUMNS>
-__device__ __forceinline__ int line_of(int round) { return threadIdx.x / COLUMNS + round * (kThreads / COLUMNS); }
-template <int ROWS>
-__device__ __forceinline__ int row_of_line(int strip, int line) { return line / 16 * (ROWS / 2) + strip * 16 + line % 16; }
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void put_strip(const float (&sums)[ROWS / 32][COLUMNS / 32][4], float* to, int strip) {
     #pragma unroll
@@ -324,4 +325,3 @@ __device__ __forceinline__ void put_strip(const float (&sums)[ROWS / 32][COLUMNS
     }
 }
 """
-)

@@ -39,6 +39,19 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Side:
+    """A product's operand, prepared as halves."""
+
+    lines: Buffer
+    largest: Buffer
+    lines_differ: bool
+    """Whether each of the batch has lines of its own."""
+    largest_differ: bool
+    ready: bool
+    """Whether the constructor has prepared it."""
+
+
+@dataclass(frozen=True)
 class Tiling:
     """What a `product` says beyond its element; positions are (*batch, row, column) or with the step of the depth behind them."""
 
@@ -54,6 +67,14 @@ class Tiling:
     """Whether the out has elements that no result goes to: zeros."""
     in_tf32: bool = False
     """Whether what `factors` loads for the left are TF32 numbers in memory already."""
+    halves: tuple[Side, Side] | None = None
+    """The prepared left and right, where float32s are multiplied by halves (halves.py)."""
+
+    @property
+    def filled(self) -> list[Buffer]:
+        """What is filled before the product, for it alone."""
+        sides = [side for side in self.halves or () if not side.ready]
+        return [b for side in sides for b in (side.lines, side.largest)]
 
 
 PLAIN = Tiling()
@@ -205,6 +226,10 @@ class Program:
         self.buffers: list[Buffer] = []
         self.helpers: dict[str, str] = {}
         """Python functions that calls of torch go through, by name."""
+        self.kept: list[str] = []
+        """Lines at the end of the constructor."""
+        self.weights: set[Buffer] = set()
+        """What the constructor knows."""
         self.own_products = False
         """Whether matrix products and convolutions become kernels of our own too."""
         self.operator = ""
@@ -308,10 +333,12 @@ class Program:
         out = self.allocate(shape, dtype, self.operator)
         ranges = tuple(map(number, ranges))
         last = frozenset({len(ranges) - 1})
+        outs = [out, *tiling.filled]
         definition = Definition(
-            order, "product", ranges, last, element, [out], self.operator, COMPUTED[dtype], tiling=tiling
+            order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
         )
-        out.written_by = definition
+        for made in outs:
+            made.written_by = definition
         self.definitions.append(definition)
         return self.whole(out, order, self.operator)
 

@@ -127,9 +127,20 @@ class TileEmitter(Emitter):
             store = f"if ({ends}) {{ {store} }}"
         return ["    " * indent + line for line in [*lines, store]]
 
+    def kernels(self, name: str, parameters: list[str]) -> list[str]:
+        """Definitions of the kernels that its entry point launches."""
+        return [
+            *(["template <typename Index>"] if self.narrow else []),
+            f"__global__ void __launch_bounds__({THREADS}, {self.blocks_at_once}) {name}_kernel(",
+            f"    {', '.join(parameters)}) {{",
+            *self.cuda(),
+            "}",
+            "",
+        ]
+
     def cuda(self) -> list[str]:
         """The kernel's body: what it brings into the tiles and where their sums go; tensor_cores.py has the rest."""
-        batch, _, _, k = self.names
+        batch = self.names[0]
         batches, rows, columns, depth = self.ends
         wide, tile = self.wide, f"{self.down}, {self.across}"
         left, right = self.operands
@@ -161,10 +172,18 @@ class TileEmitter(Emitter):
             ], self.store_text(5, "sum")),
             "            __syncthreads();",
             "        }",
+            *self._again(),
+            "    }",
+        ]  # fmt: skip
+
+    def _again(self) -> list[str]:
+        """A thread's results by plain multiply-adds, where one of them is not finite."""
+        k, depth = self.names[3], self.ends[3]
+        return [
             "        if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
             f"            for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
             *self._indented(self._strip("#pragma unroll 1", ["float sum = 0.0f;"], [
-                f"                    for ({wide} {k} = 0; {k} < {depth}; ++{k}) {{",
+                f"                    for ({self.wide} {k} = 0; {k} < {depth}; ++{k}) {{",
                 "                        float down = 0.0f, across = 0.0f;",
                 *self.value(self.sides[0], 6, "true", "down"),
                 *self.value(self.sides[1], 6, "true", "across"),
@@ -174,7 +193,6 @@ class TileEmitter(Emitter):
             ])),
             "            }",
             "        }",
-            "    }",
         ]  # fmt: skip
 
     def _indented(self, lines: list[str]) -> list[str]:
@@ -208,16 +226,19 @@ class TileEmitter(Emitter):
         ]
         if not self.narrow:
             return [*lines, *_launched(name, arguments, "    ")]
-        sizes = " && ".join(f"{index_text(size)} < INT32_MAX - 65536" for size in self.largest())
         return [
             *lines,
             "    // Divisions of 32 bits are several times cheaper; a tile may reach beyond the ends.",
-            f"    if ({sizes}) {{",
+            f"    if ({self.fits_narrow()}) {{",
             *_launched(f"{name}<int>", arguments, "        "),
             "    } else {",
             *_launched(f"{name}<int64_t>", arguments, "        "),
             "    }",
         ]
+
+    def fits_narrow(self) -> str:
+        """The condition under which 32 bits hold every index."""
+        return " && ".join(f"{index_text(size)} < INT32_MAX - 65536" for size in self.largest())
 
     def _zeros(self, line: str) -> list[str]:
         out = self.member.definition.outs[0]

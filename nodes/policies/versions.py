@@ -10,16 +10,13 @@ same of the measured workloads: sizes that nobody measured get what was faster o
 
 from __future__ import annotations
 
-import itertools
 import math
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from harness import comparison
-from harness.bands import LARGEST_THRESHOLD, Measure, between, measures
-from harness.records import Interval
 from kernels.spec import Spec, Workload
+from nodes.rewrites.specialize.version import choices
 from nodes.roles import Attempt, Version
 
 DEVIATIONS = 3.0
@@ -45,14 +42,10 @@ def measured(root: str, timings: int, attempts: Sequence[Attempt]) -> dict[str, 
         if attempt.over in found and len(attempt.gains) == timings:
             beside = zip(found[attempt.over], attempt.gains, strict=True)
             found.setdefault(
-                attempt.candidate, [Point(point.log + math.log(gain.median), _variance(gain)) for point, gain in beside]
+                attempt.candidate,
+                [Point(point.log + math.log(gain.median), comparison.variance(gain)) for point, gain in beside],
             )
     return found
-
-
-def _variance(gain: Interval) -> float:
-    deviations = statistics.NormalDist().inv_cdf((1 + comparison.CONFIDENCE) / 2)
-    return (math.log(gain.high / gain.low) / (2 * deviations)) ** 2
 
 
 def proposed(
@@ -72,15 +65,15 @@ def proposed(
     means = {name: sum(point.log for point in each) / len(each) for name, each in forms.items()}
     fit = {name: min(point.log for point in each) > -margin for name, each in forms.items()}
     best: dict[tuple[str, str], tuple[float, int, Version]] = {}
-    choices = [
+    ways = [
         (version, narrowness, [version.takes(spec, workload) for workload in workloads])
-        for version, narrowness in _choices(spec, workloads)
+        for version, narrowness in choices(spec, workloads)
     ]
     for base, mine in forms.items():
         for other, theirs in forms.items():
             if other == base or (means[other], other) > (means[base], base):
                 continue
-            for version, narrowness, taken in choices:
+            for version, narrowness, taken in ways:
                 joined = [b.log if take else a.log for a, b, take in zip(mine, theirs, taken, strict=True)]
                 mean = sum(joined) / len(joined)
                 promise = round(mean - margin / 2, 9)
@@ -98,26 +91,3 @@ def proposed(
         if promise > math.log(incumbent) + margin
     ]
     return sorted(found, key=lambda one: (-one[2], one[0], one[1].candidate))[:MOST]
-
-
-def _choices(spec: Spec, workloads: Sequence[Workload]) -> Iterator[tuple[Version, int]]:
-    """What a host can go by, and how narrow that is: a size, a data type, both. Nothing that takes all or none."""
-    dtypes = list(dict.fromkeys(workload.dtype for workload in workloads))
-    subsets = [tuple(spec.dtypes), *((dtype,) for dtype in dtypes if len(dtypes) > 1)]
-    for subset in subsets:
-        narrowed = 2 * (subset != tuple(spec.dtypes))
-        if narrowed:
-            yield Version(candidate="", dtypes=subset), narrowed
-        mine = [workload for workload in workloads if workload.dtype in subset]
-        for measure in measures(spec):
-            ranked = sorted({measure.of(spec, workload) for workload in mine})
-            limits = [between(low, high) for low, high in itertools.pairwise(ranked)]
-            limits = [limit for limit in limits if limit <= LARGEST_THRESHOLD]
-            for at in range(len(limits)):
-                for side in ("below", "at_least"):
-                    yield _version(subset, measure, limits, at, side), 1 + narrowed
-
-
-def _version(dtypes: tuple[str, ...], measure: Measure, limits: list[int], at: int, side: str) -> Version:
-    near = [limits[i] for i in (at - 1, at + 1) if 0 <= i < len(limits)]
-    return Version(candidate="", dtypes=dtypes, measure=measure, others=tuple(near), **{side: limits[at]})

@@ -104,6 +104,8 @@ def interval(speedup: float) -> Interval:
 class PaperEvaluator:
     """Deterministic; caches by content in the store, as the real one does."""
 
+    spec = SPEC
+    device = "cpu"
     facts = FACTS
     width = 1
     waited_s = 0.0
@@ -230,6 +232,9 @@ class PaperEvaluator:
                 for workload, cache in cases or [(SPEC.suite("cpu")[0], "cold")]
             )
         )  # fmt: skip
+
+    def admits(self, workload: Workload) -> bool:
+        return True
 
     def caches(self, workload: Workload) -> tuple[Cache, ...]:
         return ("cold",)

@@ -55,6 +55,7 @@ PATH = [
     "profiler",
     "planner",
     "contest",
+    "fallback",
     "held_out",
     END,
 ]

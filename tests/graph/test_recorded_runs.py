@@ -143,6 +143,7 @@ def path_of(front: Silent, rounds: int) -> list[str]:
     """The nodes of each round as one line, those that do nothing here left out."""
     silent = {
         "tester", "baseline", "held_out", "review_plans", "approve_plans", "review_candidates", "approve_candidates", "contest",
+        "fallback",
     }  # fmt: skip
     nodes = [name for kind, name in front.events if kind == "started" and name not in silent]
     lines = " ".join(nodes).split(" select")

@@ -64,7 +64,7 @@ def test_nothing_is_repaired_once_the_budget_is_spent(found: list[Draft]) -> Non
 def test_a_stop_leads_to_the_held_out_workloads(stop: Stop | None) -> None:
     at = state([]) if stop is None else state([], stop=stop)
     assert routes.after_planner(at) == ("contest" if stop else "review_plans")
-    assert routes.after_contest(at) == ("held_out" if stop else "profiler")
+    assert routes.after_contest(at) == ("fallback" if stop else "profiler")
     expected = {None: "profiler", Stop.BASELINE: "__end__"}.get(stop, "held_out")
     assert routes.after_baseline(at) == expected
 
@@ -99,8 +99,8 @@ def test_every_route_names_nodes_that_exist() -> None:
 def test_node_names_are_a_storage_format() -> None:
     """Renaming a node strands every run that stands before it: do it only together with STATE_VERSION."""
     assert signature()["nodes"] == [
-        "approve_candidates", "approve_plans", "baseline", "coder", "compile", "contest", "drafter", "held_out", "measure", "planner",
-        "profiler", "review_candidates", "review_plans", "select", "tester", "tune", "verify",
+        "approve_candidates", "approve_plans", "baseline", "coder", "compile", "contest", "drafter", "fallback", "held_out", "measure",
+        "planner", "profiler", "review_candidates", "review_plans", "select", "tester", "tune", "verify",
     ]  # fmt: skip
     assert set(build().get_graph().nodes) == {*signature()["nodes"], "__start__", "__end__"}
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from harness.bands import Band, Measure, Split, between, confirmed, measures, proposed
 from harness.records import Outcome
-from harness.search import _spread, measured_ratios, search
+from harness.search import measured_ratios, search, spread
 from harness.timing import SideFailure
 from harness.tunables import Tunable
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -89,9 +89,9 @@ def test_the_best_wherever_it_stands_among_the_variants_is_found():
         assert found.values == {"THREADS": best[0], "STEPS": best[1]} and found.tried == 11
 
 
-def test_the_cases_of_a_search_are_spread_from_the_first_to_the_last():
-    assert _spread(list("abcdefghi"), 3) == ["a", "e", "i"]
-    assert _spread(list("abcdefghi"), 8) == list("abcdfghi") and _spread(list("ab"), 2) == ["a", "b"]
+def test_the_cases_of_a_search_arespread_from_the_first_to_the_last():
+    assert spread(list("abcdefghi"), 3) == ["a", "e", "i"]
+    assert spread(list("abcdefghi"), 8) == list("abcdfghi") and spread(list("ab"), 2) == ["a", "b"]
 
 
 SIDES = "#define THREADS 256  // tune: 64 128 256\n"

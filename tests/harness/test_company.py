@@ -25,7 +25,9 @@ from tests.harness.far_side import negation
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn")
 KINDS = {
-    **dict.fromkeys(FLOATS, ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "range:-2:3")),
+    **dict.fromkeys(
+        FLOATS, ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "scaled", "range:-2:3")
+    ),
     **dict.fromkeys(("int64", "int32", "int16"), ("ordinary", "index:limit")),
     **dict.fromkeys(("int8", "uint8"), ("ordinary",)),
 }
@@ -120,7 +122,7 @@ def test_values_stay_in_their_distribution(dtype: str, kind: str, goes_round: bo
         wide, from_ = made.to(torch.float64), drawn.to(torch.float64)
         assert torch.equal(wide.isnan(), from_.isnan()), "no NaN is made"
         assert torch.equal(wide.isinf(), from_.isinf()), "and no infinity"
-        if kind.startswith(("uniform", "range")):
+        if kind.startswith(("uniform", "scaled", "range")):
             low, high = (-2, 3) if kind.startswith("range") else (0, 1)
             free = raw_bits(made) != raw_bits(drawn)
             assert bool(((wide >= low) & (wide <= high) | ~free).all())
@@ -201,7 +203,18 @@ def test_what_a_model_keeps_is_not_made_for_each_call(role: Any, more: dict, kep
 
 
 def test_every_distribution_that_a_spec_may_name_can_be_mixed_or_is_drawn_whole() -> None:
-    for kind in ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "range:0:1", "index:n"):
+    for kind in (
+        "ordinary",
+        "large",
+        "tiny",
+        "zeros",
+        "outliers",
+        "infinities",
+        "uniform",
+        "scaled",
+        "range:0:1",
+        "index:n",
+    ):
         assert kind.partition(":")[0] in company.ELEMENTWISE
 
 

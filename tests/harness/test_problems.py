@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from harness.evaluate import Evaluator
 from harness.problems import Problem, open_problem, reopened
 from harness.records import Check, Outcome, Verdict
 from harness.store import Store
-from harness.worker_problem import Trial, convolutions_in_tf32
+from harness.worker_problem import Trial, convolutions_in_tf32, distribution
 from kernels import catalog, suites
 from kernels.catalog import KernelError
 
@@ -88,6 +89,20 @@ def judged(problem: Problem, source: str, folder: Path, *, held_out: bool = Fals
         return evaluator.verify(evaluator.build(evaluator.store.put(source)), held_out=held_out)
 
 
+LINEAR = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = {}
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def get_inputs():
+    return [torch.rand(8, 33)]
+"""
+
 # --- what a problem takes ----------------------------------------------------------------------------------------------
 
 
@@ -108,6 +123,49 @@ def test_what_a_problem_takes_is_found_by_trying(name, inputs, sizes, fp64, rand
     assert found is not None
     assert [(one.values[0], one.leading) for one in found.inputs] == inputs
     assert (bool(found.sizes), found.fp64, found.random) == (sizes, fp64, random)
+
+
+@pytest.mark.parametrize(
+    ("draw", "kind"),
+    [
+        ("torch.rand(900, 40) * torch.rand(())", "scaled"),
+        ("torch.rand(900, 40) * 0.5", "range"),
+        ("torch.rand(900, 40) ** 2 * torch.rand(())", "given"),
+        ("torch.rand(900, 40)", "uniform"),
+        ("torch.relu(torch.rand(900, 40) - torch.rand(()))", "given"),
+    ],
+)
+def test_how_an_input_is_distributed_is_found_from_its_draws(draw: str, kind: str):
+    draws = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        draws.append(eval(draw).view(-1))
+    assert distribution(draws).partition(":")[0] == kind
+
+
+def test_whether_a_constructor_needs_values_is_found_by_one_without_any(opened):
+    plain = opened(HEAD + LINEAR.format("nn.Linear(33, 33)"))
+    assert plain.description.anywhere
+    looks = opened(HEAD + LINEAR.format("nn.Linear(33, int(torch.rand(3).sum().item()) + 9)"))
+    assert not looks.description.anywhere
+    assert plain.asked("candidate")["made_there"] is False, "they are small"
+    large = dataclasses.replace(plain, description=plain.description.model_copy(update={"weight_bytes": 1 << 30}))
+    assert large.asked("candidate")["made_there"] and large.asked("reference")["made_there"]
+
+
+def test_what_a_slow_call_of_model_takes_is_kept_from_its_checks(opened, tmp_path: Path):
+    """Or a chain of it is as long as one of quick calls: a recurrent network's was 10 s."""
+    for wait, kept in ((0.0, False), (0.02, True)):
+        problem = opened(
+            HEAD
+            + LINEAR.format("nn.Linear(33, 33)").replace(
+                "return self", f"__import__('time').sleep({wait}); return self"
+            )
+        )
+        with Evaluator(problem, "cpu", Store(tmp_path / str(wait))) as evaluator:
+            assert evaluator.verify(evaluator.build(evaluator.store.put(problem.text))).passed
+            paces = [pace for label, pace in evaluator.paces_us.items()]
+            assert bool(paces) == kept and all(pace >= 20_000 for pace in paces)
 
 
 def test_problems_of_the_starter_suite_pass_as_they_are(tmp_path: Path):

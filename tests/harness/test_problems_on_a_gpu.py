@@ -164,3 +164,33 @@ def test_launches_of_a_kernel_that_takes_an_index_are_timed(tmp_path: Path):
 def test_kernelbenchs_protocol(evaluator: Evaluator):
     found = protocol_kernelbench.evaluate(evaluator, evaluator.kernel, HONEST)  # type: ignore[arg-type]
     assert found.correctness and found.runtime_stats["num_trials"] == 100 and found.ref_runtime > 0, found.metadata
+
+
+LARGE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4096, 4112)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+def get_inputs():
+    return [torch.randn(64, 4096)]
+"""
+
+
+def test_large_weights_are_constructed_on_the_device_alike_for_all(tmp_path: Path) -> None:
+    path = tmp_path / "large.py"
+    path.write_text(LARGE)
+    problem = open_problem(path, "cuda")
+    assert problem.asked("candidate")["made_there"]
+    other = LARGE.replace("Model", "ModelNew").replace("torch.relu(", "torch.clamp_min(").replace("(x))", "(x), 0)")
+    with Evaluator(problem, "cuda", Store(tmp_path / "store"), own_kernels="some") as evaluator:
+        assert evaluator.verify(evaluator.build(evaluator.store.put(LARGE))).passed
+        assert evaluator.verify(evaluator.build(evaluator.store.put(other))).outcome is Outcome.CHEATED, "all library"

@@ -12,6 +12,7 @@ from harness.records import Outcome, Verdict
 from harness.store import Store
 from kernels.spec import Spec
 from nodes import held_out
+from nodes.fallback import PLAN
 from nodes.roles import Attempt, Plan
 from nodes.state import Incumbent, State
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, settings
@@ -31,13 +32,26 @@ class Evaluator(PaperEvaluator):
 class Met:
     """The gate after one round on paper. `sources` are what its attempts tried, the winner's marked by `won`."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *sources: str, won: str = "", **of: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        *sources: str,
+        won: str = "",
+        fallback: bool = False,
+        **of: Any,
+    ) -> None:
         self.store = Store(folder / "store")
         self.evaluator = Evaluator(self.store, folder / "log")
         self.log = folder / "log"
         baseline = self.store.put(BASELINE)
         attempts = [self._attempt(number, text, baseline, won) for number, text in enumerate(sources)]
         best = next((one for one in attempts if one.accepted), None)
+        if best and fallback:
+            both = self._attempt(9, f"{won}\nboth", baseline, f"{won}\nboth")
+            plan = Plan(id=PLAN, title="t", steps=("s",), base=best.candidate)
+            best = both.model_copy(update={"plan": plan})
+            attempts.append(best)
         verdict = self._verdict(best.candidate if best else baseline, baseline)
         state = State(
             settings=settings(**of), attempts=attempts, round=1,
@@ -107,6 +121,12 @@ def test_a_winner_that_does_not_hold_is_withdrawn_and_a_problems_answer_is_its_f
     assert kernel.update["disqualified"].startswith(said) and "answer" not in kernel.update
     assert kernel.learned == [(["p1"], held_out.WITHDRAWN, MEMORY, SPEC)], "the winner's lesson, and no other's"
     assert ("held_out" in kernel.update, "incumbent" in kernel.update) == (on_held_out, on_held_out)
+
+
+def test_with_the_sources_launch_beside_it_the_lesson_is_still_the_winners(meet: Any) -> None:
+    text = "speed 1.5\nheld-out fails"
+    met = meet("speed 1.2", text, won=text, fallback=True)
+    assert met.update["disqualified"] and met.learned == [(["p1"], held_out.WITHDRAWN, MEMORY, SPEC)]
 
 
 @pytest.mark.parametrize("text", ["speed 1.5\nheld-out fails", "speed 1.5\ndraws a zero"])

@@ -1,4 +1,5 @@
-"""Two forms of a kernel in one file; the host takes the other one for some data types, or below or above a size.
+"""Two forms of a kernel in one file; the host takes the other one for some data types, below or above
+a size, or where rows are uneven.
 
     extern "C" void silu_float16(const __half* x, __half* y, int count, cudaStream_t stream) {
       if (sizeof(*y) * count < SMALL_BELOW) {      // the other form came with all that it needs, named ..._small
@@ -24,7 +25,7 @@ from tree_sitter import Node
 
 from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
-from nodes.rewrites.syntax.entry import has_c_linkage, measured, parameters
+from nodes.rewrites.syntax.entry import has_c_linkage, named, parameters
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, upward
@@ -347,9 +348,8 @@ class _Joined:
     def _suffix(self, called: str) -> str:
         """One that makes no name that is there already."""
         version = self.version
-        plain = called or (
-            "small" if version.below is not None else "large" if version.measure else "_".join(version.dtypes)
-        )
+        sized = "small" if version.below is not None else "large" if version.measure else "_".join(version.dtypes)
+        plain = called or ("uneven" if version.uneven else sized)
         taken = self.first.words | self.second.words
         suffixes = (f"{plain}{count if count > 1 else ''}" for count in itertools.count(1))
         return next(s for s in suffixes if not taken & {self._bound(s), *(_named(name, s) for name in self.own)})
@@ -370,10 +370,11 @@ class _Joined:
         call = f"{called}({', '.join(parameters(source, entry))})"
         returns = source.of(entry, "type") != "void"
         calls = [f"return {call};"] if returns else [f"{call};", "return;"]
-        if version.measure is None:
+        names = named(source, self.spec, entry, version.asked)
+        condition = version.condition(names, self._bound(self.suffix))
+        if not condition:
             edits.replace(body, f"{{\n{indent}{unit}{calls[0]}\n{indent}}}")
             return
-        condition = f"{measured(source, self.spec, entry, version.measure)} {version.sign} {self._bound(self.suffix)}"
         lines = [f"if ({condition}) {{", *(f"{unit}{line}" for line in calls), "}"]
         head = "".join(f"\n{indent}{unit}{line}" for line in lines)
         if body.start_point[0] != body.end_point[0]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from harness.bands import Measure
 from kernels.spec import Spec
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
@@ -29,9 +28,9 @@ def parameters(source: Source, definition: Node) -> list[str]:
     return names
 
 
-def measured(source: Source, spec: Spec, definition: Node, measure: Measure) -> str:
-    """The measure as an expression within an entry point. Raises Unsupported where it lacks one of the sizes."""
+def named(source: Source, spec: Spec, definition: Node, wanted: set[str]) -> dict[str, str]:
+    """What an entry point calls the spec's arguments. Raises Unsupported where it lacks one of those that are wanted."""
     names = dict(zip([a.name for a in spec.arguments], parameters(source, definition), strict=False))
-    if not {*measure.sizes, *([measure.tensor] if measure.tensor else [])} <= names.keys():
+    if not wanted <= names.keys():
         raise Unsupported("an entry point that lacks a size")
-    return measure.words(names)
+    return names

@@ -14,6 +14,7 @@ from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.policies.rules import RulesPolicy
 from nodes.rewrites.specialize.multiversion import multiversion
+from nodes.rewrites.specialize.uneven import every_uneven, row_axis
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import CoderRequest, Finding, PlannerRequest, Version
 from tests.nodes.rewrites.emulate.emulation import emulated
@@ -206,7 +207,8 @@ def test_numbers_that_both_leave_open_alike_stay_one() -> None:
     ],
 )
 def test_the_rules_own_forms_of_a_kernel_go_together(name: str, baseline: str, tmp_path: Path) -> None:
-    """The baseline above a size, the first plan's file below, both ways round, emulated on either side of it."""
+    """The baseline above a size, the first plan's file below, both ways round, emulated on either side of it; the baseline for
+    uneven rows."""
     folder = ROOT / "tests" / "inputs" / name
     kernel = catalog.load(str(folder))
     text = kernel.baseline("cuda", baseline)[1].read_text()
@@ -226,13 +228,11 @@ def test_the_rules_own_forms_of_a_kernel_go_together(name: str, baseline: str, t
     small = [w for w in kernel.spec.workloads if not w.timed]
     measure = measures(kernel.spec)[0]
     limit = max(measure.of(kernel.spec, workload) for workload in small)  # the largest of them is not below it
-    for index, (first, second) in enumerate([(text, new), (new, text)]):
-        both = multiversion(
-            Source(first, "cuda"),
-            Source(second, "cuda"),
-            kernel.spec,
-            Version(candidate="other", dtypes=kernel.spec.dtypes, measure=measure, below=limit),
-        )
+    below_it = Version(candidate="other", dtypes=kernel.spec.dtypes, measure=measure, below=limit)
+    axis = row_axis(kernel.spec, small[0])
+    uneven = [(new, text, every_uneven(kernel.spec, axis, 1))] if axis else []
+    for index, (first, second, version) in enumerate([(text, new, below_it), (new, text, below_it), *uneven]):
+        both = multiversion(Source(first, "cuda"), Source(second, "cuda"), kernel.spec, version)
         path = tmp_path / f"{index}.cu"
         path.write_text(both)
         ran = emulated(folder, path)

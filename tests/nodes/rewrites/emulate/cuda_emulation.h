@@ -446,6 +446,11 @@ inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x,
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
+inline int atomicMax(int* at, int value) {
+  const int before = *at;
+  *at = std::max(before, value);
+  return before;
+}
 template <typename V> V __ldg(const V* p) { return *p; }
 template <typename V> V __ldcs(const V* p) { return *p; }
 template <typename V> V __ldcg(const V* p) { return *p; }

@@ -171,22 +171,27 @@ inline void wgmma(float* const* d, int count, uint64_t a, uint64_t b, int adds) 
   }
 }
 
-// Lines of 16 bytes of both, eight of them beside one another, halves along K; d as above.
-inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b) {
+// Rows of both along K, of 128 bytes, swizzled, or of 16 bytes and eight of them beside one another; d as above.
+inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b, int adds = 1) {
   const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
-  const auto value = [&](uint64_t descriptor, unsigned row, unsigned k) {
-    return double(half_at(place(field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * 16 + k / 8 * field(descriptor, 16) + k % 8 * 2)));
+  const auto read = [&](uint64_t descriptor, unsigned row, double (&values)[16]) {
+    const uint64_t at = field(descriptor, 0) + row / 8 * field(descriptor, 32);
+    const bool apart = descriptor >> 62 == 0;
+    if (!apart && descriptor >> 62 != 1) tensor::fail("a descriptor of another swizzle");
+    for (unsigned k = 0; k < 16; ++k)
+      values[k] = half_at(place(apart ? at + row % 8 * 16 + k / 8 * field(descriptor, 16) + k % 8 * 2 : swizzled(at + row % 8 * 128 + k * 2)));
   };
-  if (a >> 62 != 0 || b >> 62 != 0) tensor::fail("a descriptor of another swizzle");
   const unsigned t = emulate::self->linear % 128;
-  for (unsigned half = 0; half < 2; ++half) {
-    double left[16];
-    for (unsigned k = 0; k < 16; ++k) left[k] = value(a, t / 32 * 16 + t % 32 / 4 + half * 8, k);
-    for (int i = 0; i < count; ++i) {
-      if (i % 4 / 2 != int(half)) continue;
-      double terms[17] = {*d[i]};
-      for (unsigned k = 0; k < 16; ++k) terms[k + 1] = left[k] * value(b, i / 4 * 8 + t % 4 * 2 + i % 2, k);
-      *d[i] = cut_off_sum(terms, 17);
+  double left[2][16], right[16];
+  for (unsigned half = 0; half < 2; ++half) read(a, t / 32 * 16 + t % 32 / 4 + half * 8, left[half]);
+  for (int pair = 0; pair < count / 2; ++pair) {  // the two rows' results in a column
+    const int i = pair / 2 * 4 + pair % 2;
+    read(b, i / 4 * 8 + t % 4 * 2 + i % 2, right);
+    for (unsigned half = 0; half < 2; ++half) {
+      float& sum = *d[i + half * 2];
+      double terms[17] = {adds ? sum : 0.0};
+      for (unsigned k = 0; k < 16; ++k) terms[k + 1] = left[half][k] * right[k];
+      sum = cut_off_sum(terms, 17);
     }
   }
 }
@@ -219,18 +224,20 @@ inline bool passed(uint64_t at, unsigned parity) {
   emulate::look_again();
   return barriers[emulate::rank].at(at).phase != (parity & 1);
 }
-inline void bulk(uint64_t to, const void* from, int bytes, uint64_t barrier) {
+inline emulate::Meeting named[emulate::kCluster];
+inline void named_barrier(unsigned threads) {
+  named[emulate::rank].members = threads;
+  emulate::meet(named[emulate::rank]);
+}
+
+// Bytes that lie together, there at once.
+inline void bulk(uint64_t to, const void* from, int64_t bytes, uint64_t barrier) {
   if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) tensor::fail("a copy that cp.async.bulk does not make");
   place(to + bytes - 1);
   std::memcpy(place(to), from, bytes);
   Barrier& there = barriers[emulate::rank].at(barrier);
   there.bytes -= bytes;
   turn(there);
-}
-inline emulate::Meeting named[emulate::kCluster];
-inline void named_barrier(unsigned threads) {
-  named[emulate::rank].members = threads;
-  emulate::meet(named[emulate::rank]);
 }
 
 // A box of a map into each block of the mask, zeros beyond the tensor's edges.

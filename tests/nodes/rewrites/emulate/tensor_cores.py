@@ -41,16 +41,16 @@ CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?", lambda m, o: f"tensor::ldmatrix({str(bool(m[1])).lower()}, {_args(o)});"),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma({_args(o)});"),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*adds, 1, 1, 0, 1;", _wgmma),
-    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*1, 1, 1, 0, 0;", _wgmma),
+    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*(adds|1), 1, 1, 0, 0;", _wgmma),
     (r"mbarrier\.init\S* \[%0\], (\S+);", lambda m, o: f"tensor::init({o[0][1]}, {_number(m[1], o)});"),
     (r"mbarrier\.arrive\.expect_tx", lambda _, o: f"tensor::expect({_args(o)});"),
     (r"mbarrier\.try_wait\.parity", lambda _, o: f"tensor::wait({_args(o)});"),
     (r"mbarrier\.test_wait\.parity", lambda _, o: f"{o[0][1]} = tensor::passed({_args(o[1:])});"),
     (r"mapa\.shared::cluster.*mbarrier\.arrive", lambda _, o: f"tensor::arrive({_args(o)});"),
     (r"mbarrier\.arrive\.shared::cta", lambda _, o: f"tensor::arrive({_args(o)}, emulate::rank);"),
+    (r"cp\.async\.bulk\.shared::cluster\.global", lambda _, o: f"tensor::bulk({_args(o)});"),
     (r"cp\.async\.bulk\.tensor\.[23]d.*multicast::cluster", lambda _, o: f"tensor::box_for({o[5][1]}, {_args(o[:5])});"),
     (r"cp\.async\.bulk\.tensor\.[23]d", lambda _, o: f"tensor::box_for(1u << emulate::rank, {_args(o)});"),
-    (r"cp\.async\.bulk\.shared::cluster\.global", lambda _, o: f"tensor::bulk({_args(o)});"),
     (r"bar\.sync 1, %0", lambda _, o: f"tensor::named_barrier({_args(o)});"),
     (r"ld\.volatile\.global\.(?:v\d\.)?u32", lambda _, o: f"tensor::read_now({_args(o)});"),
     (r"mov\.u32 %0, %%cluster_ctarank", lambda _, o: f"{o[0][1]} = emulate::rank;"),
@@ -71,6 +71,7 @@ def translated(text: str) -> str:
         .replace("#include <cuda.h>\n", "")
         .replace("__shared__ __align__(128) char", "__shared__ char")
         .replace("__shared__ __align__(16) float", "__shared__ float")
+        .replace("__shared__ __align__(1024) float", "__shared__ float")
     )
     if blocks := re.search(r"__cluster_dims__\((\d+), 1, 1\) ", text):  # a launch says it here, the kernel on a GPU
         text = text.replace(blocks[0], "")

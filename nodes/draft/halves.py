@@ -1,0 +1,400 @@
+"""CUDA for a product of float32 matrices by halves: as exact as float32's own, and 3.1x to 4.4x as fast as cuBLAS on an H200.
+
+A half has the 11 significant bits of TF32, and tensor cores multiply halves twice as fast. What it lacks is float32's exponents: so each
+row of the left operand and each column of the right one is scaled by a power of two, 2^-e, which brings its largest magnitude into
+[2^14, 2^15), and a number goes in as two, x 2^-e = high + 2^-11 low, high the nearest half and low the nearest to 2^11 times the rest. a * b is
+high * high + 2^-11 (low * high + high * low), either part in float32 sums of its own, times 2^(e of the row + e of the column).
+
+What that loses, u = 2^-24 being float32's unit roundoff: the rest is at most 2^-11 |x|, and low has 11 bits of it, so 4u |x| is lost where low is a
+normal number (|x| above 2^-28 of the largest of its row or column), else 2^-26 u of that largest. low * low, which is left out, is at most 4u |a b|. Together
+12u sum |a b| + 2^-25 u K max |a| max |b|, of either sign.
+
+Tensor cores do not round to nearest but cut off, which over a long K adds up to one side: with one sum for all an H200 errs by 280 units of 2^-24 of
+the largest result at K = 4096 (normal numbers) and by 1,135 at K = 8192 (numbers of one sign). So the products of high halves in PERIOD stages of 32
+steps are summed from zero, and then added to the sums so far by ordinary additions, which round. An instruction adds 16 products and may cut each of
+them, the sum before and the result below 24 bits of the largest, 36u of that at most, and a period has 2 PERIOD of them: 72u PERIOD of the periods' sums
+without signs, independent of K. The products with a low half are 2^-10 of the others and stay in one sum, of K / 8 instructions: K / 228 u. Measured on an
+H200, in units of 2^-24 of the largest result: 8 to 16 in nine products of KernelBench's level 1, where cuBLAS's float32 has 13 to 112.
+
+The operands are prepared by kernels of their own, which find a row's largest magnitude and write lines of 128 bytes: 32 steps' high halves and their low
+ones behind them, in the swizzle in which wgmma reads them from shared memory (piece p of line l, of 16 bytes, lies at p ^ l % 8). The lines of all
+rows at the same steps lie beside one another, so that a tile's part of a stage is one copy of 16 KiB, for which one thread asks
+(cp.async.bulk); two warp groups multiply. Weights are prepared by the constructor. Preparing took 0.08 to 0.4 of the product's own time where neither was one.
+Where the instruction is missing (below and beside sm_90a) the same lines are multiplied by mma.sync, for which nothing was measured.
+
+An operand that is not finite has no high half that is, and its row no power of two: where a result is not finite, the kernel computes that element
+again by plain multiply-adds of the operands themselves (tiles.py).
+"""
+
+TILE = 128
+"""Rows and columns of a block's tile."""
+STEPS = 32
+"""Steps of a line."""
+THREADS = 384
+"""Threads of a block: two warp groups that multiply, and one of which a thread brings."""
+
+CONSTRUCTED = '''@torch.no_grad()
+def halves_of(matrix):
+    """Lines of [places, steps] and its places' largest magnitudes, as products by halves read them."""
+    places, steps = matrix.shape
+    largest = matrix.abs().amax(1).view(torch.int32)
+    biased = largest >> 23
+    exponent = torch.where(biased == 255, 0, biased.clamp(min=1) - 141)
+    first = exponent // 2
+    powers = [((127 - part) << 23).view(torch.float32)[:, None] for part in (first, exponent - first)]
+    value = torch.nn.functional.pad(matrix * powers[0] * powers[1], (0, -steps % 32, 0, -places % 128))
+    high = value.half()
+    low = ((value - high.float()) * 2048).half()
+    pieces = torch.cat([part.view(len(value), -1, 4, 8) for part in (high, low)], 2)
+    place = torch.arange(len(value), device=matrix.device)[:, None, None, None]
+    turned = torch.arange(8, device=matrix.device)[:, None] ^ place % 8
+    lines = pieces.gather(2, turned.expand(pieces.shape)).transpose(0, 1).contiguous()
+    return lines.view(torch.int32).flatten(), largest
+'''
+"""What the constructor prepares weights by."""
+
+PRELUDE = r"""// Stages that are in shared memory at a time, and stages that are summed by tensor cores before an ordinary addition.
+#define SLOTS 6  // tune: 6 5
+#define PERIOD 2  // tune: 2 1
+constexpr int kLineSteps = 32;                 // of K in a line of 128 bytes: their high halves, then their low ones
+constexpr int kSideBytes = 128 * 128;          // a stage of one operand: a tile's 128 lines
+constexpr int kStageBytes = 2 * kSideBytes;
+constexpr int kSlots = kArchitectures[0] >= 900 && kArchitectures[0] < 1000 ? SLOTS : 1;
+constexpr int kStripBytes = 32 * (128 + 8) * 4;
+constexpr int kHalvesBytes = kSlots * (kStageBytes + 16) + kStripBytes;
+constexpr int kHalvesThreads = kThreads + 128;
+
+constexpr float kRest = 2048;  // by which low halves are too large, so that they are normal numbers where the high ones are
+
+struct alignas(16) Eight {
+    __half at[8];
+};
+
+// As many places as all tiles have.
+template <typename Index>
+__host__ __device__ __forceinline__ int64_t padded(Index places) { return (static_cast<int64_t>(places) + 127) / 128 * 128; }
+template <typename Index>
+__host__ __device__ __forceinline__ int64_t stages_of(Index depth) { return (static_cast<int64_t>(depth) + kLineSteps - 1) / kLineSteps; }
+
+// The bits of a magnitude, which are in its order.
+__device__ __forceinline__ int magnitude(float value) { return static_cast<int>(__float_as_uint(value) & 0x7fffffffu); }
+// The power of two that a place's numbers are divided by, so that the largest is in [2^14, 2^15); none where that is not finite.
+__device__ __forceinline__ int exponent_of(int largest) {
+    const int biased = largest >> 23;
+    return biased == 255 ? 0 : (biased == 0 ? 1 : biased) - 141;
+}
+__device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23); }
+// value * 2^exponent, in two steps, because the power alone may be none of float32's.
+__device__ __forceinline__ float scaled(float value, int exponent) {
+    exponent = exponent < -252 ? -252 : exponent;
+    return value * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2);
+}
+
+// Eight steps of a place, of which the first is `step`, into its line.
+template <typename Index>
+__device__ __forceinline__ void write_eight(const float* values, int exponent, Eight* lines, int64_t places, Index place, Index step) {
+    Eight high, low;
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const float value = scaled(values[i], -exponent);
+        high.at[i] = __float2half_rn(value);
+        low.at[i] = __float2half_rn((value - __half2float(high.at[i])) * kRest);
+    }
+    Eight* line = lines + (step / kLineSteps * places + place) * 8;
+    const int piece = static_cast<int>(step % kLineSteps) / 8, turned = static_cast<int>(place % 8);
+    line[piece ^ turned] = high;
+    line[(piece + 4) ^ turned] = low;
+}
+
+constexpr int kHeld = 8192;  // steps of a place that are kept, so that they are computed once
+constexpr int kSpan = 64, kPlaces = 64;  // steps of a thread of find_largest, places of a block of prepare_across
+constexpr int kAlongBytes = (kHeld + kThreads / 32) * 4, kAcrossBytes = kLineSteps * (kPlaces + 1) * 4;
+
+// A block prepares the place blockIdx.x, whose steps are together in memory: value(place, step).
+template <typename Index, typename Value>
+__device__ __forceinline__ void prepare_along(Value value, Index places, Index depth, Eight* lines, int* largest) {
+    extern __shared__ __align__(1024) float held[];
+    int* of_warps = reinterpret_cast<int*>(held + kHeld);
+    const Index place = blockIdx.x, end = static_cast<Index>(stages_of(depth)) * kLineSteps;
+    int most = 0;
+    #pragma unroll 8
+    for (Index step = threadIdx.x; step < end; step += kThreads) {
+        const float found = step < depth ? value(place, step) : 0.0f;
+        if (step < kHeld) held[step] = found;
+        const int bits = magnitude(found);
+        most = bits > most ? bits : most;
+    }
+    #pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+        const int other = __shfl_xor_sync(0xffffffffu, most, lanes);
+        most = other > most ? other : most;
+    }
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
+    __syncthreads();
+    #pragma unroll
+    for (int warp = 0; warp < kThreads / 32; ++warp) {
+        most = of_warps[warp] > most ? of_warps[warp] : most;
+    }
+    if (threadIdx.x == 0) largest[place] = most;
+    for (Index begin = 0; begin < end; begin += kHeld) {
+        if (begin > 0) {
+            __syncthreads();
+            #pragma unroll 8
+            for (Index step = begin + threadIdx.x; step < end && step < begin + kHeld; step += kThreads) {
+                held[step - begin] = step < depth ? value(place, step) : 0.0f;
+            }
+            __syncthreads();
+        }
+        for (Index step = begin + threadIdx.x * 8; step < end && step < begin + kHeld; step += kThreads * 8) {
+            write_eight(held + (step - begin), exponent_of(most), lines, padded(places), place, step);
+        }
+    }
+    __syncthreads();  // the next batch may write
+}
+
+// A thread finds the largest magnitude of a place in kSpan steps; places are together in memory.
+template <typename Index, typename Value>
+__device__ __forceinline__ void find_largest(Value value, Index places, Index depth, int* largest) {
+    const int blocks = static_cast<int>((places + kThreads - 1) / kThreads);
+    const Index place = static_cast<Index>(blockIdx.x % blocks) * kThreads + threadIdx.x, start = static_cast<Index>(blockIdx.x / blocks) * kSpan;
+    if (place >= places) return;
+    int most = 0;
+    #pragma unroll 8
+    for (int i = 0; i < kSpan; ++i) {
+        const Index step = start + i;
+        const int bits = step < depth ? magnitude(value(place, step)) : 0;
+        most = bits > most ? bits : most;
+    }
+    atomicMax(largest + place, most);
+}
+
+// A block prepares kPlaces places in a line's steps: read along the places, written along the steps.
+template <typename Index, typename Value>
+__device__ __forceinline__ void prepare_across(Value value, Index places, Index depth, Eight* lines, const int* largest) {
+    extern __shared__ __align__(1024) float tile[];  // lines of one more, so that columns lie in all banks
+    const int blocks = static_cast<int>((places + kPlaces - 1) / kPlaces);
+    const Index first = static_cast<Index>(blockIdx.x % blocks) * kPlaces, start = static_cast<Index>(blockIdx.x / blocks) * kLineSteps;
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const Index place = first + threadIdx.x % kPlaces, step = start + threadIdx.x / kPlaces + i * 4;
+        tile[(threadIdx.x / kPlaces + i * 4) * (kPlaces + 1) + threadIdx.x % kPlaces] = place < places && step < depth ? value(place, step) : 0.0f;
+    }
+    __syncthreads();
+    const int piece = threadIdx.x % 4, mine = threadIdx.x / 4;
+    if (first + mine < places) {
+        float values[8];
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            values[i] = tile[(piece * 8 + i) * (kPlaces + 1) + mine];
+        }
+        write_eight(values, exponent_of(largest[first + mine]), lines, padded(places), static_cast<Index>(first + mine), static_cast<Index>(start + piece * 8));
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Lines of 128 bytes in the swizzle of 128 bytes, 1024 bytes from eight lines to the next eight.
+__device__ __forceinline__ uint64_t halves_at(uint32_t address) {
+    return uint64_t((address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+
+// A warp group's 64 x 128 sums = or += 64 lines of the left times 128 lines of the right, 16 steps of each.
+__device__ __forceinline__ void multiply_sixteen(float (&d)[64], uint64_t left, uint64_t right, int adds) {
+    asm volatile(
+        "{.reg .pred adds; setp.ne.b32 adds, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, adds, 1, 1, 0, 0;}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(left), "l"(right), "r"(adds));
+}
+
+__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+        ::"r"(barrier), "r"(parity) : "memory");
+}
+
+__device__ __forceinline__ void bring(uint32_t to, const Eight* from, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(kSideBytes), "r"(barrier) : "memory");
+}
+#else
+// The same for the eight warps' rows one by one, by the instruction for a warp.
+__device__ __forceinline__ void multiply_sixteen(float (&d)[64], const char* left, const char* right, int left_piece, int right_piece) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16;
+#if __CUDA_ARCH__ >= 800
+    uint32_t a[4], b[4];
+    const uint32_t from = shared_address(left + (row + lane % 16) * 128 + ((left_piece + lane / 16) ^ lane % 8) * 16);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(from) : "memory");
+    #pragma unroll
+    for (int j = 0; j < 16; ++j) {
+        if (j % 2 == 0) {
+            const uint32_t of = shared_address(right + (j * 8 + lane % 8 + lane / 16 * 8) * 128 + ((right_piece + lane / 8 % 2) ^ lane % 8) * 16);
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(of) : "memory");
+        }
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[j * 4]), "+f"(d[j * 4 + 1]), "+f"(d[j * 4 + 2]), "+f"(d[j * 4 + 3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[j % 2 * 2]), "r"(b[j % 2 * 2 + 1]));
+    }
+#else
+    for (int step = 0; step < 16; ++step) {
+        const auto at = [&](const char* lines, int line, int piece) {
+            return __half2float(*reinterpret_cast<const __half*>(lines + line * 128 + ((piece + step / 8) ^ line % 8) * 16 + step % 8 * 2));
+        };
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) {
+            d[i] += at(left, row + i % 4 / 2 * 8 + lane / 4, left_piece) * at(right, i / 4 * 8 + lane % 4 * 2 + i % 2, right_piece);
+        }
+    }
+#endif
+}
+#endif
+
+// What a thread knows of the ring of stages.
+struct Ring {
+    char* slots;
+    uint32_t full, empty;  // barriers, one of each a slot
+    int slot = 0, phase = 0;
+    __device__ __forceinline__ explicit Ring(char* memory) : slots(memory), full(shared_address(memory + kSlots * kStageBytes + kStripBytes)), empty(full + kSlots * 8) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < kSlots; ++i) {
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + i * 8), "r"(1) : "memory");
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + i * 8), "r"(8) : "memory");
+            }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
+#endif
+    }
+    __device__ __forceinline__ float* strip() const { return reinterpret_cast<float*>(slots + kSlots * kStageBytes); }
+    __device__ __forceinline__ void next() {
+        slot = slot == kSlots - 1 ? 0 : slot + 1;
+        phase ^= slot == 0;
+    }
+};
+
+// What the threads without sums do: one of them brings a tile's stages. `left` and `right` are its lines in the first, the next one's lie
+// `left_places` and `right_places` lines further on.
+__device__ __forceinline__ void bring_halves(Ring& ring, const Eight* left, const Eight* right, int64_t left_places, int64_t right_places, int64_t stages) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (threadIdx.x != kThreads) return;
+    for (int64_t stage = 0; stage < stages; ++stage) {
+        wait_for(ring.empty + ring.slot * 8, ring.phase ^ 1);
+        const uint32_t barrier = ring.full + ring.slot * 8, to = shared_address(ring.slots) + ring.slot * kStageBytes;
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kStageBytes) : "memory");
+        bring(to, left + stage * left_places * 8, barrier);
+        bring(to + kSideBytes, right + stage * right_places * 8, barrier);
+        ring.next();
+    }
+#endif
+}
+
+// The threads with sums take the registers that those without leave.
+template <bool SUMS>
+__device__ __forceinline__ void share_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (SUMS) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    }
+#endif
+}
+
+// Until all threads that have sums are here.
+__device__ __forceinline__ void meet_with_sums() { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
+
+// sums = the tile's product.
+__device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, const Eight* left, const Eight* right, int64_t left_places, int64_t right_places, int64_t stages) {
+    float part[64], rest[64] = {};  // of high halves in a period; of a high and a low one in all stages
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    const uint32_t first = shared_address(ring.slots);
+    int before = 0;
+    for (int64_t begin = 0; begin < stages; begin += PERIOD) {
+        for (int i = 0; i < PERIOD && begin + i < stages; ++i) {
+            wait_for(ring.full + ring.slot * 8, ring.phase);
+            #pragma unroll
+            for (int j = 0; j < 64; ++j) {
+                asm volatile("" : "+f"(part[j]), "+f"(rest[j])::"memory");
+            }
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            const uint32_t a = first + ring.slot * kStageBytes + threadIdx.x / 128 * (kSideBytes / 2), b = first + ring.slot * kStageBytes + kSideBytes;
+            #pragma unroll
+            for (int steps = 0; steps < 64; steps += 32) {  // bytes: 16 steps, and 16 more
+                multiply_sixteen(rest, halves_at(a + 64 + steps), halves_at(b + steps), 1);
+                multiply_sixteen(rest, halves_at(a + steps), halves_at(b + 64 + steps), 1);
+                multiply_sixteen(part, halves_at(a + steps), halves_at(b + steps), i > 0 || steps > 0);
+            }
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            if (i > 0) {
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ring.empty + before * 8) : "memory");
+            }
+            before = ring.slot;
+            ring.next();
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        #pragma unroll
+        for (int j = 0; j < 64; ++j) {
+            asm volatile("" : "+f"(part[j]), "+f"(rest[j])::"memory");  // nobody reads them above this line
+        }
+        if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ring.empty + before * 8) : "memory");
+        #pragma unroll
+        for (int j = 0; j < 64; ++j) {
+            sums[j] += part[j];
+        }
+    }
+#else
+    for (int64_t stage = 0; stage < stages; ++stage) {
+        meet_with_sums();  // nobody reads the stage before any more
+        Eight* to = reinterpret_cast<Eight*>(ring.slots);
+        for (int i = threadIdx.x; i < kSideBytes / 16; i += kThreads) {
+            to[i] = left[stage * left_places * 8 + i];
+            to[i + kSideBytes / 16] = right[stage * right_places * 8 + i];
+        }
+        meet_with_sums();
+        #pragma unroll
+        for (int j = 0; j < 64; ++j) {
+            part[j] = 0.0f;
+        }
+        #pragma unroll
+        for (int piece = 0; piece < 4; piece += 2) {
+            multiply_sixteen(rest, ring.slots, ring.slots + kSideBytes, piece + 4, piece);
+            multiply_sixteen(rest, ring.slots, ring.slots + kSideBytes, piece, piece + 4);
+            multiply_sixteen(part, ring.slots, ring.slots + kSideBytes, piece, piece);
+        }
+        #pragma unroll
+        for (int j = 0; j < 64; ++j) {
+            sums[j] += part[j];
+        }
+    }
+#endif
+    #pragma unroll
+    for (int j = 0; j < 64; ++j) {
+        sums[j] += rest[j] * (1 / kRest);
+    }
+}
+
+// As put_strip: a strip is one warp's rows of each warp group here.
+__device__ __forceinline__ void put_halves(const float (&sums)[64], float* to, int strip) {
+    const int lane = threadIdx.x % 32;
+    if (threadIdx.x / 32 % 4 != strip) return;
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) {
+        to[(threadIdx.x / 128 * 16 + i % 4 / 2 * 8 + lane / 4) * (128 + 8) + i / 4 * 8 + lane % 4 * 2 + i % 2] = sums[i];
+    }
+}
+"""

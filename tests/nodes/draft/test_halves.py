@@ -1,0 +1,109 @@
+"""Float32 products by halves, thread by thread on the CPU: right at odd sizes, and as near to the exact result as float32's own."""
+
+import pytest
+import torch
+
+from nodes.draft import lower_products
+from tests.nodes.draft.direct import native_source, problem
+from tests.nodes.draft.test_tiles import AS_IT_IS, DRAWS, LONG, check, errors, models, source_of
+
+MISSING = ("__CUDA_ARCH_FEAT_SM90_ALL", "MISSING")
+BELOW = ("__CUDA_ARCH__ >= 800", "false")
+
+
+@pytest.fixture(autouse=True)
+def chosen(monkeypatch):
+    monkeypatch.setattr(lower_products, "parts_by_halves", lambda *_: 1)
+
+
+PRODUCTS = problem(
+    # operands along K and across it; beyond a tile; a batch of either side, of one; a single step; an index that is divided
+    "return x @ y, y.t() @ x.t(), torch.bmm(z, z.transpose(1, 2)), z @ y[:52, :9], x[:, :1] @ y[:1], z.permute(1, 0, 2).reshape(42, 52) @ y[:52]",
+    "[torch.randn(133, 70), torch.randn(70, 140), torch.randn(3, 14, 52)]",
+)
+EXPRESSIONS = problem(
+    "return F.linear(torch.relu(x) * 2, self.weight, self.bias), (x + 1)[::2] @ self.weight.t()", "[torch.randn(2, 5, 36)]",
+    "self.weight = nn.Parameter(torch.randn(23, 36))\nself.bias = nn.Parameter(torch.randn(23))",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [PRODUCTS, EXPRESSIONS], ids=["products", "of expressions"])
+@pytest.mark.parametrize(
+    "changes", [[], [MISSING], [MISSING, BELOW]], ids=["by warp groups", "by warps", "by plain multiply-adds"]
+)
+def test_emulated_products_by_halves_agree_with_eager(text, changes, tmp_path):
+    native = native_source(source_of(text), "cuda")
+    assert "multiply_halves(" in native and "multiply_tiles" not in native
+    assert "prepare_along(" in native
+    check(text, tmp_path, False, *changes)
+
+
+def test_blocks_share_a_depth(tmp_path, monkeypatch):
+    """A weight's lines are the same for all parts; what is computed has its own in each."""
+    monkeypatch.setattr(lower_products, "parts_by_halves", lambda *_: 3)
+    text = problem(
+        "return self.linear(x), x[0] @ y",
+        "[torch.randn(2, 65, 96), torch.randn(96, 133)]",
+        "self.linear = nn.Linear(96, 40)",
+    )
+    source = source_of(text)
+    assert (
+        "stages_of(32)" in native_source(source, "cuda") and "halves_of(self.linear.weight.reshape(40, 96))" in source
+    )
+    check(text, tmp_path)
+
+
+WEIGHTS = problem(
+    # along K and across it, rows of zeros, of very small and very large numbers; the same weight twice
+    "return self.linear(x), x @ self.weight, x[:3] @ self.linear.weight.t()", "[torch.randn(9, 70)]",
+    "self.linear = nn.Linear(70, 23, bias=False)\nself.weight = nn.Parameter(torch.randn(70, 130))\n"
+    "self.linear.weight.data[:, :] *= 10.0 ** torch.arange(-35, 34, 3)[:, None]\nself.linear.weight.data[5] = 0",
+)  # fmt: skip
+
+
+def test_weights_are_prepared_by_the_constructor(tmp_path):
+    source = source_of(WEIGHTS)
+    native = native_source(source, "cuda")
+    assert source.count(" = halves_of(") == 3 and "_right(" not in native and native.count("_left(") == 3
+    reference, eager, new = models(WEIGHTS, tmp_path, AS_IT_IS)
+    (x,) = reference.get_inputs()
+    with torch.no_grad():
+        for ours, theirs in zip(new(x), eager.double()(x.double()), strict=True):
+            assert ((ours.double() - theirs).abs() <= 1e-6 * theirs.abs().amax(0)).all()
+
+
+def test_a_product_by_halves_is_as_exact_as_float32s(tmp_path):
+    """In the emulation, whose tensor cores cut off more than Hopper's do."""
+    *_, new = models(LONG, tmp_path)
+    for name, draw in DRAWS.items():
+        ours, float32s = errors(new, draw)
+        assert ours < float32s, name
+        assert ours < 12 + 144 + 512 / 228 + 512 / 64, (
+            name
+        )  # the bound of halves.py: the parts, the cuts, the additions
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("multiply_sixteen(rest, halves_at(a + 64 + steps), halves_at(b + steps), 1);", ""),
+        ("multiply_sixteen(rest, halves_at(a + steps), halves_at(b + 64 + steps), 1);", ""),
+        ("#define PERIOD 2", "#define PERIOD 64"),
+    ],
+    ids=["no low half of the left", "no low half of the right", "one sum for all"],
+)
+def test_what_exactness_by_halves_rests_on(change, tmp_path):
+    *_, new = models(LONG, tmp_path, change, AS_IT_IS)
+    ours, float32s = errors(new, torch.rand)
+    assert not ours < float32s
+
+
+def test_what_is_not_finite_comes_out_as_from_eager(tmp_path):
+    _, eager, new = models(LONG, tmp_path)
+    x, y = torch.rand(64, 512) + 0.5, torch.rand(512, 64) + 0.5
+    x[3, 7], x[20, 100], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
+    y[9, 11], y[5] = -float("inf"), 0.25
+    ours, theirs = new(x, y), eager(x, y)
+    assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
+    assert theirs[30].isfinite().any() and theirs[3].isinf().any()
+    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
