@@ -70,7 +70,13 @@ class PlanesEmitter(Emitter):
             "kStep": step,
         }
         named = [
-            {"kGroups": planes.groups, "kChannels": planes.channels, "kRows": planes.rows, "kTiles": self.tiles},
+            {
+                "kExact": int(cut.exact),
+                "kGroups": planes.groups,
+                "kChannels": planes.channels,
+                "kRows": planes.rows,
+                "kTiles": self.tiles,
+            },
             *({f"{name}{axis}": value for axis, value in enumerate(values)} for name, values in axes.items()),
             {"kWindow": taps[0] * taps[1], "kTaps1": taps[1], "kTaps": cut.taps, "kGiven": taps[2]},
             {

@@ -136,12 +136,13 @@ class _Convolution:
         """How planes of eight channels cut it (planes.py), where they can and are worth it: the places are known, taps of neighbouring places
         lie in neighbouring places, and every result has a product."""
         sizes = [*self.a.shape[2:], *self.low.shape[2:]]
-        if not self.in_tf32 or any(axis.stride > 1 or axis.between > 1 for axis in self.axes):
+        float32 = self.low.program.device == "cuda" and self.low.dtype == torch.float32
+        if not float32 or any(axis.stride > 1 or axis.between > 1 for axis in self.axes):
             return None
         if not all(size.is_Integer for size in sizes) or self.rows * math.prod(self.taps) < PRODUCTS:
             return None
         *_, last = self.axes
-        found = stages(self.in_each, last.taps, last.step, math.prod(self.taps[:-1]))
+        found = stages(self.in_each, last.taps, last.step, math.prod(self.taps[:-1]), not self.rounded)
         return found if found is not None and math.prod(self._plane(found)) + COLUMNS < 2**31 else None
 
     def _plane(self, stages: Stages) -> list[int]:
@@ -154,13 +155,15 @@ class _Convolution:
         out = [plain(size) for size in low.shape[2:]]
         plane = self._plane(stages)
         batch, tiles = self.a.shape[0], -(-self.rows // ROWS)
-        laid = math.prod(self.taps[:-1]) * stages.taps * stages.eights * 8
+        laid = (
+            math.prod(self.taps[:-1]) * stages.taps * (stages.tap_bytes // 2 // ROWS) * (stages.eights // stages.chunk)
+        )
         buffers = {
             "input": low.program.realise(self.a),
             "weight": low.program.realise(self.weight),
             "steps": low.program.realise(self._copied()),
             # the last tile's run may end behind the last plane
-            "planes": allocate([batch * (groups * stages.eights * math.prod(plane) * 8) + (COLUMNS + stages.run) * 8], torch.float16, "planes"),
+            "planes": allocate([batch * (groups * stages.eights * stages.planes * math.prod(plane) * 8) + (COLUMNS + stages.run) * 8], torch.float16, "planes"),
             "halves": allocate([groups * tiles * ROWS * laid], torch.float16, "halves"),
             "unscale": allocate([groups * tiles * ROWS], torch.float32, "unscale"),
             "state": allocate([2], torch.int32, "state"),

@@ -23,11 +23,11 @@ by plain multiply-adds, one stage after another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ROWS, COLUMNS = 64, 256
 """Output channels and places of a block."""
-CHUNKS = (8, 6, 4, 2, 1)
+CHUNK = 8
 """Eights of channels that a stage may have."""
 RUN_BYTES, WEIGHT_BYTES = 37 * 1024, 18 * 1024
 """Of a stage of the input and of one of the weights, at most, where a stage could be smaller."""
@@ -37,54 +37,67 @@ PUT_BYTES = 8 * 8 * (COLUMNS // 2 + 8) * 4
 """What results take on their way out: eight rows of each of eight warps."""
 STAGES = 6
 """Of either ring, at most."""
+EXACT_STEPS = 512
+"""Steps up to which numbers of two halves go to one sum."""
 
 
 @dataclass(frozen=True)
 class Stages:
     """How the depth of a convolution is cut; everything of one image and group."""
 
+    exact: bool
+    """Whether a number is two halves."""
     eights: int
     """Eights of input channels, the last ones perhaps zeros."""
     chunk: int
     """Those of a stage."""
     taps: int
-    """Of a row of the window: even where a step of the product takes two taps of eight channels."""
+    """Of a row of the window: even where it is exact, since a step of the product then takes two taps."""
     run: int
     """Places that a row's taps read for the columns of a block."""
-    together: int
+    together: int = 1
     """Rows of the window that a stage of the input serves."""
-    at_once: int
+    at_once: int = 1
     """Taps of a stage of the weights, in the order of the stage's rows."""
-    runs: int
-    weights: int
+    runs: int = 2
+    weights: int = 2
     """Stages in the rings."""
 
     @property
+    def planes(self) -> int:
+        """Of an eight."""
+        return 2 if self.exact else 1
+
+    @property
+    def tap_bytes(self) -> int:
+        return self.chunk * (3 if self.exact else 1) * ROWS * 16
+
+    @property
     def run_bytes(self) -> int:
-        return self.together * self.chunk * self.run * 16
+        return self.together * self.chunk * self.planes * self.run * 16
 
     @property
     def weight_bytes(self) -> int:
-        return self.at_once * self.chunk * ROWS * 16
+        return self.at_once * self.tap_bytes
 
 
-def stages(channels: int, taps: int, step: int, rows: int) -> Stages | None:
-    """For `rows` rows of a window of `taps` taps, places `step` apart, and channels of a group; None where a stage has no room."""
-    eights = 1 if channels <= 8 else -(-channels // 16) * 2
-    taps += taps % 2 if eights == 1 else 0
-    run = COLUMNS + (taps - 1) * step
-    for chunk in (n for n in CHUNKS if eights % n == 0 and (n > 1 or eights == 1)):
-        together = max((n for n in _divisors(rows) if n * chunk * run * 16 <= RUN_BYTES), default=1)
+def stages(channels: int, taps: int, step: int, rows: int, exact: bool) -> Stages | None:
+    """For `rows` rows of a window of `taps` taps, places `step` apart, and channels of a group; None where a stage has no room, or where it is
+    to be exact and has too many steps for that."""
+    eights = -(-channels // 8) if exact else -(-channels // 16) * 2
+    taps += taps % 2 if exact else 0
+    if exact and rows * taps * eights * 8 > EXACT_STEPS:
+        return None
+    for chunk in (n for n in range(CHUNK, 0, -1) if eights % n == 0 and (exact or n % 2 == 0)):
+        found = Stages(exact, eights, chunk, taps, COLUMNS + (taps - 1) * step)
+        together = max((n for n in _divisors(rows) if n * found.run_bytes <= RUN_BYTES), default=1)
         fitting = [
-            n
-            for n in _divisors(together * taps)
-            if n * chunk * ROWS * 16 <= WEIGHT_BYTES and (eights > 1 or n % 2 == 0)
+            n for n in _divisors(together * taps) if n * found.tap_bytes <= WEIGHT_BYTES and not (exact and n % 2)
         ]
-        found = Stages(eights, chunk, taps, run, together, max(fitting, default=1), 2, 2)
-        left = SHARED_BYTES - 1024 - 2 * found.run_bytes
+        found = replace(found, together=together, at_once=max(fitting, default=1 + exact))
+        left = SHARED_BYTES - 1024 - found.runs * found.run_bytes
         if left >= 2 * found.weight_bytes:
-            weights = min(left // found.weight_bytes, STAGES)
-            return Stages(eights, chunk, taps, run, together, found.at_once, 2, weights)
+            return replace(found, weights=min(left // found.weight_bytes, STAGES))
     return None
 
 
@@ -97,7 +110,7 @@ PRELUDE = """\
 // kGroups; of a group kChannels (kEights with zeros) and kRows, which are output channels, in kTiles tiles;
 // kSize0 1 2 of the input, kBefore: places of the plane before it, kPlane: of the plane;
 // kWindow rows of the window, kTaps1 of them to a step along axis 0, kStep0 1 2 places from tap to tap; kTaps of a row, of which kGiven are given;
-// kChunk eights and kTogether rows of the window to a stage of the input, of kRun places each; kAtOnce taps to a stage of the weights.
+// kExact: an eight is two planes, high and low; kChunk eights and kTogether rows of the window to a stage of the input, of kRun places each; kAtOnce taps to a stage of the weights.
 constexpr bool kHopper = kArchitectures[0] == 900;
 
 // A power of two that puts a magnitude, given as bits, from 2^top on.
@@ -172,11 +185,21 @@ __global__ void __launch_bounds__(256) lay_out_planes(const float* __restrict__ 
             }
         }
         if (most != 0) atomicMax(state + 1, most);
-        reinterpret_cast<uint4*>(to)[plane * kPlane + place] = *reinterpret_cast<uint4*>(halves);
+        uint4* there = reinterpret_cast<uint4*>(to) + plane * (P::kExact ? 2 : 1) * kPlane + place;
+        *there = *reinterpret_cast<uint4*>(halves);
+        if constexpr (P::kExact) {
+            #pragma unroll
+            for (int i = 0; i < 8; i += 2) {
+                const float2 high = __half22float2(halves[i / 2]);
+                halves[i / 2] = __floats2half2_rn((value[i] * scale - high.x) * 2048.0f, (value[i + 1] * scale - high.y) * 2048.0f);
+            }
+            there[kPlane] = *reinterpret_cast<uint4*>(halves);
+        }
     }
 }
 
-// A row of the weights, [group, row, window, tap, channel], as halves in the order in which stages take it: [group, tile, chunk, window, tap, eight, row, 8].
+// A row of the weights, [group, row, window, tap, channel], as halves in the order in which stages take it: [group, tile, chunk, window, tap, eight, row, 8],
+// or, exact, [group, tile, chunk, window, two taps, eight, 6, row, 8]: low and high / 2048 of the one tap, of the other, both high.
 template <typename P>
 __global__ void __launch_bounds__(256) lay_out_row(const float* __restrict__ from, __half* __restrict__ to, float* __restrict__ unscale) {
     constexpr int kGivenSteps = P::kWindow * P::kGiven * P::kChannels, kLaidSteps = P::kWindow * P::kTaps * P::kEights * 8;
@@ -196,8 +219,17 @@ __global__ void __launch_bounds__(256) lay_out_row(const float* __restrict__ fro
         const bool given = row < P::kRows && channel < P::kChannels && of_row < P::kGiven;
         const float value = given ? first[(window * P::kGiven + of_row) * P::kChannels + channel] * scale : 0.0f;
         const int eight = channel / 8 % P::kChunk, chunk = channel / 8 / P::kChunk;
-        const int64_t taps = (static_cast<int64_t>(group * P::kTiles + row / 64) * (P::kEights / P::kChunk) + chunk) * P::kWindow * P::kTaps + tap;
-        to[((taps * P::kChunk + eight) * 64 + row % 64) * 8 + channel % 8] = __float2half(value);
+        const int64_t taps = (static_cast<int64_t>(group * P::kTiles + row / 64) * (P::kEights / P::kChunk) + chunk) * P::kWindow * P::kTaps;
+        __half* here = to + (row % 64) * 8 + channel % 8;
+        const __half high = __float2half(value);
+        if constexpr (P::kExact) {
+            here += (((taps + tap) / 2) * P::kChunk + eight) * (6 * 512);
+            here[tap % 2 * 1024] = __float2half(value - __half2float(high));
+            here[tap % 2 * 1024 + 512] = __float2half(__half2float(high) / 2048.0f);
+            here[2048 + tap % 2 * 512] = high;
+        } else {
+            here[((taps + tap) * P::kChunk + eight) * 512] = high;
+        }
     }
 }
 
@@ -223,13 +255,14 @@ __device__ __forceinline__ void bring_bytes(uint32_t to, const void* from, int b
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// Lines of 16 bytes beside one another, the next eight steps of K `apart` bytes behind.
-__device__ __forceinline__ uint64_t lines_of_plane(uint32_t address, uint32_t apart) {
+// Lines of 16 bytes beside one another, the next eight steps of K `apart` bytes behind. One more is 16 bytes further.
+using LinesOfPlane = uint64_t;
+__device__ __forceinline__ LinesOfPlane lines_of_plane(uint32_t address, uint32_t apart) {
     return uint64_t((address & 0x3ffff) >> 4) | uint64_t(apart >> 4) << 16 | uint64_t(128 >> 4) << 32;
 }
 
 // A warp group's 64 x 128 sums += 64 lines of the left times 128 lines of the right, 16 steps of each.
-__device__ __forceinline__ void multiply_planes(float (&d)[64], uint64_t left, uint64_t right) {
+__device__ __forceinline__ void multiply_planes(float (&d)[64], LinesOfPlane left, LinesOfPlane right) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
 @REGISTERS@
@@ -240,11 +273,18 @@ __device__ __forceinline__ void multiply_planes(float (&d)[64], uint64_t left, u
 #else
 __device__ __forceinline__ uint32_t pair_at(const char* line) { return *reinterpret_cast<const uint32_t*>(line); }
 
+struct LinesOfPlane {
+    const char* first;
+    int apart;
+};
+__device__ __forceinline__ LinesOfPlane lines_of_plane(const char* first, int apart) { return {first, apart}; }
+__device__ __forceinline__ LinesOfPlane operator+(LinesOfPlane lines, int further) { return {lines.first + further * 16, lines.apart}; }
+
 // The same with what a thread of a warp group holds there: rows threadIdx.x / 32 % 4 * 16 + lane / 4 (+ 8), columns j * 8 + lane % 4 * 2 (+ 1).
-__device__ __forceinline__ void multiply_planes(float (&d)[64], const char* left, int left_apart, const char* right, int right_apart) {
-    const int lane = threadIdx.x % 32;
-    left += (threadIdx.x / 32 % 4 * 16 + lane / 4) * 16;
-    right += lane / 4 * 16;
+__device__ __forceinline__ void multiply_planes(float (&d)[64], LinesOfPlane of_left, LinesOfPlane of_right) {
+    const int lane = threadIdx.x % 32, left_apart = of_left.apart, right_apart = of_right.apart;
+    const char* left = of_left.first + (threadIdx.x / 32 % 4 * 16 + lane / 4) * 16;
+    const char* right = of_right.first + lane / 4 * 16;
 #if __CUDA_ARCH__ >= 800
     const int pair = lane % 4 * 4;
     const uint32_t a0 = pair_at(left + pair), a1 = pair_at(left + 128 + pair);
@@ -274,13 +314,29 @@ __device__ __forceinline__ void multiply_planes(float (&d)[64], const char* left
 // Of the 288 threads the first 256, two warp groups.
 __device__ __forceinline__ void meet_multipliers() { asm volatile("bar.sync 1, %0;" ::"n"(256) : "memory"); }
 
-// Where tap t of a stage of the input begins, in bytes.
-template <typename P>
-__device__ __forceinline__ constexpr int tap_at(int t) { return (t / P::kTaps * P::kChunk * P::kRun + t % P::kTaps * P::kStep2) * 16; }
-
-// Bytes from one eight to the next in a step of the right: channels, or of eight channels a row's taps.
-template <typename P>
-constexpr int kRightApart = (P::kEights == 1 ? P::kStep2 : P::kRun) * 16;
+// sums += a stage of the weights, `left`, times what its taps read, of which the first is tap `first` of the stage of the input, `right`.
+template <typename P, typename Left, typename Right>
+__device__ __forceinline__ void multiply_taps(float (&sums)[64], Left left, Right right, int first) {
+    if constexpr (P::kExact) {  // of two taps low * high + high / 2048 * low * 2048 each, then both high * high
+        #pragma unroll
+        for (int i = 0; i < P::kAtOnce / 2 * P::kChunk; ++i) {
+            const int tap = first + i / P::kChunk * 2, eight = i % P::kChunk;
+            const int at = (tap / P::kTaps * P::kChunk + eight) * 2 * P::kRun + tap % P::kTaps * P::kStep2;
+            const auto weights = lines_of_plane(left, 1024) + i * (6 * 64);
+            const auto parts = lines_of_plane(right, P::kRun * 16) + at;
+            multiply_planes(sums, weights, parts);
+            multiply_planes(sums, weights + 2 * 64, parts + P::kStep2);
+            multiply_planes(sums, weights + 4 * 64, lines_of_plane(right, P::kStep2 * 16) + at);
+        }
+    } else {
+        #pragma unroll
+        for (int i = 0; i < P::kAtOnce * P::kChunk; i += 2) {
+            const int tap = first + i / P::kChunk, eight = i % P::kChunk;
+            const int at = (tap / P::kTaps * P::kChunk + eight) * P::kRun + tap % P::kTaps * P::kStep2;
+            multiply_planes(sums, lines_of_plane(left, 1024) + i * 64, lines_of_plane(right, P::kRun * 16) + at);
+        }
+    }
+}
 
 // Where row `window` of the window begins in a plane.
 template <typename P>
@@ -294,9 +350,10 @@ template <typename P>
 __device__ __forceinline__ bool convolve_planes(
     float (&sums)[64], char* shared, const __half* __restrict__ planes, const __half* __restrict__ weights, int64_t image, int tile, int first_column) {
     constexpr int kStages = P::kEights / P::kChunk * (P::kWindow / P::kTogether), kTapsOfStage = P::kTogether * P::kTaps;
-    constexpr int kRunBytes = P::kChunk * P::kRun * 16, kTapBytes = P::kChunk * 64 * 16, kWeightBytes = P::kAtOnce * kTapBytes;
+    constexpr int kLines = P::kChunk * (P::kExact ? 2 : 1), kRunBytes = kLines * P::kRun * 16;
+    constexpr int kTapBytes = P::kChunk * (P::kExact ? 3 : 1) * 64 * 16, kWeightBytes = P::kAtOnce * kTapBytes;
     constexpr int64_t kPlane = static_cast<int64_t>(P::kPlane0) * P::kPlane1 * P::kPlane2;
-    const __half* from = planes + (image * P::kEights * kPlane + first_column) * 8;
+    const __half* from = planes + (image * (P::kEights / P::kChunk * kLines) * kPlane + first_column) * 8;
     const __half* of_tile = weights + static_cast<int64_t>(tile) * kStages * kTapsOfStage * (kTapBytes / 2);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     const uint32_t barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared)), ring = barriers + 1024;
@@ -321,10 +378,10 @@ __device__ __forceinline__ bool convolve_planes(
         uint32_t run_phase = 1, step_phase = 1;
         while (run < kStages || step < kAll) {  // either ring is filled as soon as it has room
             if (run < kStages && passed(run_free + run_at * 8, run_phase)) {
-                const int window = run % (P::kWindow / P::kTogether) * P::kTogether, eight = run / (P::kWindow / P::kTogether) * P::kChunk;
+                const int window = run % (P::kWindow / P::kTogether) * P::kTogether, line = run / (P::kWindow / P::kTogether) * kLines;
                 expect_bytes(run_there + run_at * 8, P::kTogether * kRunBytes);
-                for (int i = 0; i < P::kTogether * P::kChunk; ++i) {
-                    const __half* first = from + ((eight + i % P::kChunk) * kPlane + shift_of<P>(window + i / P::kChunk)) * 8;
+                for (int i = 0; i < P::kTogether * kLines; ++i) {
+                    const __half* first = from + ((line + i % kLines) * kPlane + shift_of<P>(window + i / kLines)) * 8;
                     bring_bytes(ring + run_at * (P::kTogether * kRunBytes) + i * (P::kRun * 16), first, P::kRun * 16, run_there + run_at * 8);
                 }
                 ++run;
@@ -352,13 +409,7 @@ __device__ __forceinline__ bool convolve_planes(
         for (int first = 0; first < kTapsOfStage; first += P::kAtOnce) {
             wait_at(weights_there + step_at * 8, step_phase);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-            const uint64_t left = lines_of_plane(weight_ring + step_at * kWeightBytes, 64 * 16);
-            const uint64_t right = lines_of_plane(right_ring + run_at * (P::kTogether * kRunBytes), kRightApart<P>);
-            #pragma unroll
-            for (int eight = 0; eight < P::kAtOnce * P::kChunk; eight += 2) {  // descriptors count in 16 bytes
-                const int tap = first + eight / P::kChunk, at = tap_at<P>(tap) / 16 + eight % P::kChunk * P::kRun;
-                multiply_planes(sums, left + eight * 64, right + at);
-            }
+            multiply_taps<P>(sums, weight_ring + step_at * kWeightBytes, right_ring + run_at * (P::kTogether * kRunBytes), first);
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the products before these are done
             if (tells && step_before >= 0) arrive_at(weights_free + step_before * 8);
@@ -380,10 +431,10 @@ __device__ __forceinline__ bool convolve_planes(
     if (threadIdx.x >= 256) return false;
     char* weight_ring = shared + P::kTogether * kRunBytes;
     for (int stage = 0; stage < kStages; ++stage) {
-        const int window = stage % (P::kWindow / P::kTogether) * P::kTogether, eight = stage / (P::kWindow / P::kTogether) * P::kChunk;
-        for (int i = threadIdx.x; i < P::kTogether * P::kChunk * P::kRun; i += 256) {
-            const int line = i / P::kRun;
-            const __half* first = from + ((eight + line % P::kChunk) * kPlane + shift_of<P>(window + line / P::kChunk)) * 8;
+        const int window = stage % (P::kWindow / P::kTogether) * P::kTogether, line = stage / (P::kWindow / P::kTogether) * kLines;
+        for (int i = threadIdx.x; i < P::kTogether * kLines * P::kRun; i += 256) {
+            const int of = i / P::kRun;
+            const __half* first = from + ((line + of % kLines) * kPlane + shift_of<P>(window + of / kLines)) * 8;
             reinterpret_cast<uint4*>(shared)[i] = reinterpret_cast<const uint4*>(first)[i % P::kRun];
         }
         for (int first = 0; first < kTapsOfStage; first += P::kAtOnce) {
@@ -392,10 +443,7 @@ __device__ __forceinline__ bool convolve_planes(
                 reinterpret_cast<uint4*>(weight_ring)[i] = reinterpret_cast<const uint4*>(step)[i];
             }
             meet_multipliers();
-            for (int eight = 0; eight < P::kAtOnce * P::kChunk; eight += 2) {
-                const int at = tap_at<P>(first + eight / P::kChunk) + eight % P::kChunk * P::kRun * 16;
-                multiply_planes(sums, weight_ring + eight * 1024, 1024, shared + threadIdx.x / 128 * 2048 + at, kRightApart<P>);
-            }
+            multiply_taps<P>(sums, weight_ring, shared + threadIdx.x / 128 * 2048, first);
             meet_multipliers();
         }
     }
