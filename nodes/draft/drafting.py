@@ -48,7 +48,7 @@ _WORDS = """
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
-    planes weights image images channel group row_tile out_of of_rows unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
+    planes weights image images channel group row_tile out_of of_rows of_row unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
     sample_input lay_out_planes lay_out_row convolve_planes put_planes scale_of power_for larger_finite largest_of_block kHopper input shared parts
     begin_barrier arrive_at wait_at passed expect_bytes bring_bytes lines_of_plane multiply_planes multiply_taps LinesOfPlane pair_at meet_multipliers shift_of
     Ring ring slots full empty strip memory Eight padded stages_of magnitude exponent_of exponent power_of_two scaled write_eight

@@ -9,7 +9,14 @@ largest magnitude lies from 2^14 to 2^15: weights down to 2^-28 of their row's l
 2^-39 of that. The input's scale puts the largest of a sample of it, 16,384 elements evenly apart, from 2^11 to 2^12. The pass that makes
 halves tells the largest magnitude that does not fit, and where there is one it is done again with that one from 2^14 to 2^15. So the input's
 largest lies above 2^11 in either case: elements down to 2^-25 of it keep TF32's precision, smaller ones err by at most 2^-36 of it. All of that happens on
-the device, the same for equal inputs. What is not finite does not count for a scale, and makes sums that are computed again by plain multiply-adds.
+the device, the same for equal inputs.
+
+Where eager computes in float32 (channels of a group fewer than 16, or not in fours), so do planes: a number is high + low, the nearest half and the nearest to
+what is left, and of a * b only low * low is left out, "kExact". An element's low half lies in a plane of its own, times 2^11, and meets the weight's high half
+divided by that; so the low parts begin to lose bits where the high ones do. Each operand errs by at most 2^-22 of itself, the product left out is as small: 2^-20 |a b| a product
+at most, of either sign. Tensor cores cut off what they add (tensor_cores.py), so only a depth of few steps is one sum.
+
+What is not finite does not count for a scale, and makes sums that are computed again by plain multiply-adds.
 
 The input lies in planes of eight channels, 16 bytes of a place beside those of the next place, with the zeros around it (padding). Places
 are counted through a plane, row after row; those in a row's padding are computed and not stored. So a tap of the window is the same shift for all places,
