@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product as product_of
 
 from .emit import Emitter
 from .index import product
@@ -89,7 +90,31 @@ class PlanesEmitter(Emitter):
             {"kRuns": cut.runs, "kWeights": cut.weights},
         ]
         rows = (", ".join(f"{name} = {value}" for name, value in row.items()) for row in named)
-        return [f"    static constexpr int {row};" for row in rows]
+        return [*(f"    static constexpr int {row};" for row in rows), *self._bits()]
+
+    @property
+    def _rows_of_class(self) -> int:
+        """Rows of the product that have the same class of the major axes."""
+        return self.planes.out_each * math.prod(self.planes.classes[self.planes.major :])
+
+    def _bits(self) -> list[str]:
+        """The rows of the window and the taps of a row that a tile has products with."""
+        planes = self.planes
+        every = [[list(range(taps))] * n for taps, n in zip(planes.taps, planes.classes, strict=True)]
+        used = [*([[[0]]] * (3 - len(every))), *planes.used[: planes.major], *every[planes.major :]]
+        classes = [1] * (3 - len(every)) + [*planes.classes[: planes.major], *([1] * (len(every) - planes.major))]
+        taps1 = self._three(planes.taps)[1]
+        rows, taps = [], []
+        for c0, c1, c2 in product_of(*map(range, classes)):
+            rows.append(sum(1 << t0 * taps1 + t1 for t0 in used[0][c0] for t1 in used[1][c1]))
+            taps.append(sum(1 << t for t in used[2][c2]))
+        names = zip(("rows_of", "taps_of"), (rows, taps), strict=True)
+        skips = int(planes.major > 0)
+        each = self._rows_of_class // ROWS
+        return [f"    static constexpr int kSkips = {skips};", *(
+            f"    __device__ __forceinline__ static uint64_t {name}(int tile) {{ return {_chosen(bits, f'tile / {each}') if skips else 0}; }}"
+            for name, bits in names
+        )]  # fmt: skip
 
     @property
     def bytes(self) -> str:
@@ -183,7 +208,7 @@ class PlanesEmitter(Emitter):
             f"    const float* of_rows = {names['unscale']} + group * {self.tiles * ROWS} + first_row + lane / 4;",
             f"    const float unscale = 1.0f / scale_of({state}), of_row[2] = {{of_rows[0], of_rows[8]}};  // long before they are needed",
             "    float sums[64] = {};",
-            f"    if (!convolve_planes<{p}>(sums, shared, {names['planes']}, {names['halves']}, image, group * {self.tiles} + tile, first_column)) return;",
+            f"    if (!convolve_planes<{p}>(sums, shared, {names['planes']}, {names['halves']}, image, group, tile, first_column)) return;",
             "    float* out_of = reinterpret_cast<float*>(shared + 1024) + threadIdx.x / 32 * (8 * 136);",
             f"    const int64_t {self.batch} = image / {planes.groups};",
             "    #pragma unroll",
@@ -219,11 +244,14 @@ class PlanesEmitter(Emitter):
         scope.line("const int row = first_row + half * 8 + line;")
         if planes.rows % ROWS:
             scope.line(f"if (row >= {planes.rows}) continue;")
-        behind = math.prod(planes.classes)
-        row = f"row / {behind}" if behind > 1 else "row"
+        behind, major = math.prod(planes.classes[planes.major :]), math.prod(planes.classes[: planes.major])
+        row = f"row % {self._rows_of_class}" if major > 1 else "row"
+        row = f"{row} / {behind}" if behind > 1 else row
         scope.line(f"const {self.narrow} {self.channel} = group * {planes.out_each} + {row};")
         for axis, place in enumerate(self.places):
-            behind //= planes.classes[axis]
+            behind = math.prod(planes.classes[axis + 1 :])
+            if axis < planes.major:
+                behind = math.prod(planes.classes[axis + 1 : planes.major]) * self._rows_of_class
             of_class = f" + row / {behind} % {planes.classes[axis]}" if planes.classes[axis] > 1 else ""
             apart = f" * {planes.apart[axis]}" if planes.apart[axis] > 1 else ""
             scope.line(f"const {self.narrow} {place} = q{3 - len(self.places) + axis}{apart}{of_class};")
@@ -265,3 +293,12 @@ class PlanesEmitter(Emitter):
             f"    const unsigned blocks = static_cast<unsigned>(images * {self.beside * self.tiles});",
             f"    {name}_kernel<<<blocks, {THREADS}, bytes, stream>>>({', '.join(self.arguments())});",
         ]  # fmt: skip
+
+
+def _chosen(numbers: list[int], which: str) -> str:
+    """The number at a place, as C."""
+    texts = [f"UINT64_C({number})" for number in numbers]
+    *others, text = texts
+    for place in reversed(range(len(others))):
+        text = f"{which} == {place} ? {others[place]} : {text}"
+    return text

@@ -79,6 +79,14 @@ class Axis:
         conditions = [_compare("ge", ahead, 0), _compare("lt", k, taps)]
         return k, conditions + ([_compare("eq", modulo(ahead, d, ranges), 0)] if d > 1 else [])
 
+    def used(self) -> list[list[int]]:
+        """Of each class, the taps it has."""
+        if self.turned is None:
+            return [list(range(self.taps))]
+        s, p, d, taps = self.turned
+        reads = [{(self.first + self.between * c + p - k * d) / s for k in range(taps)} for c in range(self.classes)]
+        return [[j for j in range(self.taps) if self.ahead + self.step * j in of_class] for of_class in reads]
+
     def read(self, column: Index, j: Index, size: Index, ranges) -> tuple[Index, list[Expr]]:
         """The place of the input, and when there is one."""
         place = sympy.expand(self.stride * column + self.ahead + self.step * j)
@@ -142,8 +150,18 @@ class _Convolution:
         if not all(size.is_Integer for size in sizes) or self.rows * math.prod(self.taps) < PRODUCTS:
             return None
         *_, last = self.axes
-        found = stages(self.in_each, last.taps, last.step, math.prod(self.taps[:-1]), not self.rounded)
+        found = stages(self.in_each, last.taps, last.step, math.prod(self.taps[:-1]), not self.rounded, self.major > 0)
         return found if found is not None and math.prod(self._plane(found)) + COLUMNS < 2**31 else None
+
+    @property
+    def major(self) -> int:
+        """Of how many axes a tile of the product has one class, so that it can leave out the taps that this class has not."""
+        rank, classes = len(self.axes), self.classes
+        if math.prod(classes) == 1 or math.prod(self.taps) > 64:
+            return 0
+        most = rank if self.rounded else rank - 1  # numbers of two halves take two taps at a time
+        whole = (n for n in range(most, 0, -1) if self.out_each * math.prod(classes[n:]) % ROWS == 0)
+        return next((n for n in whole if math.prod(classes[:n]) > 1), 0)
 
     def _plane(self, stages: Stages) -> list[int]:
         """Places that all columns' taps read, those that are there for an even number of them, too."""
@@ -161,7 +179,7 @@ class _Convolution:
         buffers = {
             "input": low.program.realise(self.a),
             "weight": low.program.realise(self.weight),
-            "steps": low.program.realise(self._copied()),
+            "steps": low.program.realise(self._copied(major=self.major)),
             # the last tile's run may end behind the last plane
             "planes": allocate([batch * (groups * stages.eights * stages.planes * math.prod(plane) * 8) + (COLUMNS + stages.run) * 8], torch.float16, "planes"),
             "halves": allocate([groups * tiles * ROWS * laid], torch.float16, "halves"),
@@ -171,7 +189,8 @@ class _Convolution:
         planes = Planes(
             batch, groups, self.in_each, self.rows, self.out_each, [plain(size) for size in self.a.shape[2:]],
             [-axis.ahead for axis in self.axes], plane, self.taps, [axis.step for axis in self.axes],
-            [plain(size) for size in self.columns], [axis.apart for axis in self.axes], self.classes, out, windows, given,
+            [plain(size) for size in self.columns], [axis.apart for axis in self.axes], self.classes, self.major,
+            [axis.used() for axis in self.axes], out, windows, given,
             self.transposed, stages, buffers,
         )  # fmt: skip
 
@@ -220,13 +239,14 @@ class _Convolution:
         self.low.program.realise(copied)
         return self.low.program.reshape(copied, shape)
 
-    def _copied(self, in_tf32: bool = False) -> Value:
-        """[group, output channel, *classes, *taps, input channel], perhaps rounded."""
-        groups, low = self.groups, self.low
+    def _copied(self, in_tf32: bool = False, major: int = 0) -> Value:
+        """[group, output channel, *classes, *taps, input channel], perhaps rounded, and with the first `major` classes before the output channel."""
+        groups, low, rank = self.groups, self.low, len(self.axes)
 
         def formula(position):
-            group, out, *at, channel = position
-            taps, conditions = self._taps(at[: len(self.axes)], at[len(self.axes) :])
+            group, *at, channel = position
+            out = at.pop(major)
+            taps, conditions = self._taps(at[:rank], at[rank:])
             sides = (group * self.out_each + out, channel)
             if self.transposed:
                 sides = (group * self.in_each + channel, out)
@@ -234,7 +254,8 @@ class _Convolution:
             value = make("round_to", value, "tf32", type="float") if in_tf32 else value
             return masked(all_of(conditions), value, constant(0, self.type))
 
-        return low.formula(formula, [groups, self.out_each, *self.classes, *self.taps, self.in_each])
+        rows = [*self.classes[:major], self.out_each, *self.classes[major:]]
+        return low.formula(formula, [groups, *rows, *self.taps, self.in_each])
 
     def _taps(self, classes, at) -> tuple[list[Index], list[Expr]]:
         found = [axis.tap(c, j, self.ranges) for axis, c, j in zip(self.axes, classes, at, strict=True)]

@@ -88,20 +88,21 @@ class Stages:
         return self.at_once * self.tap_bytes
 
 
-def stages(channels: int, taps: int, step: int, rows: int, exact: bool) -> Stages | None:
+def stages(channels: int, taps: int, step: int, rows: int, exact: bool, apart: bool = False) -> Stages | None:
     """For `rows` rows of a window of `taps` taps, places `step` apart, and channels of a group; None where a stage has no room, or where it is
-    to be exact and has too many steps for that."""
+    to be exact and has too many steps for that. `apart`: a stage is to be of one row of the window, and of one tap or two."""
     eights = -(-channels // 8) if exact else -(-channels // 16) * 2
     taps += taps % 2 if exact else 0
     if exact and rows * taps * eights * 8 > EXACT_STEPS:
         return None
     for chunk in (n for n in range(CHUNK, 0, -1) if eights % n == 0 and (exact or n % 2 == 0)):
         found = Stages(exact, eights, chunk, taps, COLUMNS + (taps - 1) * step)
-        together = max((n for n in _divisors(rows) if n * found.run_bytes <= RUN_BYTES), default=1)
+        together = 1 if apart else max((n for n in _divisors(rows) if n * found.run_bytes <= RUN_BYTES), default=1)
         fitting = [
             n for n in _divisors(together * taps) if n * found.tap_bytes <= WEIGHT_BYTES and not (exact and n % 2)
         ]
-        found = replace(found, together=together, at_once=max(fitting, default=1 + exact))
+        at_once = 1 + exact if apart else max(fitting, default=1 + exact)
+        found = replace(found, together=together, at_once=at_once)
         left = SHARED_BYTES - 1024 - found.runs * found.run_bytes
         if left >= 2 * found.weight_bytes:
             return replace(found, weights=min(left // found.weight_bytes, STAGES))
@@ -117,7 +118,8 @@ PRELUDE = """\
 // kGroups; of a group kChannels (kEights with zeros) and kRows, which are output channels, in kTiles tiles;
 // kSize0 1 2 of the input, kBefore: places of the plane before it, kPlane: of the plane;
 // kWindow rows of the window, kTaps1 of them to a step along axis 0, kStep0 1 2 places from tap to tap; kTaps of a row, of which kGiven are given;
-// kExact: an eight is two planes, high and low; kChunk eights and kTogether rows of the window to a stage of the input, of kRun places each; kAtOnce taps to a stage of the weights.
+// kExact: an eight is two planes, high and low; kChunk eights and kTogether rows of the window to a stage of the input, of kRun places each; kAtOnce taps to a stage of the weights;
+// kSkips: not all tiles have products with all rows of the window, which P::rows_of(tile) says, and taps of a row, which P::taps_of(tile) says, as bits.
 constexpr bool kHopper = kArchitectures[0] == 900;
 
 // A power of two that puts a magnitude, given as bits, from 2^top on.
@@ -351,17 +353,22 @@ __device__ __forceinline__ int64_t shift_of(int window) {
     return (static_cast<int64_t>(window / P::kTaps1) * P::kStep0 * P::kPlane1 + window % P::kTaps1 * P::kStep1) * P::kPlane2;
 }
 
+// Whether a tile has products with what these bits are of.
+template <typename P>
+__device__ __forceinline__ bool is_used(uint64_t bits, int one) { return !P::kSkips || (bits >> one & 1) != 0; }
+
 // sums = the product over the whole depth, for the tile and the columns from first_column on of an image; false where a thread has no part of it.
 // sums[i] is row threadIdx.x / 32 % 4 * 16 + lane / 4 + i % 4 / 2 * 8, column threadIdx.x / 128 * 128 + i / 4 * 8 + lane % 4 * 2 + i % 2.
 template <typename P>
 __device__ __forceinline__ bool convolve_planes(
-    float (&sums)[64], char* shared, const __half* __restrict__ planes, const __half* __restrict__ weights, int64_t image, int tile, int first_column) {
+    float (&sums)[64], char* shared, const __half* __restrict__ planes, const __half* __restrict__ weights, int64_t image, int group, int tile, int first_column) {
     constexpr int kStages = P::kEights / P::kChunk * (P::kWindow / P::kTogether), kTapsOfStage = P::kTogether * P::kTaps;
     constexpr int kLines = P::kChunk * (P::kExact ? 2 : 1), kRunBytes = kLines * P::kRun * 16;
     constexpr int kTapBytes = P::kChunk * (P::kExact ? 3 : 1) * 64 * 16, kWeightBytes = P::kAtOnce * kTapBytes;
     constexpr int64_t kPlane = static_cast<int64_t>(P::kPlane0) * P::kPlane1 * P::kPlane2;
     const __half* from = planes + (image * (P::kEights / P::kChunk * kLines) * kPlane + first_column) * 8;
-    const __half* of_tile = weights + static_cast<int64_t>(tile) * kStages * kTapsOfStage * (kTapBytes / 2);
+    const __half* of_tile = weights + static_cast<int64_t>(group * P::kTiles + tile) * kStages * kTapsOfStage * (kTapBytes / 2);
+    const uint64_t rows = P::rows_of(tile), taps = P::taps_of(tile);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     const uint32_t barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared)), ring = barriers + 1024;
     const uint32_t run_there = barriers, run_free = barriers + 64, weights_there = barriers + 128, weights_free = barriers + 192;
@@ -384,7 +391,9 @@ __device__ __forceinline__ bool convolve_planes(
         int run = 0, step = 0, run_at = 0, step_at = 0;
         uint32_t run_phase = 1, step_phase = 1;
         while (run < kStages || step < kAll) {  // either ring is filled as soon as it has room
-            if (run < kStages && passed(run_free + run_at * 8, run_phase)) {
+            if (run < kStages && !is_used<P>(rows, run % P::kWindow)) {
+                ++run;
+            } else if (run < kStages && passed(run_free + run_at * 8, run_phase)) {
                 const int window = run % (P::kWindow / P::kTogether) * P::kTogether, line = run / (P::kWindow / P::kTogether) * kLines;
                 expect_bytes(run_there + run_at * 8, P::kTogether * kRunBytes);
                 for (int i = 0; i < P::kTogether * kLines; ++i) {
@@ -395,7 +404,9 @@ __device__ __forceinline__ bool convolve_planes(
                 run_at = run_at == P::kRuns - 1 ? 0 : run_at + 1;
                 run_phase ^= run_at == 0;
             }
-            if (step < kAll && passed(weights_free + step_at * 8, step_phase)) {
+            if (step < kAll && !(is_used<P>(rows, step * P::kAtOnce / P::kTaps % P::kWindow) && is_used<P>(taps, step * P::kAtOnce % P::kTaps))) {
+                ++step;
+            } else if (step < kAll && passed(weights_free + step_at * 8, step_phase)) {
                 expect_bytes(weights_there + step_at * 8, kWeightBytes);
                 bring_bytes(weight_ring + step_at * kWeightBytes, of_tile + static_cast<int64_t>(step) * (kWeightBytes / 2), kWeightBytes, weights_there + step_at * 8);
                 ++step;
@@ -411,9 +422,11 @@ __device__ __forceinline__ bool convolve_planes(
     uint32_t run_phase = 0, step_phase = 0;
     #pragma unroll 1
     for (int stage = 0; stage < kStages; ++stage) {
+        if (!is_used<P>(rows, stage % P::kWindow)) continue;
         wait_at(run_there + run_at * 8, run_phase);
         #pragma unroll
         for (int first = 0; first < kTapsOfStage; first += P::kAtOnce) {
+            if (!is_used<P>(taps, first)) continue;
             wait_at(weights_there + step_at * 8, step_phase);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
             multiply_taps<P>(sums, weight_ring + step_at * kWeightBytes, right_ring + run_at * (P::kTogether * kRunBytes), first);
@@ -422,10 +435,11 @@ __device__ __forceinline__ bool convolve_planes(
             if (tells && step_before >= 0) arrive_at(weights_free + step_before * 8);
             if (tells && run_before >= 0) arrive_at(run_free + run_before * 8);
             step_before = step_at;
-            run_before = first == kTapsOfStage - P::kAtOnce ? run_at : -1;
+            run_before = -1;
             step_at = step_at == P::kWeights - 1 ? 0 : step_at + 1;
             step_phase ^= step_at == 0;
         }
+        run_before = run_at;
         run_at = run_at == P::kRuns - 1 ? 0 : run_at + 1;
         run_phase ^= run_at == 0;
     }
@@ -438,6 +452,7 @@ __device__ __forceinline__ bool convolve_planes(
     if (threadIdx.x >= 256) return false;
     char* weight_ring = shared + P::kTogether * kRunBytes;
     for (int stage = 0; stage < kStages; ++stage) {
+        if (!is_used<P>(rows, stage % P::kWindow)) continue;
         const int window = stage % (P::kWindow / P::kTogether) * P::kTogether, line = stage / (P::kWindow / P::kTogether) * kLines;
         for (int i = threadIdx.x; i < P::kTogether * kLines * P::kRun; i += 256) {
             const int of = i / P::kRun;
@@ -445,6 +460,7 @@ __device__ __forceinline__ bool convolve_planes(
             reinterpret_cast<uint4*>(shared)[i] = reinterpret_cast<const uint4*>(first)[i % P::kRun];
         }
         for (int first = 0; first < kTapsOfStage; first += P::kAtOnce) {
+            if (!is_used<P>(taps, first)) continue;
             const __half* step = of_tile + static_cast<int64_t>(stage * kTapsOfStage + first) * (kTapBytes / 2);
             for (int i = threadIdx.x; i < kWeightBytes / 16; i += 256) {
                 reinterpret_cast<uint4*>(weight_ring)[i] = reinterpret_cast<const uint4*>(step)[i];

@@ -123,6 +123,10 @@ class Planes:
     apart: list[int]
     classes: list[int]
     """Column q of class c is place apart * q + c of the result."""
+    major: int
+    """Axes, the first ones, whose classes stand before the output channel in a row's number; the others' behind it."""
+    used: list[list[list[int]]]
+    """Of each axis, of each class: the taps it has."""
     out: list[int]
     window: list[int]
     given: list[tuple[int, int, int]]

@@ -29,6 +29,12 @@ PROBLEMS = {
         "self.one = nn.ConvTranspose3d(32, 5, (2, 3, 3), stride=(3, 1, 2), padding=(0, 1, 1), bias=False)\n"
         "self.two = nn.ConvTranspose3d(32, 6, 3, stride=2, padding=1, output_padding=1, groups=2)",
     ),
+    "tiles of a class, without the taps it has not": problem(
+        # of both axes, with a class that has none; of the first, with three taps and two
+        "return torch.tanh(self.one(x)), self.two(x)", "[torch.randn(2, 16, 5, 6)]",
+        "self.one = nn.ConvTranspose2d(16, 64, (3, 1), stride=(2, 2), padding=(1, 0), output_padding=(1, 1))\n"
+        "self.two = nn.ConvTranspose2d(16, 32, 5, stride=(2, 2), padding=1, bias=False)",
+    ),
     "several stages": problem(
         # 20 channels with zeros to 32, 160 in three stages, a window's rows together and apart
         "return self.one(x), self.two(y)", "[torch.randn(1, 20, 5, 6, 7), torch.randn(1, 160, 8, 9)]",
@@ -43,8 +49,9 @@ EXACT = {
         "self.three = nn.Conv2d(18, 7, 3, padding=(0, 2), dilation=(1, 2), bias=False)",
     ),
     "groups of eight": problem(
-        "return self.one(x)", "[torch.randn(2, 16, 3, 4, 5)]",
-        "self.one = nn.ConvTranspose3d(16, 6, 3, stride=2, padding=1, output_padding=1, groups=2)",
+        "return self.one(x), self.two(y)", "[torch.randn(2, 16, 3, 4, 5), torch.randn(2, 8, 4, 5)]",
+        "self.one = nn.ConvTranspose3d(16, 6, 3, stride=2, padding=1, output_padding=1, groups=2)\n"
+        "self.two = nn.ConvTranspose2d(8, 32, 3, stride=2, padding=1)",
     ),
 }  # fmt: skip
 SMALL = problem(
