@@ -210,6 +210,7 @@ class PlanesEmitter(Emitter):
             "    float sums[64] = {};",
             f"    if (!convolve_planes<{p}>(sums, shared, {names['planes']}, {names['halves']}, image, group, tile, first_column)) return;",
             "    float* out_of = reinterpret_cast<float*>(shared + 1024) + threadIdx.x / 32 * (8 * 136);",
+            *([f"    const int of_class = tile / {self._rows_of_class // ROWS};"] if planes.major else []),
             f"    const int64_t {self.batch} = image / {planes.groups};",
             "    #pragma unroll",
             "    for (int half = 0; half < 2; ++half) {",
@@ -245,14 +246,13 @@ class PlanesEmitter(Emitter):
         if planes.rows % ROWS:
             scope.line(f"if (row >= {planes.rows}) continue;")
         behind, major = math.prod(planes.classes[planes.major :]), math.prod(planes.classes[: planes.major])
-        row = f"row % {self._rows_of_class}" if major > 1 else "row"
+        row = f"(row - of_class * {self._rows_of_class})" if major > 1 else "row"
         row = f"{row} / {behind}" if behind > 1 else row
         scope.line(f"const {self.narrow} {self.channel} = group * {planes.out_each} + {row};")
         for axis, place in enumerate(self.places):
-            behind = math.prod(planes.classes[axis + 1 :])
-            if axis < planes.major:
-                behind = math.prod(planes.classes[axis + 1 : planes.major]) * self._rows_of_class
-            of_class = f" + row / {behind} % {planes.classes[axis]}" if planes.classes[axis] > 1 else ""
+            last, number = (planes.major, "of_class") if axis < planes.major else (None, "row")
+            behind = math.prod(planes.classes[axis + 1 : last])
+            of_class = f" + {number} / {behind} % {planes.classes[axis]}" if planes.classes[axis] > 1 else ""
             apart = f" * {planes.apart[axis]}" if planes.apart[axis] > 1 else ""
             scope.line(f"const {self.narrow} {place} = q{3 - len(self.places) + axis}{apart}{of_class};")
             if planes.columns[axis] * planes.apart[axis] > planes.out[axis]:
