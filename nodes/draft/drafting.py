@@ -18,7 +18,7 @@ from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
-from .partition import TILE, Kernel, Partition
+from .partition import PLANES, TILE, Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, Value
@@ -26,7 +26,7 @@ from .unrolled import followed
 
 TILES = {
     "halves": "matrix products of our own: on a GPU each float32 as two halves, with a power of two for each row and column, as exact as float32",
-    "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to TF32 as torch's default lets cuDNN",
+    "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to 11 bits where torch's default lets cuDNN do so",
     "": "matrix products in tiles of our own: on a GPU on TF32 tensor cores, each float32 as two numbers, as exact as float32",
 }
 """What is said of products that are kernels, by how the operator's name begins."""
@@ -43,16 +43,18 @@ _WORDS = """
     struct union enum class template typename namespace new delete this operator default register static extern inline
     volatile goto sizeof exp log log1p expm1 tanh erf erfc sqrt sin cos atan log2 exp2 floor ceil trunc rint pow atan2
     fmod abs j0 j1 y0 y1 jn yn gamma signal index div remainder round max min and or not xor in is lambda pass del def
-    strip line line_of row_of_line put_strip channels_last turn_eight read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
+    strip line line_of row_of_line put_strip read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
     Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
+    planes weights image images channel group row_tile out_of of_rows of_row unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
+    sample_input lay_out_planes lay_out_row convolve_planes put_planes scale_of power_for larger_finite largest_of_block kHopper input shared parts
+    begin_barrier arrive_at wait_at passed expect_bytes bring_bytes lines_of_plane multiply_planes multiply_taps is_used rows_of taps_of taps of_class LinesOfPlane pair_at meet_multipliers shift_of
     Ring ring slots full empty strip memory Eight padded stages_of magnitude exponent_of exponent power_of_two scaled write_eight
     prepare_along find_largest prepare_across shared_address halves_at multiply_sixteen wait_for bring bring_halves multiply_halves
     share_registers meet_with_sums put_halves halves_of matrix lines largest found held of_warps rest again done LARGEST SLOTS PERIOD
     kLineSteps kSideBytes kStageBytes kSlots kStripBytes kHalvesBytes kHalvesThreads kSpan kPlaces kHeld kRest kAlongBytes kAcrossBytes
-    Lines lines_at multiply_lines multiply_groups put_groups row_of_group column_of_group flat channels_together
 """
 RESERVED = frozenset(_WORDS.split())
 """Names that mean something in C, in Python or in the text around a kernel."""
@@ -157,7 +159,7 @@ class _Draft:
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
         lines = [*self.head, *self.checks, *forward.lines, *self.tail, f"return {text}"]
-        products = [kernel.members[0].definition for kernel in kernels if kernel.layout == TILE]
+        products = [kernel.members[0].definition for kernel in kernels if kernel.layout in (TILE, PLANES)]
         tiles = ["halves" if product.tiling.halves else product.origin for product in products]
         return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), tiles)
 

@@ -83,12 +83,13 @@ def _convolution(low, name: str, arguments: list) -> Value:
     if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1]:
         return depthwise(low, a, weight, bias, arguments[3], arguments[4], arguments[5], CONVOLUTIONS[name])
     if batched:
-        from .lower_convolutions import convolution, wanted
+        from .lower_convolutions import convolution
 
         transposed = name in TRANSPOSED
-        if wanted(low, a, groups, transposed):
-            dilation = arguments[7] if transposed else arguments[5]
-            return convolution(low, a, weight, bias, arguments[3], arguments[4], dilation, groups, transposed)
+        dilation = arguments[7] if transposed else arguments[5]
+        made = convolution(low, a, weight, bias, arguments[3], arguments[4], dilation, groups, transposed)
+        if made is not None:
+            return made
     if bias is None or not batched or not (low.program.device == "cuda" or absorbed(low.node)):
         return call_of(low, name, arguments, {})
     arguments[2] = None

@@ -16,27 +16,16 @@ from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant
 from .index import Index, divide, flatten, modulo, number, product, unflatten
 from .lower_products import multiplied
 from .lowering import Lowering, plain
-from .tensor_cores import DEPTH
-from .tensors import Tiling, Value
+from .planes import COLUMNS, ROWS, Stages, stages
+from .tensors import Planes, Tiling, Value
 
 CHANNELS = 8
 """Input channels of a group from a multiple of which on the depth has them last."""
-TURNED = 512
-"""Products to an input's element from which on a GPU lays the input out channels last first, for warp groups to multiply: that is a store and
-a load of it more. On an H200, of cuDNN, without and with that: at 576 0.85x and 0.94x (KernelBench's level 1, 57), at 648 3.0x and 4.0x (70),
-at 672 0.72x and 0.88x (78), but at 384 1.15x and 0.93x (64), at 288 1.00x and 0.92x (71)."""
-FOURS = 4
-"""Channels of a group in a multiple of which cuDNN has TF32 kernels; others eager computes in float32, and so do we."""
-
-
-def wanted(low: Lowering, a: Value, groups, transposed: bool) -> bool:
-    """Whether a convolution is to be one of ours: the module has nothing else, or it is faster than the library's."""
-    if COMPUTED[low.dtype] != "float":
-        return False
-    if low.program.own_products:
-        return True
-    in_fours = plain(a.shape[1]) // plain(groups) % FOURS == 0
-    return low.program.device == "cuda" and low.dtype == torch.float32 and len(a.shape) == 5 and transposed and in_fours
+PRODUCTS = 256
+"""Products to an input's element from which on it is laid out in planes of halves."""
+FOURS, FEWEST = 4, 16
+"""Channels of a group in a multiple of which, and from how many on, cuDNN multiplies in TF32: with eight eager stayed in float32 (on an H200, in seven
+of KernelBench's), and so do we."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +79,14 @@ class Axis:
         conditions = [_compare("ge", ahead, 0), _compare("lt", k, taps)]
         return k, conditions + ([_compare("eq", modulo(ahead, d, ranges), 0)] if d > 1 else [])
 
+    def used(self) -> list[list[int]]:
+        """Of each class, the taps it has."""
+        if self.turned is None:
+            return [list(range(self.taps))]
+        s, p, d, taps = self.turned
+        reads = [{(self.first + self.between * c + p - k * d) / s for k in range(taps)} for c in range(self.classes)]
+        return [[j for j in range(self.taps) if self.ahead + self.step * j in of_class] for of_class in reads]
+
     def read(self, column: Index, j: Index, size: Index, ranges) -> tuple[Index, list[Expr]]:
         """The place of the input, and when there is one."""
         place = sympy.expand(self.stride * column + self.ahead + self.step * j)
@@ -102,14 +99,24 @@ def _compare(op: str, a: Index, b: Index | int) -> Expr:
 
 
 def convolution(low: Lowering, a, weight, bias, stride, padding, dilation, groups, transposed: bool) -> Value | None:
-    """out[b, g, oc, o] = sum over ic and window of w * x."""
-    low.settle(a, 1000)
-    numbers = zip(*([plain(n) for n in part] for part in (stride, padding, dilation)), weight.shape[2:], strict=True)
+    """out[b, g, oc, o] = sum over ic and window of w * x; None where that is the library's, whose it is unless ours is faster or the module
+    has nothing else."""
+    if COMPUTED[low.dtype] != "float":
+        return None
+    given = list(zip(*([plain(n) for n in part] for part in (stride, padding, dilation)), strict=True))
+    windows = [plain(window) for window in weight.shape[2:]]
     if transposed:
-        axes = [Axis.transposed(s, p, d, plain(window)) for s, p, d, window in numbers]
+        axes = [Axis.transposed(s, p, d, window) for (s, p, d), window in zip(given, windows, strict=True)]
     else:
-        axes = [Axis(s, -p, d, plain(window)) for s, p, d, window in numbers]
-    made = _Convolution(low, a, weight, plain(groups), axes, transposed).product()
+        axes = [Axis(s, -p, d, window) for (s, p, d), window in zip(given, windows, strict=True)]
+    convolution = _Convolution(low, a, weight, plain(groups), axes, transposed)
+    stages = convolution.stages()
+    if stages is not None:
+        made = convolution.by_planes(stages, given, windows)
+    elif low.program.own_products or convolution.is_faster:
+        made = convolution.product()
+    else:
+        return None
     if made is None or bias is None:
         return made
     type = COMPUTED[low.dtype]
@@ -128,28 +135,91 @@ class _Convolution:
         self.channels_last = transposed or self.in_each % CHANNELS == 0
         self.rows, self.depth = self.out_each * math.prod(self.classes), self.in_each * math.prod(self.taps)
 
+    @property
+    def is_faster(self) -> bool:
+        """Whether tiles beat the library."""
+        return self.in_tf32 and len(self.a.shape) == 5 and self.transposed
+
+    def stages(self) -> Stages | None:
+        """How planes of eight channels cut it (planes.py), where they can and are worth it: the places are known, taps of neighbouring places
+        lie in neighbouring places, and every result has a product."""
+        sizes = [*self.a.shape[2:], *self.low.shape[2:]]
+        float32 = self.low.program.device == "cuda" and self.low.dtype == torch.float32
+        if not float32 or any(axis.stride > 1 or axis.between > 1 for axis in self.axes):
+            return None
+        if not all(size.is_Integer for size in sizes) or self.rows * math.prod(self.taps) < PRODUCTS:
+            return None
+        *_, last = self.axes
+        found = stages(self.in_each, last.taps, last.step, math.prod(self.taps[:-1]), not self.rounded, self.major > 0)
+        return found if found is not None and math.prod(self._plane(found)) + COLUMNS < 2**31 else None
+
+    @property
+    def major(self) -> int:
+        """Of how many axes a tile of the product has one class, so that it can leave out the taps that this class has not."""
+        rank, classes = len(self.axes), self.classes
+        if math.prod(classes) == 1 or math.prod(self.taps) > 64:
+            return 0
+        most = rank if self.rounded else rank - 1  # numbers of two halves take two taps at a time
+        whole = (n for n in range(most, 0, -1) if self.out_each * math.prod(classes[n:]) % ROWS == 0)
+        return next((n for n in whole if math.prod(classes[:n]) > 1), 0)
+
+    def _plane(self, stages: Stages) -> list[int]:
+        """Places that all columns' taps read, those that are there for an even number of them, too."""
+        taps = [*self.taps[:-1], stages.taps]
+        return [plain(q) + axis.step * (n - 1) for q, axis, n in zip(self.columns, self.axes, taps, strict=True)]
+
+    def by_planes(self, stages: Stages, given, windows) -> Value:
+        low, allocate, groups = self.low, self.low.program.allocate, self.groups
+        out = [plain(size) for size in low.shape[2:]]
+        plane = self._plane(stages)
+        batch, tiles = self.a.shape[0], -(-self.rows // ROWS)
+        laid = (
+            math.prod(self.taps[:-1]) * stages.taps * (stages.tap_bytes // 2 // ROWS) * (stages.eights // stages.chunk)
+        )
+        buffers = {
+            "input": low.program.realise(self.a),
+            "weight": low.program.realise(self.weight),
+            "steps": low.program.realise(self._copied(major=self.major)),
+            # the last tile's run may end behind the last plane
+            "planes": allocate([batch * (groups * stages.eights * stages.planes * math.prod(plane) * 8) + (COLUMNS + stages.run) * 8], torch.float16, "planes"),
+            "halves": allocate([groups * tiles * ROWS * laid], torch.float16, "halves"),
+            "unscale": allocate([groups * tiles * ROWS], torch.float32, "unscale"),
+            "state": allocate([2], torch.int32, "state"),
+        }  # fmt: skip
+        planes = Planes(
+            batch, groups, self.in_each, self.rows, self.out_each, [plain(size) for size in self.a.shape[2:]],
+            [-axis.ahead for axis in self.axes], plane, self.taps, [axis.step for axis in self.axes],
+            [plain(size) for size in self.columns], [axis.apart for axis in self.axes], self.classes, self.major,
+            [axis.used() for axis in self.axes], out, windows, given,
+            self.transposed, stages, buffers,
+        )  # fmt: skip
+
+        def reads(_) -> Expr:
+            named = [make("load", buffers[use], number(0), type="float") for use in ("input", "weight", "steps")]
+            return binary("add", binary("add", named[0], named[1]), named[2])
+
+        return low.program.convolve(planes, reads, low.shape)
+
     def product(self) -> Value | None:
+        self.low.settle(self.a, 1000)
         low, batch = self.low, (self.a.shape[0], number(self.groups))
-        weights, turned = self._weights(), self._turned()
+        weights = self._weights()
         strided = any(axis.apart > 1 for axis in self.axes)
-        tiling = Tiling(rounded=self.rounded, in_tf32=(self.copies and self.in_tf32, turned is not None))
+        tiling = Tiling(rounded=self.rounded, in_tf32=self.copies and self.in_tf32)
         shape = (*batch, number(self.out_each), *self.columns)
         if strided:
             sparse = any(axis.between > 1 for axis in self.axes)
             tiling = replace(tiling, place=self._place, inside=self._inside, sparse=sparse)
             shape = low.shape
-        if turned is not None:
-            tiling = replace(tiling, turned=(self.a.buffer, turned.buffer))
         made = multiplied(
             low, batch, number(self.rows), product(self.columns), number(self.depth),
             lambda p: weights.at([p[1], *p[2:]]), self._input, shape, tiling, self._tapped if strided else None,
-            turned and (lambda p: self._input(p, turned)),
         )  # fmt: skip
         return made if made is None or strided else low.program.reshape(made, low.shape)
 
     @property
     def rounded(self) -> bool:
-        return self.in_each % FOURS == 0
+        return self.in_each % FOURS == 0 and self.in_each >= FEWEST
 
     @property
     def in_tf32(self) -> bool:
@@ -160,36 +230,32 @@ class _Convolution:
     def copies(self) -> bool:
         return self.transposed or (self.channels_last and math.prod(self.taps) > 1)
 
-    def _turned(self) -> Value | None:
-        """The input [batch, *places, channels] in TF32, to be filled before the product, where that pays."""
-        per_element = self.rows * math.prod(self.taps) / math.prod(axis.stride for axis in self.axes)
-        if not self.in_tf32 or self.in_each % DEPTH or per_element < TURNED:
-            return None
-        self.low.program.realise(self.a)
-        batch, channels, *places = self.a.shape
-        buffer = self.low.program.allocate([batch, *places, channels], torch.float32, "turned")
-        return self.low.program.whole(buffer)
-
     def _weights(self) -> Value:
         """[group, row, step of the depth], as they lie or copied in that order."""
-        groups, low = self.groups, self.low
-        shape = [groups, self.rows, self.depth]
+        shape = [self.groups, self.rows, self.depth]
         if not self.copies:
-            return low.program.reshape(self.weight, shape)
+            return self.low.program.reshape(self.weight, shape)
+        copied = self._copied(self.in_tf32)
+        self.low.program.realise(copied)
+        return self.low.program.reshape(copied, shape)
+
+    def _copied(self, in_tf32: bool = False, major: int = 0) -> Value:
+        """[group, output channel, *classes, *taps, input channel], perhaps rounded, and with the first `major` classes before the output channel."""
+        groups, low, rank = self.groups, self.low, len(self.axes)
 
         def formula(position):
-            group, out, *at, channel = position
-            taps, conditions = self._taps(at[: len(self.axes)], at[len(self.axes) :])
+            group, *at, channel = position
+            out = at.pop(major)
+            taps, conditions = self._taps(at[:rank], at[rank:])
             sides = (group * self.out_each + out, channel)
             if self.transposed:
                 sides = (group * self.in_each + channel, out)
             value = cast(self.weight.at([*sides, *taps]), self.type)
-            value = make("round_to", value, "tf32", type="float") if self.in_tf32 else value
+            value = make("round_to", value, "tf32", type="float") if in_tf32 else value
             return masked(all_of(conditions), value, constant(0, self.type))
 
-        copied = low.formula(formula, [groups, self.out_each, *self.classes, *self.taps, self.in_each])
-        low.program.realise(copied)
-        return low.program.reshape(copied, shape)
+        rows = [*self.classes[:major], self.out_each, *self.classes[major:]]
+        return low.formula(formula, [groups, *rows, *self.taps, self.in_each])
 
     def _taps(self, classes, at) -> tuple[list[Index], list[Expr]]:
         found = [axis.tap(c, j, self.ranges) for axis, c, j in zip(self.axes, classes, at, strict=True)]
@@ -203,7 +269,7 @@ class _Convolution:
             channel, *at = unflatten(k, [self.in_each, *self.taps], self.ranges)
         return channel, at
 
-    def _input(self, position, turned: Value | None = None) -> Expr:
+    def _input(self, position) -> Expr:
         batch, group, k, n = position
         channel, taps = self._steps(k)
         columns = unflatten(n, self.columns, self.ranges)
@@ -212,8 +278,7 @@ class _Convolution:
             for axis, q, j, size in zip(self.axes, columns, taps, self.a.shape[2:], strict=True)
         ]
         places, channel = [place for place, _ in found], group * self.in_each + channel
-        at = turned.at([batch, *places, channel]) if turned else self.a.at([batch, channel, *places])
-        value = cast(at, self.type)
+        value = cast(self.a.at([batch, channel, *places]), self.type)
         return masked(all_of([c for _, conditions in found for c in conditions]), value, constant(0, self.type))
 
     def _tapped(self, row: Index, k: Index) -> Expr | None:

@@ -244,6 +244,16 @@ def _softplus(x: Expr, beta: float, threshold: float) -> Expr:
     return where(compare("gt", scaled, constant(threshold, x.type)), x, curve)
 
 
+def _mish(x: Expr) -> Expr:
+    """x tanh(log(1 + e)) with e = exp(x) is x / (1 + 2 / (e (e + 2))), which takes one function instead of three; above 20 that is x."""
+    e, one, two = (
+        unary("exp", make("min", x, constant(20, x.type), type=x.type)),
+        constant(1, x.type),
+        constant(2, x.type),
+    )
+    return binary("div", x, binary("add", one, binary("div", two, binary("mul", e, binary("add", e, two)))))
+
+
 def _gelu(x: Expr, approximate: str) -> Expr:
     one = constant(1, x.type)
     if approximate == "tanh":
@@ -270,7 +280,7 @@ ACTIVATIONS = {
     "aten.relu.default": lambda x: _positive(x),
     "aten.relu6.default": lambda x: _between(x, 0, 6),
     "aten.silu.default": lambda x: binary("mul", x, unary("sigmoid", x)),
-    "aten.mish.default": lambda x: binary("mul", x, unary("tanh", _softplus(x, 1, 20))),
+    "aten.mish.default": _mish,
     "aten.gelu.default": lambda x, approximate="none": _gelu(x, approximate),
     "aten.hardtanh.default": lambda x, low=-1, high=1: _between(x, low, high),
     "aten.hardsigmoid.default": _hardsigmoid,

@@ -133,13 +133,11 @@ def multiplied(
     shape,
     tiling: Tiling = PLAIN,
     counts=None,
-    prepared=None,
     weights=(False, False),
 ) -> Value | None:
     """A `product` definition over (*batch, rows, columns, depth) of left(*batch, row, step) and right(*batch, step, column).
 
-    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero. `prepared` is the right as
-    tiles load it, where that lies elsewhere. `weights`: whether the left and the right are weights.
+    `counts(row, step)` is the condition under which a product is one of the sum; elsewhere the left is zero. `weights`: whether the left and the right are weights.
     """
     if COMPUTED[low.dtype] != "float":
         return None
@@ -158,7 +156,7 @@ def multiplied(
         return times(position, right, counts)
 
     def factors(position) -> Expr:
-        return times(position, prepared or right)
+        return times(position, right)
 
     tiling = replace(tiling, factors=factors)
     if shared:

@@ -14,9 +14,9 @@ from .expressions import Expr, loads_of
 from .index import Index, flatten, joined, product, unflatten
 from .tensors import Buffer, Definition, Library, Program
 
-ROW, FLAT, TILE, STEPS = "row", "flat", "tile", "steps"
+ROW, FLAT, TILE, STEPS, PLANES = "row", "flat", "tile", "steps", "planes"
 """ROW: a block or a warp to a row, its threads along the folded axes. FLAT: a thread to each kept element, folding alone. TILE: see tiles.py.
-STEPS: see recurrences.py."""
+STEPS: see recurrences.py. PLANES: see planes.py; maps of its elements join it."""
 ALONE = {"product": TILE, "recurrence": STEPS}
 """Definitions that share a kernel with nothing."""
 
@@ -131,6 +131,8 @@ class Partition:
     def _begin(self, definition: Definition) -> Kernel:
         if definition.kind == "product":
             return self._begin_product(definition)
+        if definition.kind == "convolution":
+            return self._begin_convolution(definition)
         kernel = self._space(definition.ranges, definition.reduced, definition)
         kernel.order = definition.order
         kernel.layout = ALONE.get(definition.kind, kernel.layout)
@@ -159,6 +161,19 @@ class Partition:
         at, given = kernel.axes[:-1], definition.tiling.place
         place = joined(flatten(at, definition.ranges[:-1]) if given is None else given(at))
         kernel.members.append(Member(definition, definition.element(kernel.axes), 0, [place], False))
+        return kernel
+
+    def _begin_convolution(self, definition: Definition) -> Kernel:
+        """Its loops are the axes of its result."""
+        variables, rank = self.program.ranges, len(definition.ranges) - 2
+        words = ["batch", "channel", *(f"place_{axis}" for axis in range(rank))]
+        axes = [
+            variables.named(self.program.name(word), end) for word, end in zip(words, definition.ranges, strict=True)
+        ]
+        kernel = Kernel(definition.ranges, frozenset(), sympy.Integer(0), axes, layout=PLANES, order=definition.order)
+        place = joined(flatten(axes, definition.ranges))
+        places = [place] * len(definition.outs)
+        kernel.members.append(Member(definition, definition.element(axes), 0, places, False))
         return kernel
 
     def _space(self, ranges, reduced, definition: Definition) -> Kernel:
@@ -211,7 +226,10 @@ class Partition:
     # ------------------------------------------------------------------------------------------ joining one
 
     def _join(self, kernel: Kernel, definition: Definition, position: int) -> bool:
-        if definition.kind.startswith("scan") or definition.kind in ALONE or kernel.layout in ALONE.values():
+        alone = definition.kind in ALONE or definition.kind == "convolution"
+        if definition.kind.startswith("scan") or alone or kernel.layout in ALONE.values():
+            return False
+        if kernel.layout == PLANES and (definition.kind != "map" or not self._reads(definition) & set(kernel.made)):
             return False
         if not definition.reduced or (kernel.scan is None and self._same_fold(kernel, definition)):
             member = self._member(kernel, definition, position)

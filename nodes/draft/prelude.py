@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import halves, kept, recurrences, tensor_cores, warp_groups
+from . import halves, kept, planes, recurrences, tensor_cores
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -313,17 +313,19 @@ def prelude(device: str, body: str) -> str:
         found.append(_COLUMN_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
-    products = set(re.findall(r"\bmultiply_(tiles|groups|halves)\b", body))
-    if products:
-        found += [tensor_cores.ARCHITECTURES, tensor_cores.TILES]
-    if products - {"halves"}:
+    products = set(re.findall(r"\b(multiply_tiles|multiply_halves|convolve_planes)\b", body))
+    if products or "cluster_fold" in body:
+        found.append(tensor_cores.ARCHITECTURES)
+    if products - {"convolve_planes"}:
+        found.append(tensor_cores.TILES)
+    if "multiply_tiles" in products:
         found.append(tensor_cores.PRELUDE)
-    if "groups" in products:
-        found.append(warp_groups.PRELUDE)
-    if "halves" in products:
+    if "multiply_halves" in products:
         found.append(halves.PRELUDE)
+    if "convolve_planes" in products:
+        found.append(planes.PRELUDE)
     if "cluster_fold" in body:
-        found.append(("" if products else tensor_cores.ARCHITECTURES) + kept.PRELUDE)
+        found.append(kept.PRELUDE)
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
     includes = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))

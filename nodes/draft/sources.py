@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .convolving import PlanesEmitter
 from .emit import SPLIT, Emitter
 from .half_tiles import HalvesEmitter
 from .index import index_is_divided
 from .packing import PACK_BYTES
-from .partition import ROW, STEPS, TILE, Kernel, Partition
+from .partition import PLANES, ROW, STEPS, TILE, Kernel, Partition
 from .prelude import prelude
 from .printing import index_text
 from .recurrences import RecurrenceEmitter
@@ -47,6 +48,10 @@ def native(kernel: Kernel, partition: Partition, device: str) -> Native:
     if kernel.layout == STEPS:
         steps = RecurrenceEmitter(kernel, partition, device)
         return Native(kernel.name, steps.arguments(), steps.text(), steps.summary(), [])
+    if kernel.layout == PLANES:
+        planes = PlanesEmitter(kernel, partition, device)
+        scalars = [name for name, _ in planes.scalars()]
+        return Native(kernel.name, planes.arguments(), planes.text(summary), summary, scalars)
     if kernel.layout == TILE:
         by_halves = kernel.members[0].definition.tiling.halves is not None
         tiles = (HalvesEmitter if by_halves else TileEmitter)(kernel, partition, device)

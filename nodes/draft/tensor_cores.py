@@ -108,31 +108,6 @@ __device__ __forceinline__ uint32_t nearest(float value) {
 
 __device__ __forceinline__ float round_to_tf32(float value) { return __uint_as_float(nearest(value)); }
 
-// Eight channels of a place in every batch as TF32 numbers, from [batches, channels, places] to channels last: a thread reads beside its
-// neighbours and writes a whole sector.
-template <int CHANNELS>
-__device__ __forceinline__ void turn_eight(const float* __restrict__ from, float* __restrict__ to, int64_t batches, int64_t places, int64_t place, int64_t channel) {
-    if (place >= places) return;
-    for (int64_t batch = blockIdx.z; batch < batches; batch += gridDim.z) {
-        const float* first = from + (batch * CHANNELS + channel) * places + place;
-        uint32_t value[8];
-        #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            value[i] = nearest(first[i * places]);
-        }
-        uint4* there = reinterpret_cast<uint4*>(to + (batch * places + place) * CHANNELS + channel);
-        there[0] = make_uint4(value[0], value[1], value[2], value[3]);
-        there[1] = make_uint4(value[4], value[5], value[6], value[7]);
-    }
-}
-
-// [batches, channels, places] as TF32 numbers, channels last.
-template <int CHANNELS>
-__global__ void __launch_bounds__(kThreads) channels_last(const float* __restrict__ from, float* __restrict__ to, int64_t batches, int64_t places) {
-    const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, channel = blockIdx.y * 8;
-    turn_eight<CHANNELS>(from, to, batches, places, place, channel);
-}
-
 // WIDTH floats into shared memory, zeros where there are none to read. They are there when the thread has waited.
 template <int WIDTH>
 __device__ __forceinline__ void copy_ahead(float* to, const float* from, bool inside) {

@@ -14,6 +14,7 @@ import torch
 
 from .expressions import COMPUTED, Expr, cast, make
 from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten
+from .planes import Stages
 
 Position = Sequence[Index]
 
@@ -64,10 +65,8 @@ class Tiling:
     """(coordinate, end): results beyond an end go nowhere."""
     sparse: bool = False
     """Whether the out has elements that no result goes to: zeros."""
-    in_tf32: tuple[bool, bool] = (False, False)
-    """Whether what `factors` loads for the left and the right are TF32 numbers in memory already."""
-    turned: tuple[Buffer, Buffer] | None = None
-    """(from, to): before the product, `from` [batch, channels, *places] is laid out channels last for it, in TF32; `factors` loads `to`."""
+    in_tf32: bool = False
+    """Whether what `factors` loads for the left are TF32 numbers in memory already."""
     triangle: str = ""
     """`upper` or `lower` where the results in the tiles of that triangle are all that is wanted; such a product goes by halves."""
     halves: tuple[Side, Side] | None = None
@@ -77,7 +76,7 @@ class Tiling:
     def filled(self) -> list[Buffer]:
         """What is filled before the product, for it alone."""
         sides = [side for side in self.halves or () if not side.ready]
-        return [*([self.turned[1]] if self.turned else []), *(b for side in sides for b in (side.lines, side.largest))]
+        return [b for side in sides for b in (side.lines, side.largest)]
 
 
 PLAIN = Tiling()
@@ -103,13 +102,50 @@ class Recurrence:
     """By what it is for: see the struct of recurrences.py."""
 
 
+@dataclass(frozen=True)
+class Planes:
+    """What a `convolution` says: see planes.py. One number an axis of the places, where there are several."""
+
+    batch: Index
+    groups: int
+    channels: int
+    """Of the input, of a group."""
+    rows: int
+    """Of the product, of a group: output channels (out_each) times classes, which count the remainders of a place by `apart`."""
+    out_each: int
+    size: list[int]
+    """Of the input."""
+    before: list[int]
+    """Places of the plane that lie before the input's first."""
+    plane: list[int]
+    taps: list[int]
+    step: list[int]
+    """Column q of the product reads, for tap j, place q + step * j of the plane."""
+    columns: list[int]
+    apart: list[int]
+    classes: list[int]
+    """Column q of class c is place apart * q + c of the result."""
+    major: int
+    """Axes, the first ones, whose classes stand before the output channel in a row's number; the others' behind it."""
+    used: list[list[list[int]]]
+    """Of each axis, of each class: the taps it has."""
+    out: list[int]
+    window: list[int]
+    given: list[tuple[int, int, int]]
+    """The convolution's own: its window, and (stride, padding, dilation)."""
+    transposed: bool
+    stages: Stages
+    buffers: dict[str, Buffer]
+    """input, weight: as they are; steps: the weights as [group, row, tap, channel] in float32; planes, halves, unscale, state: working memory."""
+
+
 @dataclass(eq=False)
 class Definition:
     """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
 
     `map`: out[position] = element(position). A fold (`sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all`, `welford`: mean
     and sum of squared deviations, `softmax`: maximum and sum of exponentials shifted by it): outs[...][kept axes]. `product`: a sum of products along
-    the last axis, of matrices. `recurrence`: see Recurrence; its element only names what it reads. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
+    the last axis, of matrices. `recurrence`: see Recurrence, `convolution`: see Planes; their elements only name what they read. `scan_sum`, `scan_prod`: out has the ranges' shape and accumulates along the one axis in `reduced`.
     """
 
     order: int
@@ -125,6 +161,7 @@ class Definition:
     backwards: bool = False
     tiling: Tiling = PLAIN
     recurrence: Recurrence | None = None
+    planes: Planes | None = None
 
     @property
     def kept(self) -> list[int]:
@@ -305,6 +342,19 @@ class Program:
         outs = [out, *tiling.filled]
         definition = Definition(
             order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
+        )
+        for made in outs:
+            made.written_by = definition
+        self.definitions.append(definition)
+        return self.whole(out, order, self.operator)
+
+    def convolve(self, planes: Planes, element: Callable[[Position], Expr], shape) -> Value:
+        """A convolution of our own by planes of eight channels."""
+        order = self.next_order()
+        out = self.allocate(shape, torch.float32, self.operator)
+        outs = [out, *(planes.buffers[use] for use in ("planes", "halves", "unscale", "state"))]
+        definition = Definition(
+            order, "convolution", out.shape, frozenset(), element, outs, self.operator, planes=planes
         )
         for made in outs:
             made.written_by = definition

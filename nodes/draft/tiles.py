@@ -11,7 +11,7 @@ import torch
 
 from .emit import Emitter, _indices
 from .expressions import Expr, loads_of
-from .index import FloorDiv, Index, Modulo, index_is_divided, product
+from .index import FloorDiv, Index, Modulo, index_is_divided
 from .partition import Kernel, Partition
 from .printing import Scope, Statements, _bare, index_text
 from .tensor_cores import DEPTH, THREADS
@@ -44,9 +44,6 @@ class TileEmitter(Emitter):
         self.down, self.across = self._tile()
         self.step, factors = self._factors()
         self.operands = [Operand(self, value, at) for value, at in zip(factors, (1, 2), strict=True)]
-        lines = all(one.along_k and one.rounded for one in self.operands)
-        self.by_groups = lines and not self.exact and (self.down, self.across) in ((128, 128), (64, 256))
-        """Whether warp groups multiply; see warp_groups.py."""
 
     def writes(self) -> list[Buffer]:
         return self.kernel.members[0].definition.outs
@@ -76,8 +73,7 @@ class TileEmitter(Emitter):
     def _tile(self) -> tuple[int, int]:
         """Rows and columns of a block's tile, for the sizes that the problem ships with."""
         batches, rows, columns, depth = (self.partition.program.estimate(end) for _, end in self.kernel.inner)
-        lines = all(self.tiling.in_tf32)  # warp groups multiply 64 rows, and 32 of them faster than mma.sync does
-        down = next((side for side in ((64,) if lines else (32, 64)) if rows <= side), 128)
+        down = next((side for side in (32, 64) if rows <= side), 128)
         across = next((side for side in (32, 64) if columns <= side), 128)
         if down < 128 and across == 128:
             across = 256
@@ -149,10 +145,8 @@ class TileEmitter(Emitter):
         wide, tile = self.wide, f"{self.down}, {self.across}"
         left, right = self.operands
         multiply = f"multiply_tiles<{tile}, {str(self.exact).lower()}, Left, Right>"
-        if self.by_groups:
-            multiply = f"multiply_groups<{tile}>"
         return [
-            f"    extern __shared__ __align__({1024 if self.by_groups else 16}) float ring[];",
+            "    extern __shared__ __align__(16) float ring[];",
             f"    using Left = {left.type};",
             f"    using Right = {right.type};",
             *left.by_four("left"),
@@ -170,7 +164,7 @@ class TileEmitter(Emitter):
             "        bool finite = true;",
             "        #pragma unroll",
             f"        for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
-            f"            {'put_groups' if self.by_groups else 'put_strip'}<{tile}>(sums, ring, strip);",
+            f"            put_strip<{tile}>(sums, ring, strip);",
             "            __syncthreads();",
             *self._strip("#pragma unroll 4", [
                 f"const float sum = ring[line_of<{self.across}>(round) * {self.across + 8} + threadIdx.x % {self.across}];",
@@ -229,7 +223,6 @@ class TileEmitter(Emitter):
             "                      batches < 65535 ? batches : 65535);",
             f"    const int bytes = STAGES * ({left.type}::kWords + {right.type}::kWords) * sizeof(float);",
             *self._zeros("    cudaMemsetAsync({out}, 0, {bytes}, stream);"),
-            *self._turn(),
         ]
         if not self.narrow:
             return [*lines, *_launched(name, arguments, "    ")]
@@ -246,22 +239,6 @@ class TileEmitter(Emitter):
     def fits_narrow(self) -> str:
         """The condition under which 32 bits hold every index."""
         return " && ".join(f"{index_text(size)} < INT32_MAX - 65536" for size in self.largest())
-
-    def _turn(self) -> list[str]:
-        if self.tiling.turned is None:
-            return []
-        source, to = self.tiling.turned
-        batches, channels, *sizes = source.shape
-        places, most = index_text(product(sizes)), f"{index_text(batches)} < 65535 ? {index_text(batches)} : 65535"
-        across, eights, name = f"({places} + {THREADS - 1}) / {THREADS}", int(channels) // 8, "channels_last"
-        grid = f"{across}, {eights}, {most}"
-        if self.by_groups:
-            grid, name = f"{across} * {eights}, 1, {most}", "channels_together"
-        arguments = f"{source.name}, {to.name}, {index_text(batches)}, {places}"
-        return [
-            f"    const dim3 wanted({grid});",
-            f"    {name}<{channels}><<<wanted, {THREADS}, 0, stream>>>({arguments});",
-        ]
 
     def _zeros(self, line: str) -> list[str]:
         out = self.member.definition.outs[0]
@@ -321,14 +298,12 @@ class Operand:
         self.tiles, self.value = tiles, value
         (self.place, self.end), self.step, (_, self.depth) = tiles.kernel.inner[axis], tiles.step, tiles.kernel.inner[3]
         self.along_k = tiles.along_k(value)
-        self.side, self.rounded = (tiles.down, tiles.across)[axis - 1], tiles.tiling.in_tf32[axis - 1]
+        self.side, self.rounded = (tiles.down, tiles.across)[axis - 1], tiles.tiling.in_tf32 and axis == 1
         self.fours = self._fours()
 
     @property
     def type(self) -> str:
         """How the tile lies in shared memory."""
-        if self.tiles.by_groups:
-            return f"Lines<{self.side}>"
         steps, rounded = "kDepth" if self.tiles.exact else DEPTH, ", true" if self.rounded else ""
         return f"Side<{self.side}, {steps}, {str(self.along_k).lower()}{rounded}>"
 

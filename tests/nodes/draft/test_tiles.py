@@ -48,12 +48,13 @@ CONVOLUTIONS = {
         "self.dilated = nn.ConvTranspose1d(4, 5, 4, dilation=3, bias=False)",
     ),
 }  # fmt: skip
-IN_THREES = problem(
+EXACT = problem(
+    # channels in threes, and groups of eight
     "return self.ordinary(x), self.transposed(x), self.groups(y)",
-    "[torch.randn(2, 3, 9, 10), torch.randn(2, 6, 11)]",
+    "[torch.randn(2, 3, 9, 10), torch.randn(2, 16, 11)]",
     "self.ordinary = nn.Conv2d(3, 10, 3, stride=2, padding=1, bias=False)\n"
     "self.transposed = nn.ConvTranspose2d(3, 5, 3, stride=2, bias=False)\n"
-    "self.groups = nn.Conv1d(6, 8, 3, groups=2, bias=False)",
+    "self.groups = nn.Conv1d(16, 80, 3, groups=2, bias=False)",
 )
 LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
 
@@ -70,7 +71,7 @@ def models(text: str, folder, *changes: tuple[str, str]):
     """The problem's module, its Model and the draft's, emulated and perhaps with changes in its text."""
     reference, source = module(text), source_of(text)
     native = native_source(source, "cuda")
-    assert re.search(r"multiply_(tiles<|groups<|halves\()", native) and "torch.ops" not in source
+    assert re.search(r"multiply_tiles<|multiply_halves\(|convolve_planes<", native) and "torch.ops" not in source
     for old, new in changes:
         assert old in native
         native = native.replace(old, new)
@@ -113,49 +114,15 @@ def test_emulated_products_agree_with_eager(name, tmp_path):
     check(MODULES[name], tmp_path)
 
 
-def test_emulated_convolutions_of_channels_not_in_fours_are_exact(tmp_path):
+def test_emulated_convolutions_of_few_channels_or_not_in_fours_are_exact(tmp_path):
     """As eager's are, for which cuDNN has no TF32 kernel."""
-    check(IN_THREES, tmp_path)
+    check(EXACT, tmp_path)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_emulated_convolutions_are_eagers_of_operands_in_tf32(name, tmp_path):
+def test_emulated_convolutions_are_eagers_of_operands_in_tf32(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(lower_convolutions, "FEWEST", 1)
     check(CONVOLUTIONS[name], tmp_path, rounded=True)
-
-
-TURNED = problem(
-    # 16 and 48 channels, places that end within a tile, transposed with a stride and in groups
-    "return self.one(x), self.two(x), self.three(y)", "[torch.randn(2, 16, 9, 13), torch.randn(2, 32, 21)]",
-    "self.one = nn.Conv2d(16, 30, 3, padding=1, bias=False)\n"
-    "self.two = nn.ConvTranspose2d(16, 9, 3, stride=2, padding=1, bias=False)\n"
-    "self.three = nn.Conv1d(32, 100, 5, stride=2, padding=2, groups=2, bias=False)",
-)  # fmt: skip
-
-
-def test_an_input_that_is_laid_out_channels_last_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(lower_convolutions, "TURNED", 1)
-    native = native_source(source_of(TURNED), "cuda")
-    assert native.count("channels_last<") == 3 and native.count("Side<64, 16, true, true>") >= 6
-    check(TURNED, tmp_path, rounded=True)
-
-
-GROUPS = problem(
-    # 128 x 128 tiles that end within, steps of taps and channels; 64 x 256
-    "return self.one(x), self.two(y)", "[torch.randn(2, 32, 9, 13), torch.randn(1, 16, 330)]",
-    "self.one = nn.Conv2d(32, 70, (3, 2), padding=1, bias=False)\n"
-    "self.two = nn.ConvTranspose1d(16, 40, 5, padding=2, dilation=2, bias=False)",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("instruction", [True, False], ids=["by warp groups", "where their instruction is missing"])
-def test_an_input_that_lies_channels_last_is_multiplied_by_warp_groups(instruction, tmp_path, monkeypatch):
-    monkeypatch.setattr(lower_convolutions, "TURNED", 1)
-    monkeypatch.setattr(tiles, "BUSY_BLOCKS", 1)
-    native = native_source(source_of(GROUPS), "cuda")
-    assert "multiply_groups<128, 128>(" in native and "multiply_groups<64, 256>(" in native
-    assert native.count("channels_together<") == 2 and "channels_last<<<" not in native
-    changes = [] if instruction else [("__CUDA_ARCH_FEAT_SM90_ALL", "MISSING")]
-    check(GROUPS, tmp_path, True, *changes)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

@@ -16,6 +16,7 @@ namespace tensor {
 struct int2 { int x, y; };
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline unsigned atomicMax(unsigned* at, unsigned value) { const unsigned before = *at; return *at = std::max(before, value), before; }
 inline __half __low2half(__half2 v) { return v.x; }
 inline __half __high2half(__half2 v) { return v.y; }
 
@@ -170,14 +171,16 @@ inline void wgmma(float* const* d, int count, uint64_t a, uint64_t b, int adds) 
   }
 }
 
-// Rows of both along K, of 128 bytes, swizzled; d as above.
-inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b, int adds) {
+// Rows of both along K, of 128 bytes, swizzled, or of 16 bytes and eight of them beside one another; d as above.
+inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b, int adds = 1) {
   const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
   const auto read = [&](uint64_t descriptor, unsigned row, double (&values)[16]) {
-    const uint64_t at = field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * 128;
-    for (unsigned k = 0; k < 16; ++k) values[k] = half_at(place(swizzled(at + k * 2)));
+    const uint64_t at = field(descriptor, 0) + row / 8 * field(descriptor, 32);
+    const bool apart = descriptor >> 62 == 0;
+    if (!apart && descriptor >> 62 != 1) tensor::fail("a descriptor of another swizzle");
+    for (unsigned k = 0; k < 16; ++k)
+      values[k] = half_at(place(apart ? at + row % 8 * 16 + k / 8 * field(descriptor, 16) + k % 8 * 2 : swizzled(at + row % 8 * 128 + k * 2)));
   };
-  if (a >> 62 != 1 || b >> 62 != 1) tensor::fail("a descriptor of another swizzle");
   const unsigned t = emulate::self->linear % 128;
   double left[2][16], right[16];
   for (unsigned half = 0; half < 2; ++half) read(a, t / 32 * 16 + t % 32 / 4 + half * 8, left[half]);
@@ -189,33 +192,6 @@ inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b, int 
       double terms[17] = {adds ? sum : 0.0};
       for (unsigned k = 0; k < 16; ++k) terms[k + 1] = left[half][k] * right[k];
       sum = cut_off_sum(terms, 17);
-    }
-  }
-}
-
-// Rows of both along K, of 64 bytes, swizzled so, eight numbers of each; d as above.
-inline void wgmma_tf32(float* const* d, int count, uint64_t a, uint64_t b) {
-  const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
-  const auto value = [&](uint64_t descriptor, unsigned row, unsigned k) {
-    const uint64_t at = field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * 64 + k * 4;
-    uint32_t bits;
-    std::memcpy(&bits, place(at ^ (at >> 7 & 3) << 4), 4);
-    if (bits & 0x1fff) tensor::fail("an operand that is no TF32 number");
-    return double(__uint_as_float(bits));
-  };
-  if (a >> 62 != 2 || b >> 62 != 2) tensor::fail("a descriptor of another swizzle");
-  const unsigned t = emulate::self->linear % 128;
-  double right[256][8];
-  for (unsigned n = 0; n < count * 2u; ++n)
-    for (unsigned k = 0; k < 8; ++k) right[n][k] = value(b, n, k);
-  for (unsigned half = 0; half < 2; ++half) {
-    double left[8];
-    for (unsigned k = 0; k < 8; ++k) left[k] = value(a, t / 32 * 16 + t % 32 / 4 + half * 8, k);
-    for (int i = 0; i < count; ++i) {
-      if (i % 4 / 2 != int(half)) continue;
-      double terms[9] = {*d[i]};
-      for (unsigned k = 0; k < 8; ++k) terms[k + 1] = left[k] * right[i / 4 * 8 + t % 4 * 2 + i % 2][k];
-      *d[i] = cut_off_sum(terms, 9);
     }
   }
 }
@@ -242,6 +218,11 @@ inline void wait(uint64_t at, unsigned parity) {
     if (tries == 1 << 12) tensor::fail("a barrier is waited for for ever");
     emulate::emulate_switch(&emulate::self->context, &emulate::scheduler);
   }
+}
+inline bool passed(uint64_t at, unsigned parity) {
+  if (barriers[emulate::rank].at(at).phase != (parity & 1)) return true;
+  emulate::look_again();
+  return barriers[emulate::rank].at(at).phase != (parity & 1);
 }
 inline emulate::Meeting named[emulate::kCluster];
 inline void named_barrier(unsigned threads) {

@@ -1,7 +1,7 @@
 """For the emulation: PTX in a source becomes calls of `tensor_cores.h`, so that tiles, rings, barriers and edges can be tried without a GPU.
 
 Known are cp.async, ldmatrix, mma.sync m16n8k16 of halves and m16n8k8 of TF32, mbarriers, TMA with 128-byte swizzle (also to the blocks of a pair), wgmma with
-float16 operands and, in lines of 64 bytes, with TF32, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
+float16 operands (also in lines of 16 bytes beside one another), bulk copies, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
 and products are computed in place, so a wait that is missing there is not found out; a barrier that is waited for wrongly is.
 """
 
@@ -25,7 +25,8 @@ def _number(text: str, operands: Operands) -> str:
 
 def _wgmma(found: re.Match[str], operands: Operands) -> str:
     outs = [expression for constraint, expression in operands if constraint == "+f"]
-    sums, of = ", ".join(f"&({one})" for one in outs), "_tf32" if "tf32" in found[0] else ""
+    of = "_lines" if found[0].endswith("0, 0;") else ""
+    sums = ", ".join(f"&({one})" for one in outs)
     return (
         f"{{ float* const sums[] = {{{sums}}}; tensor::wgmma{of}(sums, {len(outs)}, {_args(operands[len(outs) :])}); }}"
     )
@@ -40,11 +41,11 @@ CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?", lambda m, o: f"tensor::ldmatrix({str(bool(m[1])).lower()}, {_args(o)});"),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma({_args(o)});"),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*adds, 1, 1, 0, 1;", _wgmma),
-    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*adds, 1, 1, 0, 0;", lambda m, o: _wgmma(m, o).replace("wgmma(", "wgmma_lines(")),
-    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k8\.f32\.tf32\.tf32 .*%65, 1, 1, 1;", _wgmma),
+    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*(adds|1), 1, 1, 0, 0;", _wgmma),
     (r"mbarrier\.init\S* \[%0\], (\S+);", lambda m, o: f"tensor::init({o[0][1]}, {_number(m[1], o)});"),
     (r"mbarrier\.arrive\.expect_tx", lambda _, o: f"tensor::expect({_args(o)});"),
     (r"mbarrier\.try_wait\.parity", lambda _, o: f"tensor::wait({_args(o)});"),
+    (r"mbarrier\.test_wait\.parity", lambda _, o: f"{o[0][1]} = tensor::passed({_args(o[1:])});"),
     (r"mapa\.shared::cluster.*mbarrier\.arrive", lambda _, o: f"tensor::arrive({_args(o)});"),
     (r"mbarrier\.arrive\.shared::cta", lambda _, o: f"tensor::arrive({_args(o)}, emulate::rank);"),
     (r"cp\.async\.bulk\.shared::cluster\.global", lambda _, o: f"tensor::bulk({_args(o)});"),
