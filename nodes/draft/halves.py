@@ -335,16 +335,6 @@ __device__ __forceinline__ void share_registers() {
 // Until all threads that have sums are here.
 __device__ __forceinline__ void meet_with_sums() { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
 
-// sums += part; what that rounds off (all of it where sums is the larger) goes to the rest.
-__device__ __forceinline__ void add_parts(float (&sums)[64], const float (&part)[64], float (&rest)[64]) {
-    #pragma unroll
-    for (int j = 0; j < 64; ++j) {
-        const float sum = sums[j] + part[j];
-        rest[j] += (part[j] - (sum - sums[j])) * kRest;
-        sums[j] = sum;
-    }
-}
-
 // sums = the tile's product.
 __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, const Eight* left, const Eight* right, int64_t left_places, int64_t right_places, int64_t stages) {
     float part[64], rest[64] = {};  // of high halves in a period; of a high and a low one in all stages
@@ -380,7 +370,10 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
             asm volatile("" : "+f"(part[j]), "+f"(rest[j])::"memory");  // nobody reads them above this line
         }
         if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ring.empty + before * 8) : "memory");
-        add_parts(sums, part, rest);
+        #pragma unroll
+        for (int j = 0; j < 64; ++j) {
+            sums[j] += part[j];
+        }
     }
 #else
     for (int64_t stage = 0; stage < stages; ++stage) {
@@ -401,7 +394,10 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
             multiply_sixteen(rest, ring.slots, ring.slots + kSideBytes, piece, piece + 4);
             multiply_sixteen(part, ring.slots, ring.slots + kSideBytes, piece, piece);
         }
-        add_parts(sums, part, rest);
+        #pragma unroll
+        for (int j = 0; j < 64; ++j) {
+            sums[j] += part[j];
+        }
     }
 #endif
     #pragma unroll
