@@ -27,6 +27,7 @@ GUARD_BYTES = 256
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4,
 }  # fmt: skip
+TF32_ROUNDOFF = 2.0**-11
 DEFAULT_ULPS = {"float64": 64.0, "float32": 64.0, "float16": 3.0, "bfloat16": 3.0, "float8_e4m3fn": 1.02}
 """16-bit outputs: one rounding of the result, one of an intermediate that the operation stores, one to spare; eight
 would let a bfloat16 result pass for a float16 one. float32: expf and a division are a few ulp each, and the __expf
@@ -369,34 +370,42 @@ def _noise_of_few(kernel: Kernel, at: str, values: str, device: str) -> dict[str
 def _rows_noise(
     kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], moved: int
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """(outputs in fp64, each row's largest |fp64 - fp32|) by name; also |fp64 - fp64 of inputs that are a rounding off|, `moved` times.
+    """(outputs in fp64, each row's largest |fp64 - fp32|) by name.
 
     What fp32 makes of a row is one draw of its noise, which may be next to nothing by chance where the row is far more sensitive than
-    others: two scores that are about equal, a difference of equal numbers. What a rounding of the inputs makes of it is another.
+    others: two scores that are about equal, a difference of equal numbers. `moved` times two draws more are taken: what a rounding of
+    the inputs makes of the row in fp64, and what fp32 makes of inputs that are as far off as TF32 rounds, beside fp64 of the same.
     """
     import torch
 
+    def rows(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        found = {}
+        for name, value in one.items():
+            apart = (value.to(torch.float64) - other[name].to(torch.float64)).abs_()
+            found[name] = torch.nan_to_num(apart, nan=0.0, posinf=0.0, neginf=0.0).amax(dim=-1, keepdim=True)
+        return found
+
     exact, rough = _exact_and_rough(kernel, workload, inputs)
-
-    def apart(other: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Of outputs with elements; a lone number is a row."""
-        wide = {name: (one.to(torch.float64) - other[name].to(torch.float64)).abs_() for name, one in exact.items()}
-        return {
-            name: torch.nan_to_num(one, nan=0.0, posinf=0.0, neginf=0.0).amax(dim=-1, keepdim=True)
-            for name, one in wide.items()
-        }
-
-    noise = apart(rough)
+    noise = rows(exact, rough)
     del rough
     for _ in range(moved):
-        shaken = {
-            name: one * torch.empty_like(one, dtype=torch.float64).uniform_(-1, 1).mul_(UNIT_ROUNDOFF["float32"]).add_(1)
-            if one.dtype.is_floating_point else one
-            for name, one in inputs.items()
-        }  # fmt: skip
-        found = apart(_run_reference(kernel, workload, shaken, "float64"))
-        noise = {name: torch.maximum(one, found[name]) for name, one in noise.items()}
+        shaken = _run_reference(kernel, workload, _shaken(inputs, UNIT_ROUNDOFF["float32"]), "float64")
+        beside = rows(*_exact_and_rough(kernel, workload, _shaken(inputs, TF32_ROUNDOFF)))
+        for more in (rows(exact, shaken), beside):
+            noise = {name: torch.maximum(one, more[name]) for name, one in noise.items()}
     return exact, noise
+
+
+def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tensor]:
+    """Floats times a random number within `by` of one."""
+    import torch
+
+    def one(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dtype.is_floating_point:
+            return tensor
+        return torch.empty_like(tensor, dtype=torch.float64).uniform_(1 - by, 1 + by).mul_(tensor)
+
+    return {name: one(tensor) for name, tensor in inputs.items()}
 
 
 def _doubted(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], values: str) -> Right | None:

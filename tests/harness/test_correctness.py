@@ -440,3 +440,29 @@ def test_an_output_is_called_wrong_only_after_its_row_was_looked_at_more_closely
     assert closer is not None and closer.doubted is None
     assert not judge_call(spec, workload, {"out": honest}, closer)[1]
     assert judge_call(spec, workload, {"out": wrong}, closer)[1]
+
+
+def test_noise_of_what_is_nothing_for_all_inputs_is_that_of_several_draws(tmp_path: Path) -> None:
+    """The mean of what is normalised: zero but for rounding, of which a kernel that sums in another order shows another draw."""
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    (folder / "reference.py").write_text(
+        "import torch\n\n\ndef reference(x):\n    return {'out': (x - x.mean(dim=1, keepdim=True)).mean(dim=1, keepdim=True)}\n"
+    )
+    workload = Workload(axes={"n": 64}, dtype="float32")
+    spec = Spec(
+        name="nothing", summary="is left", axes=("n",), dtypes=("float32",), workloads=(workload,),
+        arguments=(
+            Tensor(name="x", role="input", shape=("n", "1000")),
+            Tensor(name="out", role="output", shape=("n", "1")),
+        ),
+    )  # fmt: skip
+    kernel = catalog.Kernel(spec=spec, folder=folder)
+    x = torch.randn(64, 1000, generator=torch.Generator().manual_seed(3)) + 1
+    right = expected(kernel, workload, {"x": x})
+    assert right.doubted is not None
+    closer = right.doubted()
+    assert closer is not None
+    grown = closer["out"].tolerance / right["out"].tolerance
+    assert float(grown.min()) >= 1 and float(grown.median()) > 1.5
+    assert judge_call(spec, workload, {"out": torch.full((64, 1), 1e-4)}, closer)[1], "far beyond rounding"
