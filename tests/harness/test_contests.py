@@ -189,14 +189,14 @@ def test_who_slows_the_baseline_down_is_accused(tmp_path: Any, alone: list[float
     rig = Paper(Store(tmp_path), baseline=alone)
     found = contests._compare_alone(rig, MATCH, timing(10.0))  # type: ignore[arg-type]
     said = f"the baseline takes 10.00 us beside it and {max(alone):.2f} us without it"
-    assert found.startswith(said) if accused else found == ""
+    assert found.says.startswith(said) if accused else found is None
     assert rig.dropped == ["mine", *["base"] * (tries - (not accused))] and rig.left == {"baseline": []}
     assert rig.blocks == (ALONE_BLOCKS, ALONE_BLOCKS) and rig.asked == [(WORKLOAD, "cold")]
     assert not contests._compare_alone(Paper(Store(tmp_path), "cpu"), MATCH, timing(10.0))  # type: ignore[arg-type]
 
 
 def test_who_slows_the_baseline_down_once_is_timed_again_and_only_that_counts(tmp_path: Any) -> None:
-    """Beside it 10 us, alone 8; then 8 and 8: the candidate is 2x as fast, not 2.5x. Who does it again is accused."""
+    """Beside it 10 us, alone 8; then 8 and 8: the candidate is 2x as fast, not 2.5x. Who does it again is accused, or counts as alone."""
     slow, fair = [10.0, 8.0, 8.0, 8.0], [8.0, 8.0]
     rig = Paper(Store(tmp_path), baseline=[*slow, *fair], candidate=[4.0, 4.0])
     (found,), suite = contests._not_slowed(rig, MATCH, [COLD], 1)  # type: ignore[arg-type]
@@ -205,6 +205,14 @@ def test_who_slows_the_baseline_down_once_is_timed_again_and_only_that_counts(tm
     with pytest.raises(SideFailure, match="10.00 us beside it and 8.00 us without it") as met:
         contests._not_slowed(Paper(Store(tmp_path), baseline=slow * 2, candidate=[4.0] * 2), MATCH, [COLD], 1)  # type: ignore[arg-type]
     assert (met.value.side, met.value.outcome) == ("candidate", Outcome.CHEATED)
+    little = [10.0, 9.0, 9.0, 9.0] * 2
+    (found,), suite = contests._not_slowed(  # type: ignore[arg-type]
+        Paper(Store(tmp_path), baseline=little, candidate=[4.0] * 2), MATCH, [COLD], 1
+    )
+    assert found.timing.baseline_us == 9.0 and found.timing.speedup.median == 9 / 4 and found.speedups == [9 / 4] * 8
+    assert (
+        suite is not None and suite.speedup.median == pytest.approx(9 / 4) and "counted as alone" in found.timing.note
+    )
 
 
 # --- what is said beside the times -----------------------------------------------------------------------------------
