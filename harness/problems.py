@@ -202,7 +202,7 @@ class Problem(Kernel):
         assert self.description is not None
         how = "in fp64" if self.description.fp64 else "in fp32 without TF32, since it has no fp64 form here"
         if self.description.random:
-            how = "in fp32 from the same state of torch's generator, since its outputs are random"
+            how = "with sums in fp64 from the same state of torch's generator, since its outputs are random"
         said = f"the reference is the problem's Model {how}"
         assert self.source is not None
         return "; ".join([said, *self.source.says(self.spec, self.description)])

@@ -445,6 +445,8 @@ class ModelForm:
         self.rounding: Any = contextlib.nullcontext()
         if problem["role"] == "reference" and not problem["exact"] and device == "cuda":
             self.rounding = convolutions_in_tf32()
+        if problem["role"] == "reference" and problem["exact"] and problem["random"]:
+            self.rounding = wide_but_for_draws()
         torch.set_default_dtype(self.dtype)
 
     def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
@@ -500,6 +502,35 @@ def convolutions_in_tf32() -> Any:
             return operator(*args, **kwargs or {})
 
     return Rounding()
+
+
+def wide_but_for_draws() -> Any:
+    """A context in which every operator of fp32 tensors computes in fp64 and rounds its result, but for those that draw.
+
+    What a module drops depends on the dtype that it is asked in, so one that draws has no fp64 form; its sums have.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    def cast(given: Any, before: torch.dtype, after: torch.dtype) -> Any:
+        return tree_map(
+            lambda one: one.to(after) if isinstance(one, torch.Tensor) and one.dtype == before else one, given
+        )
+
+    class Wide(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            draws = torch.Tag.nondeterministic_seeded in operator.tags
+            if draws or operator._schema.is_mutable or operator.is_view or kwargs.get("dtype") is not None:
+                return operator(*args, **kwargs)
+            try:
+                wide = operator(*cast(args, torch.float32, torch.float64), **cast(kwargs, torch.float32, torch.float64))
+            except RuntimeError:  # it has no fp64 form
+                return operator(*args, **kwargs)
+            return cast(wide, torch.float64, torch.float32)
+
+    return Wide()
 
 
 class InputsForm:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from harness import degenerate, of_problems
 from harness.correctness import GIVEN
@@ -166,6 +167,38 @@ def test_what_a_slow_call_of_model_takes_is_kept_from_its_checks(opened, tmp_pat
             assert evaluator.verify(evaluator.build(evaluator.store.put(problem.text))).passed
             paces = [pace for label, pace in evaluator.paces_us.items()]
             assert bool(paces) == kept and all(pace >= 20_000 for pace in paces)
+
+
+def test_a_module_that_draws_is_right_as_its_sums_in_fp64_are(opened):
+    """fp32's own error over a long sum is no candidate's mistake."""
+    text = (
+        HEAD
+        + """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(9000, 40)
+
+    def forward(self, x):
+        return nn.functional.dropout(self.linear(x), 0.5, training=True)
+
+
+def get_inputs():
+    return [torch.randn(6, 9000) * 100 + 50]
+"""
+    )
+    problem = opened(text)
+    assert problem.description.random and not problem.description.fp64
+    x = torch.randn(6, 9000, generator=torch.Generator().manual_seed(1)) * 100 + 50
+    given = {problem.spec.inputs[0].name: x, **dict.fromkeys(problem.spec.axes, 6)}
+    name = problem.spec.outputs[0].name
+    exact, rough = (problem.reference_in(dtype, **given)[name].double() for dtype in ("float64", "float32"))
+    torch.manual_seed(problem.seed)
+    linear = nn.Linear(9000, 40).double()
+    torch.testing.assert_close(
+        exact, torch.where(exact == 0, 0.0, 2 * linear(x.double()).detach()), rtol=2e-7, atol=1e-4
+    )
+    assert torch.equal(exact == 0, rough == 0) and not torch.equal(exact, rough)
 
 
 def test_problems_of_the_starter_suite_pass_as_they_are(tmp_path: Path):
