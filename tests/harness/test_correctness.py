@@ -412,57 +412,47 @@ def test_a_sum_is_found_behind_a_threshold_that_usual_values_do_not_reach() -> N
     assert summed(kernel) == {"input": (1,)}
 
 
-def test_an_output_is_called_wrong_only_after_its_row_was_looked_at_more_closely(tmp_path: Path) -> None:
-    """Two scores that are about equal: what fp32 makes of them is right by chance, and an honest kernel is off by far more."""
-    folder = tmp_path / "share"
+def rows_of(folder: Path, columns: int, formula: str) -> tuple[catalog.Kernel, Workload]:
+    """A kernel of one number a row of `x`."""
     folder.mkdir()
-    (folder / "reference.py").write_text(
-        "import torch\n\n\ndef reference(x):\n    return {'out': torch.sigmoid((x[:, :1] - x[:, 1:]) * 64)}\n"
-    )
+    (folder / "reference.py").write_text(f"import torch\n\n\ndef reference(x):\n    return {{'out': {formula}}}\n")
     workload = Workload(axes={"n": 400}, dtype="float32")
     spec = Spec(
-        name="share", summary="of two scores", axes=("n",), dtypes=("float32",), workloads=(workload,),
+        name="rows", summary="a number a row", axes=("n",), dtypes=("float32",), workloads=(workload,),
         arguments=(
-            Tensor(name="x", role="input", shape=("n", "2")),
+            Tensor(name="x", role="input", shape=("n", str(columns))),
             Tensor(name="out", role="output", shape=("n", "1")),
         ),
     )  # fmt: skip
-    kernel = catalog.Kernel(spec=spec, folder=folder)
+    return catalog.Kernel(spec=spec, folder=folder), workload
+
+
+def test_an_output_is_called_wrong_only_after_its_row_was_looked_at_more_closely(tmp_path: Path) -> None:
+    """Two scores that are about equal: what fp32 makes of them is right by chance, and an honest kernel is off by far more."""
+    kernel, workload = rows_of(tmp_path / "share", 2, "torch.sigmoid((x[:, :1] - x[:, 1:]) * 64)")
     x = torch.full((400, 2), 0.0)
     x[7] = 1000.0
     right = expected(kernel, workload, {"x": x})
     honest, wrong = torch.full((400, 1), 0.5), torch.full((400, 1), 0.5)
     honest[7] = torch.sigmoid(torch.tensor(64 * 1000 * 2.0**-23))
     wrong[7] = 0.6
-    assert judge_call(spec, workload, {"out": honest}, right)[1], "the first look shows no noise at all"
+    assert judge_call(kernel.spec, workload, {"out": honest}, right)[1], "the first look shows no noise at all"
     assert right.doubted is not None
     closer = right.doubted()
     assert closer is not None and closer.doubted is None
-    assert not judge_call(spec, workload, {"out": honest}, closer)[1]
-    assert judge_call(spec, workload, {"out": wrong}, closer)[1]
+    assert not judge_call(kernel.spec, workload, {"out": honest}, closer)[1]
+    assert judge_call(kernel.spec, workload, {"out": wrong}, closer)[1]
 
 
 def test_noise_of_what_is_nothing_for_all_inputs_is_that_of_several_draws(tmp_path: Path) -> None:
     """The mean of what is normalised: zero but for rounding, of which a kernel that sums in another order shows another draw."""
-    folder = tmp_path / "nothing"
-    folder.mkdir()
-    (folder / "reference.py").write_text(
-        "import torch\n\n\ndef reference(x):\n    return {'out': (x - x.mean(dim=1, keepdim=True)).mean(dim=1, keepdim=True)}\n"
-    )
-    workload = Workload(axes={"n": 64}, dtype="float32")
-    spec = Spec(
-        name="nothing", summary="is left", axes=("n",), dtypes=("float32",), workloads=(workload,),
-        arguments=(
-            Tensor(name="x", role="input", shape=("n", "1000")),
-            Tensor(name="out", role="output", shape=("n", "1")),
-        ),
-    )  # fmt: skip
-    kernel = catalog.Kernel(spec=spec, folder=folder)
-    x = torch.randn(64, 1000, generator=torch.Generator().manual_seed(3)) + 1
+    formula = "(x - x.mean(dim=1, keepdim=True)).mean(dim=1, keepdim=True)"
+    kernel, workload = rows_of(tmp_path / "nothing", 1000, formula)
+    x = torch.randn(400, 1000, generator=torch.Generator().manual_seed(3)) + 1
     right = expected(kernel, workload, {"x": x})
     assert right.doubted is not None
     closer = right.doubted()
     assert closer is not None
     grown = closer["out"].tolerance / right["out"].tolerance
     assert float(grown.min()) >= 1 and float(grown.median()) > 1.5
-    assert judge_call(spec, workload, {"out": torch.full((64, 1), 1e-4)}, closer)[1], "far beyond rounding"
+    assert judge_call(kernel.spec, workload, {"out": torch.full((400, 1), 1e-4)}, closer)[1], "far beyond rounding"
