@@ -126,15 +126,25 @@ class _Renamed(ast.NodeTransformer):
         return ast.Name("ModelNew", node.ctx) if node.id == "Model" else node
 
 
+LOADED = """
+def _weights_loaded(self, _incompatible_keys):
+    self._prepare_weights()
+"""
+
+
 def _prepares(model: ast.ClassDef, kept: list[str]) -> None:
-    """Appends lines to the constructor."""
+    """Appends lines to the constructor, which are executed again where other weights are loaded."""
     if not kept:
         return
     found = [part for part in model.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
     if not found:
         found = ast.parse("def __init__(self):\n    super().__init__()").body
         model.body = [*found, *(part for part in model.body if not isinstance(part, ast.Pass))]
-    found[0].body += ast.parse("\n".join(kept)).body
+    again = "self.register_load_state_dict_post_hook(ModelNew._weights_loaded)"  # a lambda could not be pickled
+    found[0].body += ast.parse(f"self._prepare_weights()\n{again}").body
+    (prepare,) = ast.parse("def _prepare_weights(self):\n    pass").body
+    prepare.body = ast.parse("\n".join(kept)).body
+    model.body += [prepare, *ast.parse(LOADED).body]
 
 
 def constructors(text: str, kept: list[str]) -> tuple[str, str]:

@@ -1,5 +1,7 @@
 """Each rewrite of the graph: it applies where it should, to any values and sizes, and not beside it."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -68,6 +70,19 @@ def test_weights_are_summed_by_the_constructor(tmp_path):
     constructor, forward = pair.source.split("def __init__")[1].split("def forward")
     assert "sum.dim_IntList(self.linear.weight" in constructor
     assert "self.linear.weight" not in forward
+
+
+def test_weights_that_are_loaded_are_prepared_again(tmp_path):
+    """Or a checkpoint would be served with sums of the weights before it."""
+    pair = Pair(HOLDS["summed_linear"], tmp_path)
+    (x,) = pair.inputs(0)
+    torch.manual_seed(1)
+    trained = pair.reference.Model()
+    new = copy.deepcopy(pair.candidate.ModelNew())
+    with torch.no_grad():
+        assert not torch.allclose(new(x), trained(x), atol=1e-3)
+        new.load_state_dict(trained.state_dict())
+        torch.testing.assert_close(new(x), trained(x))
 
 
 @given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2), st.integers(0, 1))
