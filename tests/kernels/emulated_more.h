@@ -23,11 +23,6 @@ inline int atomicMin(int* to, int value) {
   *to = min(before, value);
   return before;
 }
-inline int atomicMax(int* to, int value) {
-  const int before = *to;
-  *to = max(before, value);
-  return before;
-}
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
