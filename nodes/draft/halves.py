@@ -26,6 +26,8 @@ An operand that is not finite has no high half that is, and its row no power of 
 again by plain multiply-adds of the operands themselves (tiles.py).
 """
 
+from .hopper import REGISTERS, SUMS
+
 TILE = 128
 """Rows and columns of a block's tile."""
 STEPS = 32
@@ -56,7 +58,8 @@ def halves_of(matrix):
 '''
 """What the constructor prepares weights by."""
 
-PRELUDE = r"""// Stages that are in shared memory at a time, and stages that are summed by tensor cores before an ordinary addition.
+PRELUDE = (
+    r"""// Stages that are in shared memory at a time, and stages that are summed by tensor cores before an ordinary addition.
 #define SLOTS 6  // tune: 6 5
 #define PERIOD 2  // tune: 2 1
 constexpr int kLineSteps = 32;                 // of K in a line of 128 bytes: their high halves, then their low ones
@@ -209,8 +212,6 @@ __device__ __forceinline__ void prepare_across(Value value, Index places, Index 
     __syncthreads();
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Lines of 128 bytes in the swizzle of 128 bytes, 1024 bytes from eight lines to the next eight.
 __device__ __forceinline__ uint64_t halves_at(uint32_t address) {
@@ -221,30 +222,14 @@ __device__ __forceinline__ uint64_t halves_at(uint32_t address) {
 __device__ __forceinline__ void multiply_sixteen(float (&d)[64], uint64_t left, uint64_t right, int adds) {
     asm volatile(
         "{.reg .pred adds; setp.ne.b32 adds, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+"""
+    + REGISTERS
+    + r"""
         "%64, %65, adds, 1, 1, 0, 0;}"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+"""
+    + SUMS
+    + r"""
         : "l"(left), "l"(right), "r"(adds));
-}
-
-__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
-        ::"r"(barrier), "r"(parity) : "memory");
-}
-
-__device__ __forceinline__ void bring(uint32_t to, const Eight* from, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(kSideBytes), "r"(barrier) : "memory");
 }
 #else
 // The same for the eight warps' rows one by one, by the instruction for a warp.
@@ -288,8 +273,8 @@ struct Ring {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
         if (threadIdx.x == 0) {
             for (int i = 0; i < kSlots; ++i) {
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + i * 8), "r"(1) : "memory");
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + i * 8), "r"(8) : "memory");
+                begin_barrier(full + i * 8, 1);
+                begin_barrier(empty + i * 8, 8);
             }
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
@@ -310,11 +295,11 @@ __device__ __forceinline__ void bring_halves(Ring& ring, const Eight* left, cons
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if (threadIdx.x != kThreads) return;
     for (int64_t stage = 0; stage < stages; ++stage) {
-        wait_for(ring.empty + ring.slot * 8, ring.phase ^ 1);
+        wait_at(ring.empty + ring.slot * 8, ring.phase ^ 1);
         const uint32_t barrier = ring.full + ring.slot * 8, to = shared_address(ring.slots) + ring.slot * kStageBytes;
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kStageBytes) : "memory");
-        bring(to, left + stage * left_places * 8, barrier);
-        bring(to + kSideBytes, right + stage * right_places * 8, barrier);
+        expect_bytes(barrier, kStageBytes);
+        bring_bytes(to, left + stage * left_places * 8, kSideBytes, barrier);
+        bring_bytes(to + kSideBytes, right + stage * right_places * 8, kSideBytes, barrier);
         ring.next();
     }
 #endif
@@ -343,7 +328,7 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
     int before = 0;
     for (int64_t begin = 0; begin < stages; begin += PERIOD) {
         for (int i = 0; i < PERIOD && begin + i < stages; ++i) {
-            wait_for(ring.full + ring.slot * 8, ring.phase);
+            wait_at(ring.full + ring.slot * 8, ring.phase);
             #pragma unroll
             for (int j = 0; j < 64; ++j) {
                 asm volatile("" : "+f"(part[j]), "+f"(rest[j])::"memory");
@@ -359,7 +344,7 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             if (i > 0) {
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ring.empty + before * 8) : "memory");
+                if (threadIdx.x % 32 == 0) arrive_at(ring.empty + before * 8);
             }
             before = ring.slot;
             ring.next();
@@ -369,7 +354,7 @@ __device__ __forceinline__ void multiply_halves(float (&sums)[64], Ring& ring, c
         for (int j = 0; j < 64; ++j) {
             asm volatile("" : "+f"(part[j]), "+f"(rest[j])::"memory");  // nobody reads them above this line
         }
-        if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ring.empty + before * 8) : "memory");
+        if (threadIdx.x % 32 == 0) arrive_at(ring.empty + before * 8);
         #pragma unroll
         for (int j = 0; j < 64; ++j) {
             sums[j] += part[j];
@@ -417,3 +402,4 @@ __device__ __forceinline__ void put_halves(const float (&sums)[64], float* to, i
     }
 }
 """
+)

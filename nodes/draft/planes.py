@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .hopper import REGISTERS, SUMS
+
 ROWS, COLUMNS = 64, 256
 """Output channels and places of a block."""
 CHUNK = 8
@@ -113,7 +115,8 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-PRELUDE = """\
+PRELUDE = (
+    """\
 // Convolutions by planes of eight channels. P has a convolution's numbers:
 // kGroups; of a group kChannels (kEights with zeros) and kRows, which are output channels, in kTiles tiles;
 // kSize0 1 2 of the input, kBefore: places of the plane before it, kPlane: of the plane;
@@ -243,25 +246,10 @@ __global__ void __launch_bounds__(256) lay_out_row(const float* __restrict__ fro
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void begin_barrier(uint32_t barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void arrive_at(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void wait_at(uint32_t barrier, uint32_t phase) {
-    asm volatile("{\\n.reg .pred done;\\nagain:\\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n@!done bra again;\\n}" ::"r"(barrier), "r"(phase) : "memory");
-}
 __device__ __forceinline__ bool passed(uint32_t barrier, uint32_t phase) {
     uint32_t done;
     asm volatile("{\\n.reg .pred p;\\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\\nselp.u32 %0, 1, 0, p;\\n}" : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
     return done != 0;
-}
-__device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void bring_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
 // Lines of 16 bytes beside one another, the next eight steps of K `apart` bytes behind. One more is 16 bytes further.
@@ -274,9 +262,13 @@ __device__ __forceinline__ LinesOfPlane lines_of_plane(uint32_t address, uint32_
 __device__ __forceinline__ void multiply_planes(float (&d)[64], LinesOfPlane left, LinesOfPlane right) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-@REGISTERS@
+"""
+    + REGISTERS
+    + """
         "%64, %65, 1, 1, 1, 0, 0;"
-@SUMS@
+"""
+    + SUMS
+    + """
         : "l"(left), "l"(right));
 }
 #else
@@ -370,7 +362,7 @@ __device__ __forceinline__ bool convolve_planes(
     const __half* of_tile = weights + static_cast<int64_t>(group * P::kTiles + tile) * kStages * kTapsOfStage * (kTapBytes / 2);
     const uint64_t rows = P::rows_of(tile), taps = P::taps_of(tile);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    const uint32_t barriers = static_cast<uint32_t>(__cvta_generic_to_shared(shared)), ring = barriers + 1024;
+    const uint32_t barriers = shared_address(shared), ring = barriers + 1024;
     const uint32_t run_there = barriers, run_free = barriers + 64, weights_there = barriers + 128, weights_free = barriers + 192;
     const uint32_t weight_ring = ring + P::kRuns * P::kTogether * kRunBytes;
     if (threadIdx.x == 0) {
@@ -487,16 +479,4 @@ __device__ __forceinline__ void put_planes(const float (&sums)[64], float* to, i
     __syncwarp();
 }
 """
-
-
-def _registers() -> str:
-    rows = [", ".join(f"%{i}" for i in range(first, first + 16)) for first in range(0, 64, 16)]
-    return ', "\n        "'.join(rows).join(('        "', '}, "'))
-
-
-def _sums() -> str:
-    rows = [", ".join(f'"+f"(d[{i}])' for i in range(first, first + 8)) for first in range(0, 64, 8)]
-    return "        : " + ",\n          ".join(rows)
-
-
-PRELUDE = PRELUDE.replace("@REGISTERS@", _registers()).replace("@SUMS@", _sums())
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import halves, kept, planes, recurrences, tensor_cores
+from . import halves, hopper, kept, planes, recurrences, tensor_cores
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -320,6 +320,8 @@ def prelude(device: str, body: str) -> str:
         found.append(tensor_cores.TILES)
     if "multiply_tiles" in products:
         found.append(tensor_cores.PRELUDE)
+    if products - {"multiply_tiles"}:
+        found.append(hopper.PRELUDE)
     if "multiply_halves" in products:
         found.append(halves.PRELUDE)
     if "convolve_planes" in products:
