@@ -6,6 +6,7 @@ import ast
 import ctypes
 import functools
 import hashlib
+import re
 import subprocess
 import tempfile
 import types
@@ -46,6 +47,27 @@ def native_source(text: str, device: str) -> str:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == CONSTANTS[device]
     )  # fmt: skip
     return ast.literal_eval(found)
+
+
+def spilled(cuda: str, architecture: str, folder: Path) -> list[int]:
+    """Bytes that each kernel of a draft's CUDA spills on `sm_90a` and the like, as ptxas says."""
+    source, made = folder / "draft.cu", folder / "draft.cubin"
+    source.write_text(cuda)
+    command = ["nvcc", "-std=c++17", "-O3", "-cubin", f"-arch={architecture}", "-Xptxas", "-v", "-o", made, source]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    return [int(count) for count in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+
+
+def agree_on_what_is_not_finite(eager, new) -> None:
+    """Two modules that multiply 64 x 512 by 512 x 64: infinities, a NaN, and a number that rounds up to infinity."""
+    x, y = torch.rand(64, 512) + 0.5, torch.rand(512, 64) + 0.5
+    x[3, 7], x[20, 100], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
+    y[9, 11], y[5] = -float("inf"), 0.25
+    ours, theirs = new(x, y), eager(x, y)
+    assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
+    assert theirs[30].isfinite().any() and theirs[3].isinf().any()
+    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
 
 
 GCC = ["g++", "-std=c++17", "-O1", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror"]

@@ -1,13 +1,12 @@
 """Float32 products by halves, thread by thread on the CPU: right at odd sizes, and as near to the exact result as float32's own."""
 
 import shutil
-import subprocess
 
 import pytest
 import torch
 
 from nodes.draft import algebra, lower_products
-from tests.nodes.draft.direct import native_source, problem
+from tests.nodes.draft.direct import agree_on_what_is_not_finite, native_source, problem, spilled
 from tests.nodes.draft.test_tiles import AS_IT_IS, DRAWS, LONG, check, errors, models, source_of
 
 MISSING = ("__CUDA_ARCH_FEAT_SM90_ALL", "MISSING")
@@ -112,35 +111,12 @@ def test_what_exactness_by_halves_rests_on(change, tmp_path):
 
 def test_what_is_not_finite_comes_out_as_from_eager(tmp_path):
     _, eager, new = models(LONG, tmp_path)
-    x, y = torch.rand(64, 512) + 0.5, torch.rand(512, 64) + 0.5
-    x[3, 7], x[20, 100], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
-    y[9, 11], y[5] = -float("inf"), 0.25
-    ours, theirs = new(x, y), eager(x, y)
-    assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
-    assert theirs[30].isfinite().any() and theirs[3].isinf().any()
-    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
+    agree_on_what_is_not_finite(eager, new)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc was not found")
-@pytest.mark.parametrize("architecture", ["75", "80", "90a"])
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90a"])
 def test_products_by_halves_compile_and_keep_their_sums_in_registers(architecture, tmp_path):
-    source = tmp_path / "draft.cu"
-    source.write_text(native_source(source_of(PRODUCTS), "cuda"))
-    flag = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-O3",
-        "-cubin",
-        flag,
-        "-Xptxas",
-        "-v",
-        "-o",
-        str(tmp_path / "draft.cubin"),
-        str(source),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:3000]
-    spilled = [line for line in done.stderr.splitlines() if "spill stores" in line]
-    assert len(spilled) >= 10 and all(", 0 bytes spill stores" in line for line in spilled), spilled
+    found = spilled(native_source(source_of(PRODUCTS), "cuda"), architecture, tmp_path)
+    assert len(found) >= 10 and not any(found), found

@@ -2,14 +2,22 @@
 
 import re
 import shutil
-import subprocess
 
 import pytest
 import torch
 
 from nodes import draft
 from nodes.draft import lower_convolutions, lower_products, tiles
-from tests.nodes.draft.direct import Emulated, Pair, _close, module, native_source, problem
+from tests.nodes.draft.direct import (
+    Emulated,
+    Pair,
+    _close,
+    agree_on_what_is_not_finite,
+    module,
+    native_source,
+    problem,
+    spilled,
+)
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated
 
@@ -218,13 +226,7 @@ def test_what_exactness_rests_on(change, tmp_path):
 
 def test_infinite_and_very_large_operands_come_out_as_from_eager(tmp_path):
     _, eager, new = models(LONG, tmp_path)
-    x, y = torch.rand(64, 512) + 0.5, torch.rand(512, 64) + 0.5
-    x[3, 7], x[20, 100], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
-    y[9, 11], y[5] = -float("inf"), 0.25
-    ours, theirs = new(x, y), eager(x, y)
-    assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
-    assert theirs[30].isfinite().any() and theirs[3].isinf().any()
-    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
+    agree_on_what_is_not_finite(eager, new)
 
 
 def test_what_is_not_finite_in_a_convolution_comes_out_as_from_eager(tmp_path):
@@ -248,21 +250,7 @@ def test_tiles_compile_and_keep_their_sums_in_registers(architecture, tmp_path, 
         "return x @ y, self.conv(z)", "[torch.randn(200, 160), torch.randn(160, 300), torch.randn(2, 32, 15, 16)]",
         "self.conv = nn.Conv2d(32, 128, 3, stride=2, padding=1, bias=False)",
     )  # fmt: skip
-    source = tmp_path / "draft.cu"
-    source.write_text(native_source(source_of(text), "cuda"))
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-O3",
-        "-cubin",
-        f"-arch={architecture}",
-        "-Xptxas",
-        "-v",
-        "-o",
-        str(tmp_path / "draft.cubin"),
-    ]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:3000]
-    assert "multiply_tiles<128" in source.read_text()
-    spilled = [int(count) for count in re.findall(r"(\d+) bytes spill stores", done.stderr)]
-    assert len(spilled) >= 3 and sum(count == 0 for count in spilled) >= len(spilled) - 1, spilled
+    text = native_source(source_of(text), "cuda")
+    assert "multiply_tiles<128" in text
+    found = spilled(text, architecture, tmp_path)
+    assert len(found) >= 3 and sum(count == 0 for count in found) >= len(found) - 1, found
