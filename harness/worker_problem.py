@@ -212,8 +212,8 @@ def distribution(draws: list[torch.Tensor]) -> str:
         return f"integers:{low}:{high + 1}"
     if len(whole) < 64 or float(alike.float().mean()) > 0.01 or not bool(whole.isfinite().all()):
         return "given"
-    values = whole.double()
-    low, high = float(values.min()), float(values.max())
+    values = whole.double().sort().values
+    low, high = float(values[0]), float(values[-1])
     if low >= 0 and high <= 1 and uniform(values):
         return "uniform"
     if uniform(torch.special.ndtr(values)):
@@ -225,18 +225,18 @@ def distribution(draws: list[torch.Tensor]) -> str:
     if uniform((values - low) / span):
         return f"range:{low:.6f}:{high:.6f}"
     # torch.rand(n) * torch.rand(()): up to an end that another draw does not share.
-    if low >= 0 and high <= 1 and all(uniform(one / one.max()) for one in draws):
+    if low >= 0 and high <= 1 and all(uniform((one.double() / one.max()).sort().values) for one in draws):
         return "scaled"
     return "given"
 
 
 def uniform(values: torch.Tensor) -> bool:
-    """Whether they are distributed evenly from 0 to 1, by the largest distance of their cumulative shares from a line."""
+    """Whether values in their order are distributed evenly from 0 to 1, by the largest distance of their cumulative shares from a line."""
     import torch
 
     n = len(values)
     steps = torch.arange(1, n + 1, dtype=torch.float64) / n
-    return float((values.double().sort().values - steps).abs().max()) < 2.5 / math.sqrt(n) + 1e-3
+    return float((values - steps).abs().max()) < 2.5 / math.sqrt(n) + 1e-3
 
 
 class Trial:

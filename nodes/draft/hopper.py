@@ -3,6 +3,9 @@
 What is behind __CUDA_ARCH_FEAT_SM90_ALL is for sm_90a alone; halves.py and planes.py multiply by other means elsewhere.
 """
 
+MULTIPROCESSORS = 132
+"""Of an H100 or H200: so many blocks run at once where each takes one. A device with fewer gets wider blocks of a recurrence, as its launch decides."""
+
 PRELUDE = """\
 __device__ __forceinline__ uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
 

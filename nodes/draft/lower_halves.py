@@ -11,12 +11,11 @@ import torch
 from .emit import _indices
 from .expressions import Expr
 from .halves import CONSTRUCTED, STEPS, TILE
+from .hopper import MULTIPROCESSORS
 from .index import Index, number, product
 from .lowering import Lowering
 from .tensors import Buffer, Side, Tiling, Value
 
-MULTIPROCESSORS = 132
-"""A GPU's (H100, H200)."""
 PER_TILE_S, PER_STEP_S = 6e-6, 17.3e-9
 """A tile on one of an H200's multiprocessors: 42 to 148 us for 2048 to 8192 steps."""
 MOVED_PER_S, PER_LAUNCH_S = 3.2e12, 3e-6

@@ -9,13 +9,12 @@ that, so the launch is a cooperative one. Where the cells are layers, a layer wo
 from __future__ import annotations
 
 from .emit import Emitter
+from .hopper import MULTIPROCESSORS
 from .index import product
 from .partition import Kernel, Partition
 from .printing import index_text
 from .tensors import Buffer, Recurrence
 
-MULTIPROCESSORS = 132
-"""Of an H100 or H200: their blocks all run at once. A device with fewer gets wider blocks, as the launch decides."""
 WARPS = (4, 16)
 """Fewest and most units of a block. With fewer more blocks read what was a step before; with more registers do not hold their weights."""
 WIDEST = 32
