@@ -185,8 +185,9 @@ class HalvesEmitter(TileEmitter):
             given = [index] if index else []
             if self.along_k(value):
                 kernel = f"{name}_{side}{_template(given)}"
+                blocks = f"blocks_along({places}, {self.ends[3]})"
                 lines.append(
-                    f"{kernel}<<<dim3({places}, 1, {_most(batches)}), kThreads, kAlongBytes, stream>>>({arguments});"
+                    f"{kernel}<<<dim3({blocks}, 1, {_most(batches)}), kThreads, kAlongBytes, stream>>>({arguments});"
                 )
                 continue
             lines.append(

@@ -121,6 +121,11 @@ constexpr int kAlongBytes = (kHeld + kThreads / 32) * 4, kAcrossBytes = kLineSte
 template <typename Index>
 __host__ __device__ __forceinline__ int sharers_of(Index depth) { return depth <= kHeld / (kThreads / 32) ? 32 : kThreads; }
 
+inline int64_t blocks_along(int64_t places, int64_t depth) {
+    const int each = kThreads / sharers_of(depth);
+    return (places + each - 1) / each;
+}
+
 // A block prepares a place, or each of its warps one, whose steps are together in memory: value(place, step).
 template <typename Index, typename Value>
 __device__ __forceinline__ void prepare_along(Value value, Index places, Index depth, Eight* lines, int* largest) {

@@ -40,6 +40,12 @@ def test_emulated_products_by_halves_agree_with_eager(text, changes, tmp_path):
     check(text, tmp_path, False, *changes)
 
 
+def test_no_block_prepares_what_another_one_did(tmp_path):
+    """A block has eight short places: one whose first is beyond the last would spoil that."""
+    told = ("largest[place] = most;", "largest[place] = mine < places + each ? most : 0x7f000000;")
+    check(problem("return x @ y.t()", "[torch.randn(133, 70), torch.randn(9, 70)]"), tmp_path, False, told)
+
+
 def test_blocks_share_a_depth(tmp_path, monkeypatch):
     """A weight's lines are the same for all parts; what is computed has its own in each."""
     monkeypatch.setattr(lower_products, "parts_by_halves", lambda *_: 3)
