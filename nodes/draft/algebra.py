@@ -203,6 +203,25 @@ def stacked_rows(node: fx.Node) -> fx.Node | None:
     return insert(node, aten.linear.default, whole, *first.args[1:])
 
 
+def slice_of_einsum(node: fx.Node) -> fx.Node | None:
+    """einsum(...)[i] along an axis that is not summed is the einsum of its operands' slices at i."""
+    whole, axis, place = slice_of(node)
+    if not _is(whole, "aten.einsum.default") or whole.kwargs or not _once(whole) or not _once(next(iter(whole.users))):
+        return None
+    inputs, arrow, out = whole.args[0].replace(" ", "").partition("->")
+    names, operands = inputs.split(","), whole.args[1]
+    if not arrow or "." in inputs or any(len(set(name)) != len(name) for name in names):
+        return None
+    letter, slices = out[axis], []
+    for name, operand in zip(names, operands, strict=True):
+        if letter in name:
+            if is_size(operand.meta["val"].shape[name.index(letter)], 1):
+                return None  # of all its slices that one is read
+            operand = insert(node, aten.select.int, operand, name.index(letter), place)
+        slices.append(operand)
+    return insert(node, aten.einsum.default, f"{inputs}->{out}".replace(letter, ""), slices)
+
+
 # ---------------------------------------------------------------------------------------------- scans
 
 
@@ -326,6 +345,7 @@ RULES: tuple[Callable[[fx.Node], fx.Node | None], ...] = (
     triangle_of_product,
     summed_linear,
     stacked_rows,
+    slice_of_einsum,
     backwards_scan,
     exclusive_scan,
     mean_of_transposed_convolution,

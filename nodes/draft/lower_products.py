@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from .tensors import PLAIN, Tiling, Value
 
 BLOCKS, SHORTEST = 264, 1024
 """Blocks that a large GPU has work for (two to each of an H200's multiprocessors), and steps of a part that are worth a block."""
+PRODUCTS_AT_ONCE = 16
+"""Products to an element moved up to which a fold of an einsum keeps up with the memory, that copies of its operands would be read from and written to."""
 
 
 def _lowers(*names: str):
@@ -99,15 +102,53 @@ def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
 
 @_lowers("aten.einsum.default")
 def einsum(low: Lowering, equation: str, operands, path=None):
-    """`...k, k n -> ... n` only: the last axis of the first with the first of the second."""
-    inputs, _, out = equation.replace(" ", "").partition("->")
+    """`...k, k n -> ... n` as a product of matrices; where an element moved takes part in few products, one fold over all letters."""
+    inputs, arrow, out = equation.replace(" ", "").partition("->")
     names = inputs.split(",")
-    if len(operands) != 2 or len(names) != 2 or len(names[1]) != 2:
+    if not arrow or "." in equation or any(len(set(name)) != len(name) for name in [*names, out]):
         return None
-    first, (k, n) = names[0], names[1]
-    if first[-1] != k or out != first[:-1] + n or n in first or len(set(first)) != len(first):
+    if [len(name) for name in names[1:]] == [2]:
+        first, (k, n) = names[0], names[1]
+        if first[-1] == k and out == first[:-1] + n and n not in first:
+            return _rows_times(low, *operands)
+    return _summed_at_once(low, names, out, operands)
+
+
+def _summed_at_once(low: Lowering, names: list[str], out: str, operands: list[Value]) -> Value | None:
+    """sum over the letters that `out` lacks of the operands' product, without a copy of any: a library's products need them in its layout."""
+    type, estimate = COMPUTED[low.dtype], low.program.estimate
+    sizes = {
+        letter: size
+        for name, a in zip(names, operands, strict=True)
+        for letter, size in zip(name, a.shape, strict=True)
+    }
+    if any(
+        size != sizes[letter]
+        for name, a in zip(names, operands, strict=True)
+        for letter, size in zip(name, a.shape, strict=True)
+    ):
+        return None  # of one slice, which stands for all of the others'
+    summed = [letter for letter in sizes if letter not in out]
+    moved = sum(estimate(product(a.shape)) for a in operands) + estimate(product(low.shape))
+    products = estimate(product(sizes.values()))
+    if type != "float" or products > PRODUCTS_AT_ONCE * moved:
         return None
-    return _rows_times(low, *operands)
+    for a in operands:
+        low.settle(a, math.ceil(products / max(estimate(product(a.shape)), 1)))
+    along = sum(
+        estimate(product(a.shape)) * (1 if name[-1:] in summed else -1) for name, a in zip(names, operands, strict=True)
+    )
+    order = [*out, *summed] if along > 0 else [*summed, *out]  # neighbours in memory last
+
+    def term(position) -> Expr:
+        at = dict(zip(order, position, strict=True))
+        factors = (cast(a.at([at[letter] for letter in name]), type) for name, a in zip(names, operands, strict=True))
+        return functools.reduce(lambda x, y: binary("mul", x, y), factors)
+
+    if not summed:
+        return low.formula(lambda position: cast(term(position), type))
+    terms = low.formula(term, [sizes[letter] for letter in order], torch.float32)
+    return low.program.fold("sum", terms, [order.index(letter) for letter in summed], [low.dtype])[0]
 
 
 @_lowers("draft.triangular_product")

@@ -19,6 +19,9 @@ HOLDS = {
     "stacked_rows": problem(
         "return torch.relu(torch.stack([self.linear(x[:, step]) for step in range(4)], dim=1))", "[torch.randn(3, 4, 33)]", LINEAR
     ),
+    "slice_of_einsum": problem(
+        "return torch.einsum('abc, cd -> bad', x, y)[:, -2]", "[torch.randn(3, 4, 5), torch.randn(5, 6)]"
+    ),
     "backwards_scan": problem("return torch.cumsum(x.flip(1), dim=1).flip(1)", "[torch.randn(3, 700)]"),
     "exclusive_scan": problem(
         "return torch.cat((torch.zeros_like(x[:, :1]), torch.cumsum(x[:, :-1], dim=1)), dim=1)", "[torch.randn(3, 700)]"
@@ -37,6 +40,12 @@ BESIDE = {
     "a function in between": problem("return torch.relu(self.linear(x)).sum(dim=1)", "[torch.randn(6, 33)]", LINEAR),
     "rows of which some are left out": problem(
         "return torch.stack([self.linear(x[step]) for step in range(3)])", "[torch.randn(4, 6, 33)]", LINEAR
+    ),
+    "a slice of an einsum that is read again": problem(
+        "y = torch.einsum('abc, cd -> bad', x, y)\nreturn y[0], y", "[torch.randn(3, 4, 5), torch.randn(5, 6)]"
+    ),
+    "a slice of what is one for all": problem(
+        "return torch.einsum('ab, ab -> ab', x, y)[2]", "[torch.randn(3, 4), torch.randn(1, 4)]"
     ),
     "flips of different axes": problem("return torch.cumsum(x.flip(0), dim=1).flip(1)", "[torch.randn(3, 7)]"),
     "ones in front": problem(

@@ -25,6 +25,12 @@ MODULES = {
         "[torch.randn(5, 36)]",
     ),
     "triangle": problem("return torch.tril(x @ x.transpose(-1, -2), -1)", "[torch.randn(3, 7, 5)]"),
+    "einsums": problem(
+        # three operands; no sum; sums of all of it, of one operand's own axis; one slice for all others
+        "return torch.einsum('bln, bl, blp -> bpn', x, x[..., 0], y), torch.einsum('bln, blp -> lnbp', x, y), "
+        "torch.einsum('bln, bln ->', x, x), torch.einsum('bln, blp -> b', x, y), torch.einsum('bln, bl -> bn', x[:1], y[..., 0])",
+        "[torch.randn(5, 40, 16), torch.randn(5, 40, 7)]",
+    ),
     "all of it": problem("return x.mean(), x.sum(), x.max(), x.prod()", "[torch.rand(3, 5) + 0.5]"),
     "a long sum": problem("return x.sum(), x.abs().mean(dim=0), x.var(dim=1)", "[torch.randn(2, 9001) + 3]"),
     "extremes and places": problem(
@@ -155,6 +161,35 @@ def test_what_is_not_chosen_is_not_read():
     """Where it lies may be nobody's memory: of three pieces the last two were looked at for every element of the second."""
     kernel = native_source(draft.draft(PIECES, "cpu"), "cpu").partition('extern "C"')[2]
     assert kernel.count("conv2d") > 3 and not re.search(r"float v\d+ = [^;?]*\[", kernel), kernel
+
+
+EINSUM = "return torch.relu(torch.einsum('{}', x, y))"
+
+
+@pytest.mark.parametrize(
+    ("equation", "steps", "by"),
+    [
+        ("blp, bln -> bpn", 64, "a thread"),  # of the results' neighbours
+        ("bpl, bnl -> bpn", 16, "a thread"),  # few steps
+        ("bpl, bnl -> bpn", 64, "a warp"),
+        ("bpl, bln -> bpn", 512, "the library"),
+    ],
+)
+def test_who_computes_an_einsum(equation, steps, by) -> None:
+    sizes = {"b": 4096, "l": steps, "p": 8 if steps < 512 else 512, "n": 16 if steps < 512 else 512}
+    inputs = [tuple(sizes[letter] for letter in side.strip()) for side in equation.split("->")[0].split(",")]
+    text = problem(EINSUM.format(equation), f"[torch.empty({inputs[0]}), torch.empty({inputs[1]})]")
+    source = draft.draft(text, "cuda")
+    folds = "sum_1 +=" in native_source(source, "cuda")
+    assert (
+        "the library"
+        if "aten.einsum" in source
+        else "a warp"
+        if "warp_fold(sum" in source
+        else "a thread"
+        if folds
+        else ""
+    ) == by
 
 
 def test_a_fold_of_a_whole_tensor_keeps_a_device_busy_where_the_leading_size_is_a_quarter() -> None:
