@@ -128,7 +128,6 @@ class PlanesEmitter(Emitter):
 
     def text(self, summary: str) -> str:
         name, parameters = self.kernel.name, self.parameters()
-        restricted = parameters if self.aliased else [p.replace("* ", "* __restrict__ ", 1) for p in parameters]
         return "\n".join([
             f"// {summary}",
             f"struct {self._struct} {{",
@@ -138,7 +137,7 @@ class PlanesEmitter(Emitter):
             *self._again(),
             "",
             f"__global__ void __launch_bounds__({THREADS}, 2) {name}_kernel(",
-            f"    {', '.join(restricted)}) {{",
+            f"    {', '.join(self.parameters(restricted=not self.aliased))}) {{",
             *self._body(),
             "}",
             "",

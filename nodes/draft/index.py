@@ -215,6 +215,9 @@ def _join_once(expression: Index) -> Index | None:
 def _together(high: Index, value: Index, end: Index) -> Index | None:
     """end * high + value % end as one term, if high is value // end or (value // end) % m."""
     if isinstance(high, FloorDiv):
+        if isinstance(high.args[0], Modulo) and high.args[1] == end and high.args[0].args[0] == value:
+            whole = high.args[0]  # value % end is that of value % m, if m is a multiple of end
+            return whole if _quotient(whole.args[1], end) is not None else None
         return value if high.args == (value, end) else _deeper(high, value, end)
     inner, upper = high.args
     if inner == FloorDiv(value, end) or _deeper(inner, value, end) is not None:

@@ -21,10 +21,9 @@ def _many(numbers, rank: int) -> list[int]:
 
 def _ready(low: Lowering, a: Value, overlap: bool) -> Value:
     """In memory where overlapping windows would compute an element several times."""
-    if a.buffer is None:
+    if a.buffer is None and overlap:
         expr = low.probe(a)
-        loads = loads_of([expr])
-        if (overlap and expr.cost > CHEAP) or len(loads) > 3:
+        if expr.cost > CHEAP or len(loads_of([expr])) > 3:
             low.program.realise(a)
     return a
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
 from .expressions import loads_of, walk
-from .index import Index
+from .index import FloorDiv, Index, Modulo
 from .partition import FLAT, ROW, Kernel, Member
 from .tensors import Buffer
 
@@ -17,7 +17,7 @@ LANES = 32
 
 @dataclass(frozen=True)
 class Place:
-    """An element of a buffer, `base` further than the loop's variable."""
+    """An element of a buffer, `base` further than the loop's variable, which may be in it where a pack is within one quotient."""
 
     buffer: Buffer
     index: Index
@@ -76,13 +76,37 @@ def packs_of(
     ):
         return None
     fitting = [
-        tuple(p for p in places if variable not in p.base.free_symbols and _is_multiple(p.base, items))
+        tuple(replace(p, base=base) for p in places if (base := _base(p.index, variable, items)) is not None)
         for places in found
     ]
-    if not any(fitting) or (not fitting[0] and any(variable in place.base.free_symbols for place in found[0])):
+    if single and any(variable in place.base.free_symbols for places in fitting for place in places):
+        return None
+    gathered = any(_base(p.index, variable, 1) is None and not _is_shared(p.index, variable, items) for p in found[0])
+    if not any(fitting) or (gathered and all(variable in place.base.free_symbols for place in fitting[0])):
         return None  # nothing, or what is gathered would be spread over fewer threads
     by_name = lambda place: (place.buffer.name, str(place.base))  # noqa: E731, sets have no order of their own
     return Packs(variable, end, items, *(tuple(sorted(places, key=by_name)) for places in fitting))
+
+
+def _base(index: Index, variable: sympy.Symbol, items: int) -> Index | None:
+    """index - variable, if that is the same multiple of `items` for all of a pack; x % n is x - n * (x // n) in it."""
+    remainders = {
+        atom: variable - atom.args[1] * FloorDiv(*atom.args)
+        for term in sympy.Add.make_args(index)
+        for atom in sympy.Mul.make_args(term)
+        if isinstance(atom, Modulo) and atom.args[0] == variable and _is_multiple(atom.args[1], items)
+    }
+    base = sympy.expand(index.xreplace(remainders) - variable)
+    return base if _is_shared(base, variable, items) and _is_multiple(base, items) else None
+
+
+def _is_shared(index: Index, variable: sympy.Symbol, items: int) -> bool:
+    """Whether it is the same for all of a pack: the variable is in quotients only, by multiples of `items`."""
+    if index == variable:
+        return False
+    if isinstance(index, FloorDiv) and index.args[0] == variable and _is_multiple(index.args[1], items):
+        return True
+    return all(_is_shared(part, variable, items) for part in index.args)
 
 
 def _is_multiple(size: Index, items: int) -> bool:

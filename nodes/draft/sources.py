@@ -107,8 +107,6 @@ def _cpp(kernel: Kernel, emitter: Emitter, summary: str) -> str:
 
 
 def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
-    body_probe = emitter.parameters()
-    parameters = [p.replace("* ", "* __restrict__ ", 1) if not emitter.aliased else p for p in body_probe]
     narrow = kernel.layout != ROW and index_is_divided(emitter.indices())
     emitter.wide = "Index" if narrow else "int64_t"
     rows = index_text(kernel.rows)
@@ -123,12 +121,12 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
             f"// {summary}",
             *([f"template <{', '.join(templates)}>"] if templates else []),
             f"__global__ void {_bound(emitter)}{kernel.name}_kernel(",
-            f"    {', '.join(parameters)}) {{",
+            f"    {', '.join(emitter.parameters(restricted=True))}) {{",
             *lines,
             "}",
             "",
             f'extern "C" void {kernel.name}(',
-            f"    {', '.join([*body_probe, 'cudaStream_t stream'])}) {{",
+            f"    {', '.join([*emitter.parameters(), 'cudaStream_t stream'])}) {{",
             *_launch(kernel, emitter, rows, names, narrow),
             "}",
             "",

@@ -51,6 +51,14 @@ def test_a_reshape_that_comes_back_is_the_plain_index(shape, data):
     assert joined(flatten(back, shape)) == element
 
 
+def test_what_two_reshapes_took_apart_is_joined():
+    column = Ranges().variable("column", 4 * 126 * 126)
+    plane, row, inner = FloorDiv(column, 15876), FloorDiv(Modulo(column, 15876), 126), Modulo(column, 126)
+    assert joined(plane * 15876 + row * 126 + inner) == column
+    apart = FloorDiv(Modulo(column, 100), 12) * 12 + Modulo(column, 12)  # 12 does not divide 100
+    assert joined(apart) == apart
+
+
 def test_open_sizes_divide_out():
     ranges, batch = Ranges(), size_symbol("batch")
     row, column = ranges.variable("row", batch), ranges.variable("column", 12)

@@ -163,6 +163,15 @@ def test_what_is_not_chosen_is_not_read():
     assert kernel.count("conv2d") > 3 and not re.search(r"float v\d+ = [^;?]*\[", kernel), kernel
 
 
+@pytest.mark.parametrize("stride", [2, 1], ids=["apart", "overlapping"])
+def test_what_windows_read_once_is_computed_where_it_is_read(stride) -> None:
+    norm = problem(
+        f"return F.max_pool2d(self.norm(x), 2, {stride})", "[torch.empty(256, 8, 64, 64)]", "self.norm = nn.GroupNorm(2, 8)"
+    )  # fmt: skip
+    pool = native_source(draft.draft(norm, "cuda"), "cuda").partition("own_max_pool2d_kernel(")[2].partition(")")[0]
+    assert ("norm_weight" in pool) == (stride == 2)
+
+
 EINSUM = "return torch.relu(torch.einsum('{}', x, y))"
 
 

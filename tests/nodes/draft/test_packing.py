@@ -26,6 +26,12 @@ MODULES = {
         "return self.norm(F.mish(x)), F.group_norm(F.mish(y), 2)", "[torch.randn(5, 256), torch.randn(2, 4, 16, 20)]",
         "self.norm = nn.LayerNorm(256)",
     ),
+    "rows in pieces": problem(
+        # of a channel in all images; of a group of channels, with a number for each; a remainder that a pack lies in
+        "return x - x.mean(dim=(0, 2, 3), keepdim=True), F.group_norm(x + y, 1), torch.relu(x.permute(1, 0, 2, 3) * x[0, 0])",
+        "[torch.randn(2, 3, 8, 16), torch.randn(3, 1, 1)]",
+    ),
+    "a norm that learns": problem("return F.relu6(self.norm(x))", f"[{IMAGE}]", "self.norm = nn.BatchNorm2d(3)"),
     "places": problem(
         # rows and columns of nothing but the lowest, and with a NaN
         "return x.argmax(dim=1), x.max(dim=1).values, x.argmin(dim=1), y.argmax(dim=0), y.argmin(dim=0)",
@@ -58,6 +64,7 @@ NOT = {
     "odd rows": problem("return x * 2, x.sum(dim=1)", "[torch.randn(5, 37)]"),
     "guarded": problem("return F.pad(x, (4, 0))", f"[{ROWS}]"),
     "scanned backwards": problem("return x.flip(1).cumsum(dim=1).flip(1)", f"[{ROWS}]"),
+    "in pieces that packs do not fit": problem("return x.sum(dim=(0, 2))", "[torch.randn(6, 3, 90)]"),
     "transposed": problem("return (x * 1.5).t().contiguous()[:, :5]", f"[{ROWS}]"),
 }
 
