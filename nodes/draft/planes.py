@@ -6,7 +6,7 @@ torch lets cuDNN round a convolution's operands to TF32 (tensor_cores.py), that 
 
 What the range costs: a half keeps 11 bits down to 2^-14 and errs by at most 2^-25 below. A row of the weights is scaled so that its
 largest magnitude lies from 2^14 to 2^15: weights down to 2^-28 of their row's largest keep TF32's precision, and what is smaller errs by at most
-2^-39 of that. The input's scale puts the largest of a sample of it, 16,384 elements evenly apart, from 2^11 to 2^12. The pass that makes
+2^-39 of that. The input's scale puts the largest of a sample of it, 4,096 elements evenly apart, from 2^11 to 2^12. The pass that makes
 halves tells the largest magnitude that does not fit, and where there is one it is done again with that one from 2^14 to 2^15. So the input's
 largest lies above 2^11 in either case: elements down to 2^-25 of it keep TF32's precision, smaller ones err by at most 2^-36 of it. All of that happens on
 the device, the same for equal inputs.
@@ -151,12 +151,12 @@ __device__ __forceinline__ uint32_t largest_of_block(uint32_t mine) {
     return largest;
 }
 
-// A scale for the input, from 16,384 of its elements.
+// A scale for the input, from 4,096 of its elements.
 __global__ void __launch_bounds__(1024) sample_input(const float* __restrict__ from, uint32_t* __restrict__ state, int64_t elements) {
-    const int64_t apart = elements / 16384 + 1;
+    const int64_t apart = elements / 4096 + 1;
     uint32_t mine = 0;
     #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < 4; ++i) {
         const int64_t at = (static_cast<int64_t>(i) * 1024 + threadIdx.x) * apart;
         mine = at < elements ? larger_finite(mine, from[at]) : mine;
     }
