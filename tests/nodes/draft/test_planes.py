@@ -61,6 +61,7 @@ SMALL_EXACT = SMALL.replace("16", "12")
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
     monkeypatch.setattr(lower_convolutions, "PRODUCTS", 1)
+    monkeypatch.setattr(lower_convolutions, "LEAST", 1)
 
 
 def nearest(x: torch.Tensor) -> torch.Tensor:
@@ -165,6 +166,15 @@ def test_what_is_not_finite_comes_out_as_from_eager(tmp_path):
         for ours, theirs in zip(new(x), eager(x), strict=True):
             assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
             assert theirs.isnan().any() and theirs.isinf().any() and theirs.isfinite().any()
+
+
+@pytest.mark.parametrize(("images", "ours"), [(2, False), (64, True)])
+def test_a_small_convolution_is_the_librarys(images, ours, monkeypatch):
+    monkeypatch.undo()
+    text = problem(
+        "return torch.relu(self.conv(x))", f"[torch.empty({images}, 64, 56, 56)]", "self.conv = nn.Conv2d(64, 64, 3, padding=1)"
+    )  # fmt: skip
+    assert ("aten.conv2d" not in draft.draft(text, "cuda")) == ours
 
 
 def test_a_stage_has_room():
