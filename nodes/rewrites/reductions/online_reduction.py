@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
 from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.numbers import FLT_MAX, base_of, close
+from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.idle_threads import without_idle
@@ -53,8 +53,6 @@ from nodes.rewrites.syntax.tree import (
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
-FUNCTIONS = frozenset({"expf", "__expf", "exp2f"})
-"""Exponentials that have one meaning, so that their names can be handed on."""
 MOST = 8
 """Reductions of one file."""
 
@@ -349,7 +347,7 @@ class _Joined:
     def _meet_at_once(self) -> bool:
         """Whether the block may exchange the maximum and its one sum together: `block_shifted_sum` leaves a sum at the largest
         value as it is, so that one of nothing is 0 and one with +inf what the thread has."""
-        plain = len(self.totals) == 1 and not self.online.scale and self.online.function in FUNCTIONS
+        plain = len(self.totals) == 1 and not self.online.scale and self.online.function in ONE_MEANING
         infinite = self.counts_largest or not self.online.keeps_largest
         return plain and infinite and (self.begins_above or self.counts_least)
 
