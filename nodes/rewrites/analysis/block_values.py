@@ -77,8 +77,10 @@ class Block(Arithmetic):
         """The value that is reduced, as it is in the beginning."""
         return [Part(1 << thread) for thread in self.everyone]
 
-    def frame(self) -> Frame:
-        return Frame(self.everyone, {}, [{}])
+    def frame(self, reduced: str = "") -> Frame:
+        """`reduced`: a variable that holds the value that is reduced."""
+        held = {reduced: self.element} if reduced else {}
+        return Frame(self.everyone, {}, [dict.fromkeys(held, self.singles())], held)
 
     def of_thread(self, value: object, thread: int) -> object:
         return value[thread] if isinstance(value, list) else value

@@ -46,6 +46,14 @@ def enclosing(node: Node | None, *types: str, until: Node | None = None) -> Node
     return next((here for here in upward(node, until) if here.type in types), None)
 
 
+def conditions_of(node: Node | None, until: Node | None = None) -> Iterator[Node]:
+    """What holds where the node stands: the conditions of the ifs that it is a consequence of, innermost first."""
+    for here in upward(node, until):
+        parent = here.parent
+        if parent is not None and parent.type == "if_statement" and same(field_of(parent, "consequence"), here):
+            yield field_of(parent, "condition", "value") or field_of(parent, "condition")
+
+
 def same(a: Node | None, b: Node | None) -> bool:
     return a is not None and b is not None and a.id == b.id
 
