@@ -375,6 +375,11 @@ class Code(Indices):
         named = [n for n in self.source.walk(within, "identifier") if self.source.of(n) == found.name]
         return [n for n in named if (here := self.definition(n)) is not None and here.where == found.where]
 
+    def set_at(self, found: Definition, within: Node) -> list[Node]:
+        """Where a variable is named to be changed, as `assigned` has it."""
+        named = (n for n in self.assigned(within) if self.source.of(n) == found.name)
+        return [n for n in named if (here := self.definition(n)) is not None and here.where == found.where]
+
     def mutated(self, definition: Definition) -> bool:
         return definition.where in self._assigned_definitions
 

@@ -19,6 +19,7 @@ from nodes.rewrites.reductions.foreign_reductions import (
 )
 from nodes.rewrites.reductions.uses import keep_apart
 from nodes.rewrites.reductions.whole_warps import round_up
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, statements
 
@@ -104,25 +105,18 @@ def _short_name(code: Code, name: str) -> str:
 def _functor(code: Code, name: str) -> str:
     """Of a struct of the file whose one operator returns `a + b`, or `max(a, b)`."""
     source = code.source
-    structs = [s for s in source.walk(None, "struct_specifier") if source.of(s, "name") == name]
-    structs = [s for s in structs if field_of(s, "body") is not None]
-    functions = [f for s in structs for f in source.walk(s, "function_definition")]
-    if len(structs) != 1 or len(functions) != 1:
+    bodies = [field_of(s, "body") for s in source.walk(None, "struct_specifier") if source.of(s, "name") == name]
+    bodies = [body for body in bodies if body is not None]
+    functions = [f for body in bodies for f in source.walk(body, "function_definition")]
+    if len(bodies) != 1 or len(functions) != 1:
         return ""
-    listed = next(source.walk(functions[0], "parameter_list"), None)
-    names = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children] if listed else []
+    names = [declared_name(field_of(p, "declarator")) for p in children_of(functions[0], "declarator", "parameters")]
     inner = statements(field_of(functions[0], "body"))
-    made = inner[0].named_children[0] if len(inner) == 1 and inner[0].type == "return_statement" else None
-    if made is None or len(names) != 2:
+    form = match(source, inner[0], "return $a + $b;", "return $f($a, $b);") if len(inner) == 1 else None
+    if form is None or sorted(source.of(form[side]) for side in "ab") != sorted(map(source.of, names)):
         return ""
-    both = [source.of(n) for n in names]
-    if made.type == "binary_expression" and source.of(made, "operator") == "+":
-        return "sum" if [source.of(c) for c in made.named_children] == both else ""
-    if made.type == "call_expression":
-        called_ = source.of(made, "function").removeprefix("::").removeprefix("std::")
-        given = [source.of(c) for c in field_of(made, "arguments").named_children]
-        return EXTREMES.get(called_, "") if sorted(given) == sorted(both) else ""
-    return ""
+    function = source.of(form.get("f")).removeprefix("::").removeprefix("std::")
+    return EXTREMES.get(function, "") if function else "sum"
 
 
 def _is_temporary(source: Source, name: Node) -> bool:

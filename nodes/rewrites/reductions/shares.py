@@ -79,9 +79,9 @@ def _begins_with_nothing(code: Code, kernel: Kernel, name: Node, reduction: Node
     nothing = found.value is None or _is_nothing(code, kernel, found.value, reduction, depth + 1)
     if _is_of_element(code, kernel, found.declaration):
         return False
-    for target in code.assigned(kernel.body):
-        here, owner = code.definition(target), target.parent
-        if here is None or here.where != found.where or target.start_byte >= reduction.start_byte or owner is None:
+    for target in code.set_at(found, kernel.body):
+        owner = target.parent
+        if target.start_byte >= reduction.start_byte or owner is None:
             continue
         if _is_of_element(code, kernel, target) or is_leaders(code, target):
             continue
