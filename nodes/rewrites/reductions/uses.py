@@ -15,6 +15,7 @@ from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import (
     LOOPS,
+    children_of,
     conditions_of,
     declared_name,
     enclosing,
@@ -40,6 +41,26 @@ def slots_of(code: Code, found: Definition) -> str:
         if inner is not None and inner.kind == "local" and inner.where != found.where and slots_of(code, inner):
             return element
     return ""
+
+
+def element_at(code: Code, use: Node) -> tuple[Node, Node | None]:
+    """The element, or variable, that a use of shared memory names, and the assignment where that sets it. Raises Unsupported
+    where it is handed on, or added to."""
+    parent = use.parent
+    subscript = parent is not None and parent.type == "subscript_expression" and same(field_of(parent, "argument"), use)
+    place = parent if subscript else use
+    owner, sign = place.parent, code.source.set_by(place)
+    if owner is None or owner.type == "pointer_expression" or sign not in {"", "="}:
+        raise Unsupported("memory that is handed on, or added to")
+    return place, owner if sign else None
+
+
+def index_of(code: Code, place: Node) -> int | None:
+    """Of an element, 0 of a variable; None where it is only known when it runs."""
+    listed = children_of(place, "indices")
+    if place.type != "identifier" and len(listed) != 1:
+        raise Unsupported("an element of another form")
+    return code.polynomial(listed[0]).value if listed else 0
 
 
 def start_of(source: Source, first: Node) -> tuple[int, str]:
