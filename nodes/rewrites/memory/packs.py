@@ -15,7 +15,7 @@ from nodes.rewrites.memory.pack_conditions import asked_once
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same
+from nodes.rewrites.syntax.tree import JUMPS, enclosing, field_of, left_by, same, upward
 
 WIDEST = 32
 """Elements: a constant index term must be a multiple of this to keep any pack aligned."""
@@ -101,8 +101,7 @@ def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
             return None
         code = Code(code.source, pinned=frozenset({region.symbol.where}))
         kernel = Kernel(code, kernel.node)
-    jumps = ("continue_statement", "return_statement", "break_statement", "goto_statement")
-    if any(_leaves(jump, region) for statement in region.body for jump in code.source.walk(statement, *jumps)):
+    if any(_leaves(jump, region) for statement in region.body for jump in code.source.walk(statement, *JUMPS)):
         return None
     if any(region.holds(call) for call, _ in kernel.escapes) or any(a.root == "?" for a in accesses_in(kernel, region)):
         return None
@@ -324,12 +323,10 @@ def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
 
 def _looked_up(code: Code, symbol: Symbol) -> set[str]:
     """Every name in an element that an index is read from."""
-    named = (
-        code.source.walk(symbol.node, "identifier") if symbol.address is not None and symbol.node is not None else ()
-    )
-    roots = (
-        {code.root_of(s) for s in symbol.address.symbols if code.element_of(s)} if symbol.address is not None else set()
-    )
+    if symbol.address is None:
+        return set()
+    named = code.source.walk(symbol.node, "identifier") if symbol.node is not None else ()
+    roots = {code.root_of(s) for s in symbol.address.symbols if code.element_of(s)}
     return roots | {code.source.of(name) for name in named}
 
 
@@ -365,17 +362,13 @@ def counts_elements(kernel: Kernel, region: Region) -> bool:
 
 def _is_fallback(code: Code, launch: Launch) -> bool:
     """Whether the launch is what is left where a check of sizes or addresses ruled a wider kernel out."""
-    node = launch.statement
-    while node.parent is not None and node.parent.type != "function_definition":
-        parent = node.parent
-        otherwise = field_of(parent, "alternative") if parent.type == "if_statement" else None
-        condition = field_of(parent, "condition")
-        if otherwise is not None and condition is not None and inside(node, otherwise):
-            consequence = field_of(parent, "consequence")
-            rival = consequence is not None and any(inside(other.node, consequence) for other in code.launches)
-            if rival and _divides(code, condition):
-                return True
-        node = parent
+    for here in upward(launch.statement):
+        parent = here.parent
+        if parent is None or parent.type != "if_statement" or not same(field_of(parent, "alternative"), here):
+            continue
+        rival = any(inside(other.node, field_of(parent, "consequence")) for other in code.launches)
+        if rival and _divides(code, field_of(parent, "condition")):
+            return True
     return False
 
 
@@ -400,29 +393,21 @@ def array_name(source: Source, access: Access) -> str:
     return source.of(argument) if plain else access.root
 
 
-def _leaves(node: Node, region: Region) -> bool:
+def _leaves(jump: Node, region: Region) -> bool:
     """Whether a jump leaves the element's visit, and not only a loop inside of it or a lambda."""
-    ends = {"for_statement", "while_statement", "do_statement"}
-    if node.type == "return_statement":
-        ends = set()
-    elif node.type == "break_statement":
-        ends |= {"switch_statement"}
-    here = node.parent
-    while here is not None and region.holds(here):
-        if here.type in ends or here.type == "lambda_expression":
-            return False
-        here = here.parent
-    return True
+    if jump.type in {"break_statement", "continue_statement"}:
+        left = left_by(jump)
+    else:
+        left = enclosing(jump, "lambda_expression")
+    return left is None or not region.holds(left)
 
 
 def _moment(access: Access) -> int:
     """Where in the source an access takes effect: `y[i] = f(y[i])` writes once its right side has been read."""
     if access.reads:
         return access.node.start_byte
-    here = access.node
-    while here.parent is not None and here.type != "expression_statement":
-        here = here.parent
-    return here.end_byte
+    statement = enclosing(access.node, "expression_statement")
+    return statement.end_byte if statement is not None else access.node.end_byte
 
 
 def lane_of(access: Access, stride: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
+JUMPS = ("continue_statement", "return_statement", "break_statement", "goto_statement")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
 _DECLARES = _DECLARATORS | {"function_declarator", "parenthesized_declarator"}
 _INTEGER = re.compile(r"((unsigned|signed|long|int|short|size_t|ptrdiff_t|u?int\d+_t)\s*)+")
