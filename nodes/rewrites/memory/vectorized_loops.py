@@ -7,6 +7,7 @@ packs a row has, where a pack begins, which of its lanes there are.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
@@ -17,10 +18,12 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, left_by, same
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, left_by, same, upward
 
 Change = tuple[int, int, str]
+_LANES = "for (int $lane = 0; $lane < $width; ++$lane) $body;"
 _CASTS = {"int", "int64_t", "unsigned", "size_t", "static_cast", "reinterpret_cast", "const_cast"}
 
 
@@ -47,20 +50,24 @@ def in_lanes(source: Source, argument: Node) -> bool:
     )
 
 
-def is_division(source: Source, node: Node, by: Node) -> bool:
-    return is_binary(source, node, "/") and same(field_of(node, "right"), by)
-
-
 def is_binary(source: Source, node: Node, *operators: str) -> bool:
     return node.type == "binary_expression" and source.of(node, "operator") in operators
 
 
+def is_division(source: Source, node: Node, by: Node) -> bool:
+    return is_binary(source, node, "/") and same(field_of(node, "right"), by)
+
+
+def around(source: Source, node: Node, types: Collection[str], joint: str = "") -> Node:
+    """The outermost of these types, or of what an operator joins, that has nothing else between it and the node."""
+    while node.parent is not None and (node.parent.type in types or (joint and is_binary(source, node.parent, joint))):
+        node = node.parent
+    return node
+
+
 def packs_in(source: Source, division: Node, width: str, ragged: str) -> str:
     """`n / VEC` as the number of packs."""
-    length = field_of(division, "left")
-    while length.type == "parenthesized_expression":
-        length = length.named_children[0]
-    return f"packs_in<{width}, {ragged}>({source.of(length)})"
+    return f"packs_in<{width}, {ragged}>({source.of(bare(field_of(division, 'left')))})"
 
 
 @dataclass
@@ -139,84 +146,51 @@ class PackLoops:
         """What the width means there."""
         source, parent, argument = self.source, use.parent, template_argument(use)
         if argument is not None:
-            function = argument.parent.parent if argument.parent is not None else None
-            call = function.parent if function is not None else None
-            if call is not None and source.of(function) == f"load_lanes<{self.width}>":
+            call = enclosing(argument, "call_expression")
+            if source.of(call, "function") == f"load_lanes<{self.width}>":
                 self._items.append(call)
             elif not in_lanes(source, argument):
                 raise Unsupported("packs that begin elsewhere")
             return
-        if parent is None:
+        owner = parent.parent if parent is not None else None
+        if parent is None or owner is None:
             raise Unsupported("a width by itself")
-        owner = parent.parent
+        lanes, block = match(source, owner, _LANES), field_of(owner, "body")
         if is_division(source, parent, use):
             self.packs.append(self._pack(parent))
-        elif is_binary(source, parent, "*") and owner is not None and same(field_of(owner, "value"), parent):
+        elif is_binary(source, parent, "*") and same(field_of(owner, "value"), parent):
             self.begins.append(owner.parent)
-        elif is_binary(source, parent, "<") and owner is not None and self._is_lane_loop(owner, parent):
+        elif (
+            lanes is not None
+            and same(lanes["width"], use)
+            and block.type == "compound_statement"
+            and children_of(block)
+        ):
             self._items.append(owner)
-        elif parent.type != "array_declarator" and not self._asks_for_several(parent):
-            raise Unsupported(f"a use of {self.width}")
-
-    def _asks_for_several(self, comparison: Node) -> bool:
-        """`VEC > 1`, which a part of a pack answers as the whole one does."""
-        several = is_binary(self.source, comparison, ">")
-        return several and self.source.of(comparison, "right") == "1"
-
-    def _is_lane_loop(self, loop: Node, condition: Node) -> bool:
-        source, lane = self.source, self.source.of(condition, "left")
-        body = field_of(loop, "body")
-        return (
-            loop.type == "for_statement"
-            and same(field_of(loop, "condition"), condition)
-            and source.of(loop, "initializer") == f"int {lane} = 0;"
-            and source.of(loop, "update") == f"++{lane}"
-            and body is not None
-            and body.type == "compound_statement"
-            and body.named_child_count > 0
-        )
+        elif parent.type != "array_declarator" and match(source, parent, f"{self.width} > 1") is None:
+            raise Unsupported(f"a use of {self.width}")  # a part of a pack answers `VEC > 1` as the whole one does
 
     def _pack(self, division: Node) -> _Pack:
         """What the comparison with the number of packs is for."""
-        source, condition = self.source, division
-        while condition.parent is not None and (
-            condition.parent.type in {"argument_list", "call_expression", "parenthesized_expression"}
-        ):
-            condition = condition.parent
-        comparison = condition.parent
-        if (
-            comparison is None
-            or not is_binary(source, comparison, "<", ">=")
-            or not same(field_of(comparison, "right"), condition)
-        ):
+        source = self.source
+        bound = around(source, division, {"argument_list", "call_expression", "parenthesized_expression"})
+        condition = bound.parent
+        compared = match(source, condition, "$pack < $bound", "$pack >= $bound")
+        if condition is None or compared is None or not same(field_of(condition, "right"), bound):
             raise Unsupported("a number of packs that is no bound")
-        operator, left = source.of(comparison, "operator"), field_of(comparison, "left")
-        owner = comparison.parent
-        while owner is not None and (
-            owner.type in {"parenthesized_expression", "condition_clause"}
-            or is_binary(source, owner, "&&" if operator == "<" else "||")
-        ):
-            owner = owner.parent
-        if owner is None or left is None or left.type != "identifier":
+        stays = "<" in compared.pattern
+        parentheses = {"parenthesized_expression", "condition_clause"}
+        owner = around(source, condition, parentheses, "&&" if stays else "||").parent
+        if owner is None or compared["pack"].type != "identifier":
             raise Unsupported("a bound of something else")
-        body = field_of(owner, "body" if owner.type == "for_statement" else "consequence")
-        if (
-            operator == "<"
-            and owner.type in {"for_statement", "if_statement"}
-            and body is not None
-            and body.type == "compound_statement"
-        ):
-            if field_of(owner, "alternative") is not None:
-                raise Unsupported("something for the thread behind the last pack")
-            return _Pack(source.of(left), comparison, division, body, body.start_byte)
-        if (
-            operator == ">="
-            and owner.type == "if_statement"
-            and owner.parent is not None
-            and owner.parent.type == "compound_statement"
-        ):
-            return _Pack(source.of(left), comparison, division, owner.parent, owner.end_byte)
-        raise Unsupported("a bound that does not guard")
+        block = field_of(owner, "body") or field_of(owner, "consequence") if stays else owner.parent
+        guards = owner.type == "if_statement" or (stays and owner.type == "for_statement")
+        if not guards or block is None or block.type != "compound_statement":
+            raise Unsupported("a bound that does not guard")
+        if stays and field_of(owner, "alternative") is not None:
+            raise Unsupported("something for the thread behind the last pack")
+        start = block.start_byte if stays else owner.end_byte
+        return _Pack(source.of(compared["pack"]), condition, division, block, start)
 
     def _row_length(self) -> Node:
         lengths = [field_of(pack.division, "left") for pack in self.packs]
@@ -365,7 +339,8 @@ class PackLoops:
             text = self._without_begin(address, mentioned)
         except Unsupported:
             return None
-        for block in self._blocks(earliest):
+        blocks = [b for b in upward(earliest.parent) if b.type == "compound_statement" and inside(b, self.kernel.body)]
+        for block in reversed(blocks):
             at = next(child for child in block.named_children if inside(earliest, child))
             found = [self.code.definition(name) for name in mentioned]
             if not all(inside(pack.block, block) or same(pack.block, block) for pack in packs):
@@ -373,15 +348,6 @@ class PackLoops:
             if all(f is None or f.where < at.start_byte for f in found):
                 return None if self.kernel.changes_within(self.code.polynomial(address), [block]) else (text, at)
         return None
-
-    def _blocks(self, node: Node) -> list[Node]:
-        """The blocks of the kernel around a node, outermost first."""
-        found, here = list[Node](), node.parent
-        while here is not None and inside(here, self.kernel.body):
-            if here.type == "compound_statement":
-                found.insert(0, here)
-            here = here.parent
-        return found
 
     def _without_begin(self, node: Node, mentioned: list[Node]) -> str:
         """An address of which the pack's first element is left away, "" where nothing else is in it."""
