@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from tree_sitter import Node
 
@@ -32,7 +33,7 @@ from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
-from nodes.rewrites.reductions.online_runs import Ends, Held, Run, Threads
+from nodes.rewrites.reductions.online_runs import Run, Threads
 from nodes.rewrites.reductions.uses import is_leaders, keep_apart, outlives_a_round, set_anew, slots_of, start_of
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
@@ -49,6 +50,13 @@ from nodes.rewrites.syntax.tree import (
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
+End = tuple[int, int]
+"""The place of a statement behind the loop, and of a branch at the end how many of the branch's own statements have run, counted
+from their end, 0 for the whole."""
+Ends = dict[tuple[End, str, str], bool]
+"""Behind which statement which result is where, by the state's own names, and whether every thread may read it there."""
+Places = dict[str, dict[str, bool]]
+"""Of one end."""
 MOST = 8
 """Reductions of one file."""
 
@@ -147,15 +155,18 @@ class _Joined:
         for launch, width in shapes.values():
             for threads in self._draws(numbers, width):
                 mine = self._run(launch, width, threads)
-                possible = mine if possible is None else _both(possible, mine)
+                both = mine if possible is None else possible
+                possible = {at: everywhere and mine[at] for at, everywhere in both.items() if at in mine}
             if not possible:
                 break
-        for end in sorted(possible or {}, reverse=True):
-            try:
-                self._check_extremes(end, possible[end])
-                return self._written(end, possible[end])
-            except Unsupported:
-                continue
+        for end in sorted({end for end, _, _ in possible or {}}, reverse=True):
+            results: Places = {path: {} for path in (self.online.maximum, *self.totals)}
+            for (_, path, place), everywhere in ((at, all_) for at, all_ in possible.items() if at[0] == end):
+                results[path][place] = everywhere
+            with suppress(Unsupported):
+                if all(results.values()):
+                    self._check_extremes(end, results)
+                    return self._written(end, results)
         raise Unsupported("no reduction")
 
     # What the statements do.
@@ -184,15 +195,11 @@ class _Joined:
 
     def _run(self, launch: Launch, width: int, threads: Threads) -> Ends:
         """Where the results are after which of the statements, up to the first that is something else."""
-        run, found = Run(self.code, self.kernel, launch, width, threads), Ends()
+        run, found = Run(self.code, self.kernel, launch, width, threads), Ends({})
         expected = self._expected(run, threads)
-        try:
+        with suppress(Unsupported):
             for end in self._steps(run, (len(self.after), 0)):
-                results = run.found(expected)
-                if all(results.values()):
-                    found[end] = results
-        except Unsupported:
-            return found
+                found |= {(end, *at): everywhere for at, everywhere in run.found(expected).items()}
         return found
 
     def _steps(self, run: Run, last: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -222,7 +229,7 @@ class _Joined:
         body = field_of(statement, "consequence")
         return statements(body) if body is not None and body.type == "compound_statement" else []
 
-    def _check_extremes(self, end: tuple[int, int], results: dict[str, list[Held]]) -> None:
+    def _check_extremes(self, end: End, results: Places) -> None:
         """The same for infinities and NaN as ours, and whether all -inf is a sum of 0."""
         numbers, launch = random.Random(13), self.kernel.launches[0]
         width = _widths(self.code, self.kernel, launch)[-1]
@@ -233,7 +240,7 @@ class _Joined:
             for _ in self._steps(run, end):
                 pass
             places = run.places()
-            return {path: places.get(held[0].place, (UNKNOWN, False))[0] for path, held in results.items()}
+            return {path: places.get(next(iter(held)), (UNKNOWN, False))[0] for path, held in results.items()}
 
         inf = math.inf
         self.begins_above = self._begins_above(launch, width)
@@ -299,7 +306,7 @@ class _Joined:
 
     # What is written.
 
-    def _written(self, end: tuple[int, int], results: dict[str, list[Held]]) -> str:
+    def _written(self, end: End, results: Places) -> str:
         source, code, online = self.source, self.code, self.online
         at, left = end
         whole, inner = self.after[: at + (not left)], self._branch(self.after[at]) if left else []
@@ -363,9 +370,7 @@ class _Joined:
             lines.append(f"const float {named[total]} = block_sum<{number}>({total} * {below});")
         return lines
 
-    def _replace_uses(
-        self, edits: Edits, taken: list[Node], results: dict[str, list[Held]], named: dict[str, str]
-    ) -> list[str]:
+    def _replace_uses(self, edits: Edits, taken: list[Node], results: Places, named: dict[str, str]) -> list[str]:
         """Who reads a result reads our name; the declarations among the statements that somebody needs still.
         Raises Unsupported where something else that the statements leave behind is read."""
         code, source, kernel, first = self.code, self.source, self.kernel, taken[0]
@@ -374,7 +379,7 @@ class _Joined:
         if any(outlives_a_round(kernel, f.where, first) for f in changed if not slots_of(code, f)):
             raise Unsupported("a variable of the rounds around")
         touched = {found.where: found for found in (*made, *changed)}
-        places = {held.place: (path, held) for path, helds in results.items() for held in helds}
+        places = {place: (path, all_) for path, held in results.items() for place, all_ in held.items()}
         behind = [s for s in self.after if s.start_byte >= taken[-1].end_byte]
         kept: dict[int, Node] = {}
         for found in touched.values():
@@ -392,8 +397,8 @@ class _Joined:
                 node = self._node_of(use)
                 place = "".join(source.of(node).split())
                 if place in places and inside(use, self.after[0].parent) and use.start_byte < over:
-                    path, held = places[place]
-                    if self._is_changed(node) or not (held.everywhere or is_leaders(code, use)):
+                    path, everywhere = places[place]
+                    if self._is_changed(node) or not (everywhere or is_leaders(code, use)):
                         raise Unsupported("a result that others read, or that changes")
                     edits.replace(node, named[path])
                 elif declared is not None and unchanged and self._is_plain(declared, touched.values()):
@@ -439,21 +444,3 @@ class _Joined:
 
     def _is_changed(self, node: Node) -> bool:
         return node.parent is None or node.parent.type == "pointer_expression" or self.source.set_by(node) != ""
-
-
-def _both(a: Ends, b: Ends) -> Ends:
-    """What holds in both."""
-    found = Ends()
-    for at in a.keys() & b.keys():
-        joined = {
-            path: [
-                Held(held.place, held.everywhere and other.everywhere)
-                for held in a[at][path]
-                for other in b[at][path]
-                if held.place == other.place
-            ]
-            for path in a[at]
-        }
-        if all(joined.values()):
-            found[at] = joined
-    return found
