@@ -16,7 +16,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
-from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -236,71 +236,41 @@ class PackLoops:
         return any(pack.items and pack.condition.parent.type != "for_statement" for pack in self.packs)
 
     def _check_places(self, pack: _Pack, begin: Node) -> None:
-        source, lanes = self.source, [item for item in pack.items if item.type == "for_statement"]
-        factor = field_of(self._declarator(begin), "value", "left")
+        """All that is made of a pack's first element are places that move along with it, for loads, stores and lanes."""
+        source, code, first = self.source, self.code, self._declarator(begin)
+        factor = field_of(first, "value", "left")
         while factor is not None and factor.type == "call_expression" and self._called(factor) in _CASTS:
             factor = field_of(factor, "arguments").named_children[0]
         if source.of(factor) != pack.pack:
             raise Unsupported("a first element of another pack")
-        names, calls = self._moving(pack, begin), [item for item in pack.items if item.type == "call_expression"]
-        first = source.of(declared_name(self._declarator(begin)))
-        for use in uses_of(source, pack.block, first):
-            in_lanes = pack.holds(use) and any(inside(use, loop) for loop in lanes)
-            if in_lanes and not is_binary(source, use.parent, "+"):
-                raise Unsupported("something that a whole pack has in common, where packs may reach into another row")
-        for use in (u for name in names for u in uses_of(source, pack.block, name)):
-            if (
-                not pack.holds(use)
-                or any(inside(use, loop) for loop in lanes)
-                or any(inside(use, names[n]) for n in names)
-            ):
-                continue
-            call = next((call for call in calls if inside(use, call)), None)
-            if call is None or not self._moves_along(use, field_of(call, "arguments").named_children[0]):
-                raise Unsupported("something else that is computed from a pack's first element")
+        name = source.of(declared_name(first))
+        symbol, made = Symbol(name, first.start_byte), {name: first}
 
-    def _moving(self, pack: _Pack, begin: Node) -> dict[str, Node]:
-        """Declarators of the pack's first element and of places that are computed from it, by name."""
-        source = self.source
-        found = {source.of(declared_name(self._declarator(begin))): self._declarator(begin)}
-        for statement in pack.block.named_children:
-            if statement.type != "declaration" or not pack.holds(statement) or same(statement, begin):
-                continue
-            for declarator in statement.children_by_field_name("declarator"):
-                value = field_of(declarator, "value")
-                uses = [u for name in found for u in uses_of(source, declarator, name)]
-                loads = value is not None and any(inside(value, i) or inside(i, value) for i in pack.items)
-                if not uses or loads or value is None:
+        def moves_along(place: Node) -> bool:
+            moving = [(m, c) for m, c in code.polynomial(place).terms if any(s.depends_on(symbol) for s in m)]
+            return all(m == (symbol,) and c > 0 for m, c in moving)
+
+        for statement in (s for s in pack.block.named_children if s.type == "declaration" and pack.holds(s)):
+            for found in code.declared(statement) if not same(statement, begin) else ():
+                loads = any(
+                    inside(found.value, i) or inside(i, found.value) for i in pack.items if found.value is not None
+                )
+                if found.value is None or loads or not code.polynomial(found.value).depends_on(symbol):
                     continue
-                if not all(self._moves_along(use, value) for use in uses):
+                if not moves_along(found.value):
                     raise Unsupported("a place that does not move along")
-                found[source.of(declared_name(declarator))] = declarator
-        return found
-
-    def _moves_along(self, use: Node, place: Node) -> bool:
-        """Whether a place moves by a constant with the element that it is computed from."""
-        here = use
-        while not same(here, place):
-            parent = here.parent
-            if parent is None or not inside(parent, place):
-                return False
-            right, left = field_of(parent, "right"), field_of(parent, "left")
-            added = is_binary(self.source, parent, "+") or (is_binary(self.source, parent, "-") and same(left, here))
-            times = is_binary(self.source, parent, "*") and any(
-                factor is not None and factor.type == "number_literal" for factor in (left, right)
-            )
-            call = parent.parent if parent.type == "argument_list" else None
-            cast = call is not None and self._called(call) in _CASTS
-            index = parent.type == "subscript_argument_list" or (
-                parent.type == "subscript_expression" and self.source.of(parent.parent.children[0]) == "&"
-            )
-            plain = parent.type in {"parenthesized_expression", "cast_expression"} or (
-                parent.type == "pointer_expression" and self.source.of(parent.children[0]) == "&"
-            )
-            if not (added or times or cast or index or plain or parent.type == "call_expression"):
-                return False
-            here = parent
-        return True
+                made[found.name] = found.declarator
+        lanes, calls = ([i for i in pack.items if i.type == kind] for kind in ("for_statement", "call_expression"))
+        for use in (u for other in made for u in uses_of(source, pack.block, other) if pack.holds(u)):
+            if any(inside(use, loop) for loop in lanes):
+                if source.of(use) == name and not is_binary(source, use.parent, "+"):
+                    raise Unsupported(
+                        "something that a whole pack has in common, where packs may reach into another row"
+                    )
+            elif not any(inside(use, declarator) for declarator in made.values()):
+                place = next((children_of(call, "arguments")[0] for call in calls if inside(use, call)), None)
+                if place is None or not inside(use, place) or not moves_along(place):
+                    raise Unsupported("something else that is computed from a pack's first element")
 
     def _row(self) -> tuple[str, list[tuple[str, int]], Node]:
         """The address at which the row begins that most packs are of, the parameters with such rows and their elements'
