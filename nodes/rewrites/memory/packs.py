@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
@@ -93,6 +94,11 @@ class Packed:
     shared: list[Node]
     """Reads of an element that a whole pack has in common, `scale[i / columns]`."""
 
+    @property
+    def conditions(self) -> list[Node]:
+        """What is asked once a pack, before it is loaded or stored."""
+        return [condition for group in self.groups for condition in group.conditions]
+
 
 def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     """The region with its packs; None where it has none, or where packs would change what it does."""
@@ -141,7 +147,7 @@ def _may_move(code: Code, kernel: Kernel, region: Region) -> bool:
     if region.kind == "guard" and not counts_elements(kernel, region):
         return False
     stores = any(access.writes for access in accesses_in(kernel, region))
-    if _tell_apart(code, region, [*(region.body if stores else ())]):
+    if stores and _tells_apart(code, region):
         return False  # what an element becomes is not to depend on who has it
     if carries_state(kernel, list(region.body)) and not streams(kernel, region):
         return False
@@ -238,9 +244,19 @@ class _Found:
             for polynomial, times in needed:
                 multiples_of_width(self.kernel, launch, self.region, polynomial, times)
 
+    def _add_divided(self) -> None:
+        """What the host can check so that an index like `i / columns`, once declared, is the same for a whole pack."""
+        for declarator in (d for s in self.region.body for d in s.children_by_field_name("declarator")):
+            value, stride = field_of(declarator, "value"), Stride(self.region.symbol)
+            with suppress(Unsupported):
+                if value is not None:
+                    stride.of(self.code.polynomial(value))
+                    self._check_host(needed := [(polynomial, 1) for polynomial in stride.multiples])
+                    self.multiples += needed
+
     def kept(self) -> list[Group] | None:
         """The packs; None where elements of one array would be reached through packs and past them."""
-        self.multiples += _divided_whole(self.code, self.kernel, self.region)
+        self._add_divided()
         for group in self.groups.values():
             try:
                 group.check_stores(self.shared_conditions)
@@ -285,15 +301,12 @@ def _check_in_front(code: Code, region: Region, node: Node) -> None:
             raise Unsupported("an address that is only known under the condition")
 
 
-def _tell_apart(code: Code, region: Region, nodes: list[Node]) -> bool:
-    """Whether the nodes ask which of the threads that share the elements out it is. A team's row is asked for by right, in
+def _tells_apart(code: Code, region: Region) -> bool:
+    """Whether the body asks which of the threads that share the elements out it is. A team's row is asked for by right, in
     more ways than can be told from that."""
-    return region.kind != "team" and any(
-        region.tells_apart(code.polynomial(name))
-        for node in nodes
-        for name in code.source.walk(node, "identifier", "field_expression")
-        if name.type == "identifier" or code.source.of(name).startswith("threadIdx.")
-    )
+    names = (n for s in region.body for n in code.source.walk(s, "identifier", "field_expression"))
+    asked = (n for n in names if n.type == "identifier" or code.source.of(n).startswith("threadIdx."))
+    return region.kind != "team" and any(region.tells_apart(code.polynomial(name)) for name in asked)
 
 
 def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
@@ -328,24 +341,6 @@ def _looked_up(code: Code, symbol: Symbol) -> set[str]:
     named = code.source.walk(symbol.node, "identifier") if symbol.node is not None else ()
     roots = {code.root_of(s) for s in symbol.address.symbols if code.element_of(s)}
     return roots | {code.source.of(name) for name in named}
-
-
-def _divided_whole(code: Code, kernel: Kernel, region: Region) -> list[tuple[Polynomial, int]]:
-    """What the host can check so that an index like `i / columns`, once declared, is the same for a whole pack."""
-    found: list[tuple[Polynomial, int]] = []
-    for declarator in (d for s in region.body for d in s.children_by_field_name("declarator")):
-        value, stride = field_of(declarator, "value"), Stride(region.symbol)
-        if value is None:
-            continue
-        try:
-            stride.of(code.polynomial(value))
-            for launch in kernel.launches:
-                for polynomial in stride.multiples:
-                    multiples_of_width(kernel, launch, region, polynomial, 1)
-        except Unsupported:
-            continue
-        found += [(polynomial, 1) for polynomial in stride.multiples]
-    return found
 
 
 def counts_elements(kernel: Kernel, region: Region) -> bool:

@@ -18,6 +18,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.memory.pack_bodies import addressed
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
@@ -187,11 +188,7 @@ def _write(edits: Edits, code: Code, loop: Loop, found: list[_Joined]) -> None:
 
 def _place(code: Code, loop: Loop, access: Access) -> str:
     """Where the first element is."""
-    source, node = code.source, access.node
-    if node.type == "call_expression":
-        node = field_of(node, "arguments").named_children[0]  # __ldg(p + j)
-    if node.type == "pointer_expression":
-        node = field_of(node, "argument")
+    source, (sign, node) = code.source, addressed(access)
     named = (n for n in source.walk(node, "identifier") if source.of(n) == loop.name)
     uses = [n for n in named if (found := code.definition(n)) is not None and found.where == loop.symbol.where]
     replaced = [(use, "0") for use in uses]
@@ -199,7 +196,6 @@ def _place(code: Code, loop: Loop, access: Access) -> str:
         sides = match(source, uses[0].parent, "$a + $b")
         if sides is not None:
             replaced = [(uses[0].parent, source.of(sides["a" if same(sides["b"], uses[0]) else "b"]))]
-        elif node.type == "subscript_expression" and same(uses[0].parent, field_of(node, "indices")):
+        elif sign and same(uses[0].parent, field_of(node, "indices")):
             return source.of(node, "argument")
-    place = source.render(node, replaced)
-    return f"&{place}" if node.type == "subscript_expression" else place
+    return sign + source.render(node, replaced)
