@@ -60,13 +60,11 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> set[str]:
         others = [n for n in written if not inside(n, packs.node) and not inside(n, tail.node)]
         if whole is None or single is None or others or whole.root != single.root or whole.element == single.element:
             continue
-        if whole.offset != Polynomial.symbol(packs.symbol) or whole.base.node is None:
+        seen = children_of(whole.base.node, "arguments")
+        if whole.offset != Polynomial.symbol(packs.symbol) or len(seen) != 1:
             continue
-        arguments = field_of(whole.base.node, "arguments")
-        if whole.base.node.type != "call_expression" or arguments is None:
-            continue
-        row = code.polynomial(arguments.named_children[0])
-        if row + Polynomial.symbol(tail.symbol) != Polynomial.symbol(single.base) + single.offset:
+        row = code.polynomial(seen[0]) + Polynomial.symbol(tail.symbol)
+        if row != Polynomial.symbol(single.base) + single.offset:
             continue
         if _whole_packs_only(code, kernel, packs, tail, whole):
             _drop(edits, code.source, tail.node)
@@ -105,12 +103,10 @@ def _only_for(source: Source, node: Node, first: Node, last: Node) -> bool:
 
 def _whole_packs_only(code: Code, kernel: Kernel, packs: Loop, tail: Loop, whole: Access) -> bool:
     """Whether `packs` loops over n / lanes packs of so many lanes, `tail` ends at n, and every launch has checked n."""
-    count = _settled(code, packs.bound_node)
-    if count.type != "binary_expression" or code.source.of(count, "operator") != "/":
+    count = match(code.source, _settled(code, packs.bound_node), "$length / $lanes")
+    if count is None or code.polynomial(count["length"]) != tail.bound or not kernel.launches:
         return False
-    length, lanes = field_of(count, "left"), field_of(count, "right")
-    if length is None or lanes is None or code.polynomial(length) != tail.bound or not kernel.launches:
-        return False
+    length, lanes = count["length"], count["lanes"]
     extent = _extent(code, whole.element)
     if extent is None or _bare(code, extent) != _bare(code, _settled(code, lanes)):
         return False
@@ -126,19 +122,16 @@ def _whole_packs_only(code: Code, kernel: Kernel, packs: Loop, tail: Loop, whole
 
 def _extent(code: Code, element: str) -> Node | None:
     """The length of the one array that `Name<T>` consists of, written for T."""
-    name, _, argument = element.partition("<")
-    for struct in code.source.walk(None, "struct_specifier"):
+    source, (name, _, argument) = code.source, element.removesuffix(">").partition("<")
+    for struct in source.walk(None, "struct_specifier"):
         body, template = field_of(struct, "body"), struct.parent
-        if code.source.of(struct, "name") != name or body is None or template is None:
+        if source.of(struct, "name") != name or body is None or template is None:
             continue
+        parameters = [source.of(n) for n in source.walk(template, "type_parameter_declaration")]
         fields = children_of(body)
-        parameters = [code.source.of(n) for n in code.source.walk(template, "type_parameter_declaration")]
-        declarator = field_of(fields[0], "declarator") if len(fields) == 1 else None
-        if parameters != [f"typename {argument.removesuffix('>')}"] or declarator is None:
-            return None
-        of = code.source.of(fields[0], "type")
-        whole = declarator.type == "array_declarator" and of == argument.removesuffix(">")
-        return field_of(declarator, "size") if whole else None
+        array = field_of(fields[0], "declarator") if [source.of(f, "type") for f in fields] == [argument] else None
+        whole = parameters == [f"typename {argument}"] and array is not None and array.type == "array_declarator"
+        return field_of(array, "size") if whole else None
     return None
 
 
