@@ -15,7 +15,10 @@ thread. Theirs shuffle whole warps only, or their results would be undefined, so
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tree_sitter import Node
 
@@ -29,10 +32,11 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import brought
-from nodes.rewrites.reductions.cub_reductions import cub_reduction
+from nodes.rewrites.reductions.cub_reductions import without_cub
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
     Step,
+    Widths,
     declared_type,
     joined,
     judged,
@@ -106,18 +110,31 @@ def _named(source: Source, text: str, kinds: set[str]) -> str:
 def _next(code: Code, site: int) -> Step | None:
     """The text after one reduction, the first that is understood."""
     for kernel in code.kernels:
-        try:
-            widths = _widths(code, kernel)
-        except Unsupported:
-            continue
-        for attempt in (_call, _inline, cub_reduction):
-            step = attempt(code, kernel, widths, site)
-            if step is not None:
-                return step
+        with suppress(Unsupported):
+            for attempt in _attempts(code, kernel, _widths(code, kernel)):
+                with suppress(Unsupported):
+                    return attempt(site)
     return None
 
 
-def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
+def _attempts(code: Code, kernel: Kernel, widths: Widths) -> Iterator[Callable[[int], Step]]:
+    """What could be a reduction: calls of functions, the same statements written into the kernel, CUB's."""
+    source, ours = code.source, brought(code.source)
+    calls = list(source.walk(kernel.body, "call_expression"))
+    for call in calls:
+        name = called(source, call)
+        if name not in ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
+            yield partial(_without_call, code, kernel, widths, call, name)
+    for body in map(statements, source.walk(kernel.body, "compound_statement")):
+        for at, statement in enumerate(body):
+            reduced = _shuffled(code, statement) or _stored(code, widths, body[at:])
+            if reduced is not None:
+                yield partial(_without_statements, code, kernel, widths, body[at:], reduced)
+    for call in calls:
+        yield partial(without_cub, code, kernel, widths, call)
+
+
+def _widths(code: Code, kernel: Kernel) -> Widths:
     """How many threads a block may have, by launch: one number where it is known."""
     found = []
     if not kernel.launches:
@@ -131,18 +148,6 @@ def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
 
 
 # A call of a function.
-
-
-def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
-    ours = brought(code.source)
-    for call in code.source.walk(kernel.body, "call_expression"):
-        name = called(code.source, call)
-        if name not in ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
-            try:
-                return _without_call(code, kernel, widths, call, name, site)
-            except Unsupported:
-                continue
-    return None
 
 
 def _talks(code: Code, name: str) -> bool:
@@ -160,9 +165,7 @@ def _shuffles(code: Code, node: Node) -> bool:
     return any("shfl" in called(code.source, c) for c in code.source.walk(node, "call_expression"))
 
 
-def _without_call(
-    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, name: str, site: int
-) -> Step:
+def _without_call(code: Code, kernel: Kernel, widths: Widths, call: Node, name: str, site: int) -> Step:
     source = code.source
     (function,) = code.overloads[name]
     given = field_of(call, "function")
@@ -197,7 +200,7 @@ def _without_call(
     return Step(edits.apply(), result.kind, names | scratch)
 
 
-def _shapes(widths: list[tuple[Launch, list[int]]]) -> list[tuple[Launch, int]]:
+def _shapes(widths: Widths) -> list[tuple[Launch, int]]:
     return [(launch, width) for launch, sizes in widths for width in sizes]
 
 
@@ -238,19 +241,6 @@ def _element_of_value(code: Code, function: Node, given: Node, parameter: Node, 
 # The same statements, written into the kernel.
 
 
-def _inline(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
-    for block in code.source.walk(kernel.body, "compound_statement"):
-        body = statements(block)
-        for at, statement in enumerate(body):
-            reduced = _shuffled(code, statement) or _stored(code, widths, body[at:])
-            if reduced is not None:
-                try:
-                    return _without_statements(code, kernel, widths, body[at:], reduced, site)
-                except Unsupported:
-                    continue
-    return None
-
-
 def _shuffled(code: Code, statement: Node) -> Definition | None:
     """The variable of the thread's own that a statement takes through shuffles first."""
     if statement.type not in {"for_statement", "expression_statement", "declaration"}:
@@ -268,7 +258,7 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
     return None
 
 
-def _stored(code: Code, widths: list[tuple[Launch, list[int]]], body: list[Node]) -> Definition | None:
+def _stored(code: Code, widths: Widths, body: list[Node]) -> Definition | None:
     """The variable of `slots[threadIdx.x] = value; __syncthreads();`, from which a tree may begin. Shuffles need whole warps,
     and so say that blocks are; a tree does not, so widths must be known."""
     form = match(code.source, body[0], "$slots[$at] = $value;")
@@ -310,7 +300,7 @@ def _cells(code: Code, kernel: Kernel, outcome: _Outcome, value: str, last: Node
 
 
 def _without_statements(
-    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node], reduced: Definition, site: int
+    code: Code, kernel: Kernel, widths: Widths, body: list[Node], reduced: Definition, site: int
 ) -> Step:
     source = code.source
     element, shapes = source.of(reduced.declaration, "type"), _shapes(widths)

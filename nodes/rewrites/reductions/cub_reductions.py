@@ -7,11 +7,11 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
     Step,
+    Widths,
     declared_type,
     put_reduction,
     reduction_text,
@@ -27,27 +27,13 @@ CUB_SCOPES = {"cub", "cuda", "cuda::std", "::cub", "::cuda", "::cuda::std"}
 CUB = {"Sum": "sum", "plus": "sum", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}
 
 
-def cub_reduction(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
-    for call in code.source.walk(kernel.body, "call_expression"):
-        try:
-            step = _without_cub(code, kernel, widths, call, site)
-        except Unsupported:
-            continue
-        if step is not None:
-            return step
-    return None
-
-
-def _without_cub(
-    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, site: int
-) -> Step | None:
-    """`Reduce(temporary).Sum(value)` and `.Reduce(value, cub::Max())`, of `cub::BlockReduce<float, 256>`."""
+def without_cub(code: Code, kernel: Kernel, widths: Widths, call: Node, site: int) -> Step:
+    """`Reduce(temporary).Sum(value)` and `.Reduce(value, cub::Max())`, of `cub::BlockReduce<float, 256>`. Raises Unsupported for
+    other calls."""
     source, function = code.source, field_of(call, "function")
-    if function is None or function.type != "field_expression":
-        return None
     made, method = field_of(function, "argument"), source.of(function, "field")
     if made is None or made.type != "call_expression" or method not in {"Sum", "Reduce"}:
-        return None
+        raise Unsupported("another call")
     held = field_of(made, "arguments").named_children
     kind = source.of(made, "function")
     alias = next((a for a in source.walk(kernel.body, "alias_declaration", "type_definition") if kind in {
@@ -86,20 +72,22 @@ def _without_cub(
 def _operation(code: Code, node: Node) -> str:
     """sum, max or min: `cub::Max()`, `cuda::std::plus<float>{}`, a functor or a short name of the file's; "" for others."""
     name = code.source.of(node).removesuffix("()").removesuffix("{}").partition("<")[0]
-    scope, _, last = name.rpartition("::")
-    if scope in CUB_SCOPES:
-        return CUB.get(last, "")
-    return _functor(code, last) or _short_name(code, last)
+    if name.rpartition("::")[0] in CUB_SCOPES:
+        return _of_library(name)
+    return _functor(code, name.rpartition("::")[2]) or _short_name(code, name.rpartition("::")[2])
 
 
 def _short_name(code: Code, name: str) -> str:
     """`using CubAddOp = cuda::std::plus<>;`, of which there may be one for each version of the library."""
-    source, kinds = code.source, set[str]()
-    for alias in source.walk(None, "alias_declaration"):
-        if source.of(alias, "name") == name:
-            scope, _, last = source.of(alias, "type").partition("<")[0].rpartition("::")
-            kinds.add(CUB.get(last, "") if scope in CUB_SCOPES else "")
+    source = code.source
+    aliases = (a for a in source.walk(None, "alias_declaration") if source.of(a, "name") == name)
+    kinds = {_of_library(source.of(alias, "type")) for alias in aliases}
     return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _of_library(name: str) -> str:
+    scope, _, last = name.partition("<")[0].rpartition("::")
+    return CUB.get(last, "") if scope in CUB_SCOPES else ""
 
 
 def _functor(code: Code, name: str) -> str:

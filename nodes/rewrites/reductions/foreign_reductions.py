@@ -13,11 +13,15 @@ from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import check_readers, is_leaders, own_name
 from nodes.rewrites.reductions.warp_reductions import ORDERED
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, upward
+
+Widths = list[tuple[Launch, list[int]]]
+"""How many threads a block may have, by launch: one number where it is known."""
 
 
 @dataclass(frozen=True)
