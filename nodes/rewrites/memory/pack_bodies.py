@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access
 from nodes.rewrites.analysis.regions import Region, Stride, accesses_in
+from nodes.rewrites.memory.pack_conditions import shared_if
 from nodes.rewrites.memory.packs import Group, Packed, lane_of
+from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Unsupported, lifted
 from nodes.rewrites.syntax.tree import field_of, is_integer, names_declared
 
@@ -145,39 +148,34 @@ def _lane(lane: str, stride: int, remainder: int) -> str:
     return lane if stride == 1 else f"{stride} * {lane} + {remainder}" if remainder else f"{stride} * {lane}"
 
 
-def _stride_or_none(code: Code, region: Region, declarator: Node) -> int | None:
-    value = field_of(declarator, "value")
-    if value is None:
-        return None
-    try:
-        return Stride(region.symbol).of(code.polynomial(value))
-    except Unsupported:
-        return None
+def _moves_by_constant(region: Region, index: Polynomial) -> bool:
+    with suppress(Unsupported):
+        Stride(region.symbol).of(index)
+        return True
+    return False
 
 
 def _is_whole(code: Code, packed: Packed, declarator: Node) -> bool:
     """Whether an index is the same for all lanes of a pack, given what the host checks."""
-    value, stride = field_of(declarator, "value"), Stride(packed.region.symbol)
-    checked = {polynomial for polynomial, _ in packed.multiples}
-    return value is not None and stride.of(code.polynomial(value)) == 0 and checked >= set(stride.multiples)
+    value = field_of(declarator, "value")
+    needed = shared_if(packed.region, code.polynomial(value)) if value is not None else None
+    return needed is not None and {polynomial for polynomial, _ in packed.multiples} >= set(needed)
 
 
 def _is_index(code: Code, region: Region, statement: Node, declared: list[Node], varying: set[int]) -> bool:
     """Integers and pointers that move by a constant with the element and come from no memory."""
     for declarator in declared:
-        if declarator.type != "init_declarator" or _stride_or_none(code, region, declarator) is None:
+        if declarator.type != "init_declarator" or declarator.start_byte in varying:
             return False
-        named = {symbol.where for symbol in code.polynomial(field_of(declarator, "value")).variables()}
-        if named & varying - {region.symbol.where}:
+        index, kind = code.polynomial(field_of(declarator, "value")), code.source.of(statement, "type")
+        if not _moves_by_constant(region, index):
+            return False
+        if {symbol.where for symbol in index.variables()} & varying - {region.symbol.where}:
             return False  # built on what the body works out
-        inner = field_of(declarator, "declarator")
-        kind = code.source.of(statement, "type")
-        pointer = inner is not None and inner.type == "pointer_declarator"
+        pointer = field_of(declarator, "declarator").type == "pointer_declarator"
         if not (pointer or kind == "auto" or is_integer(kind)):
             return False
-        if declarator.start_byte in varying:
-            return False
-        if pointer and any(code.root_of(s) == "" for s in code.polynomial(field_of(declarator, "value")).symbols):
+        if pointer and any(code.root_of(s) == "" for s in index.symbols):
             return False  # to a variable of each element's own
     if code.source.has(statement, "subscript_expression"):
         return False

@@ -12,7 +12,7 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
-from nodes.rewrites.memory.pack_conditions import asked_once
+from nodes.rewrites.memory.pack_conditions import asked_once, shared_if
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
@@ -111,10 +111,7 @@ def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
         return None
     if any(region.holds(call) for call, _ in kernel.escapes) or any(a.root == "?" for a in accesses_in(kernel, region)):
         return None
-    try:
-        if Stride(region.symbol).of(region.bound) != 0:
-            return None
-    except Unsupported:
+    if shared_if(region, region.bound) is None:
         return None
     found = _Found(code, kernel, region)
     for access in accesses_in(kernel, region):

@@ -37,10 +37,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     edits, names = Edits(source), set()
     for kernel in code.kernels:
-        try:
+        with edits.attempt():
             names |= _rewrite_kernel(edits, code, kernel)
-        except Unsupported:
-            continue
     if not edits.changes:
         return None
     return drop_unused(source, edits.apply(), names)

@@ -57,15 +57,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 _rewrite_kernel(edits, code, kernel, found)
     if not edits.changes:
         return None
-    try:
-        bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
-        require(edits, code, "lanes")
-        require(edits, code, "aligned_to_16_bytes")
-        if any("ceil_div(" in change[2] for change in edits.changes):
-            require(edits, code, "ceil_div")
-        return without_unused(code, edits.apply())
-    except Unsupported:
-        return None
+    bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
+    require(edits, code, "lanes", "aligned_to_16_bytes")
+    if any("ceil_div(" in change[2] for change in edits.changes):
+        require(edits, code, "ceil_div")
+    return without_unused(code, edits.apply())
 
 
 def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
