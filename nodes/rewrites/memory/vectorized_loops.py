@@ -364,18 +364,7 @@ class PackLoops:
 
     def _depends(self, node: Node) -> bool:
         """Whether a pack's first element is in it, seen through variables."""
-        for name in self.source.walk(node, "identifier"):
-            found = self.code.definition(name)
-            if found is None or found.declarator is None:
-                continue
-            if found.where in self.code.pinned or (
-                found.kind == "local"
-                and found.value is not None
-                and not inside(node, found.value)
-                and self._depends(found.value)
-            ):
-                return True
-        return False
+        return any(symbol.where in self.code.pinned for symbol in self.code.polynomial(node).variables())
 
     def _change(self, edits: Edits, pack: _Pack) -> None:
         source, width, ragged = self.source, self.width, self.ragged

@@ -283,26 +283,22 @@ class _Joined:
             raise Unsupported("a NaN of -inf that gets lost")
 
     def _begins_above(self, launch: Launch, width: int) -> bool:
-        """Whether the maximum begins with a number, so that it is never -inf."""
-        name, _, part = self.online.maximum.partition(".")
-        run = Run(self.code, self.kernel, launch, width, {})
-        uses = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == name]
+        """Whether the maximum begins with a number, so that it is never -inf: the statements in front of the loop run, too."""
+        source, name = self.source, self.online.maximum.partition(".")[0]
+        uses = [n for n in source.walk(self.kernel.body, "identifier") if source.of(n) == name]
         found = self.code.definition(next(n for n in uses if n.start_byte > self.loop.start_byte))
-        values: list[object] = []
-        if found.value is not None:
-            values.append(run.initial(found, part))
-        for use in self.code.uses(found, self.kernel.body):
-            node = self._node_of(use)
-            owner = node.parent
-            if use.start_byte < self.loop.start_byte and self._is_changed(node) and owner is not None:
-                if owner.type != "assignment_expression" or not same(owner.parent.parent, found.declaration.parent):
-                    return False
-                place = "".join(self.source.of(node).split())
-                if place == self.online.maximum:
-                    values.append(run.value(field_of(owner, "right")))
-                elif part == "" or place == name:
-                    return False
-        return bool(values) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)
+        front = [s for s in statements(found.declaration.parent) if s.end_byte <= self.loop.start_byte]
+        front = [s for s in front if any(inside(use, s) for use in uses)]
+        changes = [n for n in self.code.set_at(found, self.kernel.body) if n.start_byte < self.loop.start_byte]
+        if not all(any(inside(change, s) for s in front) for change in changes):
+            return False
+        run = Run(self.code, self.kernel, launch, width, {})
+        with suppress(Unsupported):
+            for statement in front:
+                run.step(statement)
+            value, _ = run.places().get(self.online.maximum, (UNKNOWN, False))
+            return isinstance(value, (int, float)) and math.isfinite(value)
+        return False
 
     # What is written.
 

@@ -6,7 +6,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.block_values import Memory
-from nodes.rewrites.analysis.device_code import Code, Definition
+from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import close
@@ -46,16 +46,6 @@ class Run:
             return self.block.of_thread(self.block.value(node, self.block.frame(), self.block.everyone), 0)
         except Unsupported:
             return UNKNOWN
-
-    def initial(self, found: Definition, part: str) -> object:
-        """What a variable, or a field of it, is declared with."""
-        frame = self.block.frame()
-        try:
-            self.block.run(found.declaration, frame, self.block.everyone)
-        except Unsupported:
-            return UNKNOWN
-        value = self.block.of_thread(frame.scopes[0][found.name], 0)
-        return value.get(part, UNKNOWN) if isinstance(value, dict) else value
 
     def number(self, node: Node) -> float:
         """Raises Unsupported for what is not known."""

@@ -95,14 +95,13 @@ def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
     last = named[-1] if named and block.type == "identifier" else None
     if last is not None and last.value is not None:
         block = last.value
-    if block.type == "call_expression":
-        name = source.of(block, "function").partition("<")[0].removeprefix("std::")
-        sides = field_of(block, "arguments").named_children
-    else:
+    form = match(source, block, "$min($a, $b)")
+    if form is None or source.of(form["min"]).partition("<")[0].removeprefix("std::") != "min":
         raise Unsupported("a width of another form")
+    sides = [form["a"], form["b"]]
     open_ = [side for side in sides if not whole_warps(code, kernel, side)]
     limits = [code.polynomial(side).value for side in sides if side not in open_]
-    if name != "min" or len(sides) != 2 or len(open_) != 1 or limits[0] is None or limits[0] > 1024:
+    if len(open_) != 1 or limits[0] is None or limits[0] > 1024:
         raise Unsupported("a width of another form")
     (side,) = open_
     if source.has(side, "call_expression", "assignment_expression", "update_expression"):
