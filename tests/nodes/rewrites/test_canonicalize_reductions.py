@@ -391,11 +391,11 @@ def test_what_one_thread_tells_others_is_made_by_each() -> None:
     new = after(SETTLED_SUM, "redundant_broadcast")
     assert "const float total = fmaxf(sqrtf(all), eps);" in new
     two = SETTLED_SUM.replace("float total;", "float total, mean;").replace(
-        "    total =", "    const float part = all / columns;\n    mean = part;\n    y[7] = part;\n    total ="
+        "    total =", "    const float part = all / 127.0f;\n    mean = part;\n    y[7] = part;\n    total ="
     )
     kernel = after(two.replace("] / total", "] / total - mean"), "redundant_broadcast")
     kernel = flat(kernel[kernel.index("__global__") :])
-    assert "const float part = all / columns; const float mean = part;" in kernel or "- part" in kernel
+    assert "const float part = all / 127.0f; const float mean = part;" in kernel or "- part" in kernel
     assert "const float total = fmaxf(sqrtf(all), eps);" in kernel
     assert "if (threadIdx.x == 0) { y[7] = part; }" in kernel and "__shared__" not in kernel
 
