@@ -17,6 +17,7 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, same, statements, upward
 
@@ -53,14 +54,8 @@ class Reduction:
         first = self.nodes[0]
         if first.type != "call_expression":
             return self.value
-        parent = first.parent
-        whole = (
-            parent is not None
-            and parent.type == "assignment_expression"
-            and same(field_of(parent, "right"), first)
-            and source.of(parent, "operator") == "="
-        )
-        return source.of(parent, "left") if whole and parent is not None else ""
+        form = match(source, first.parent, "$variable = $call")
+        return source.of(form["variable"]) if form is not None and same(form["call"], first) else ""
 
 
 def require_team(edits: Edits, code: Code, kinds: set[str], *, planar: bool) -> None:
