@@ -388,8 +388,9 @@ SETTLED_SUM = KERNEL.format(helpers=text_of("block_sum"), name="normalise", redu
 
 
 def test_what_one_thread_tells_others_is_made_by_each() -> None:
-    new = after(SETTLED_SUM, "redundant_broadcast")
-    assert "const float total = fmaxf(sqrtf(all), eps);" in new
+    for first in ("threadIdx.x == 0", "!threadIdx.x"):
+        new = after(SETTLED_SUM.replace("threadIdx.x == 0", first), "redundant_broadcast")
+        assert "const float total = fmaxf(sqrtf(all), eps);" in new
     two = SETTLED_SUM.replace("float total;", "float total, mean;").replace(
         "    total =", "    const float part = all / 127.0f;\n    mean = part;\n    y[7] = part;\n    total ="
     )
